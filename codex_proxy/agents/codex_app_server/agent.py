@@ -1,6 +1,4 @@
-"""The agent `codex-app-server`: long-lived processes of two kinds, one for plain-model turns (in which Codex only
-calls the model) and one for agent turns (in which Codex works with its own tools).
-"""
+"""The agent `codex-app-server`: long-lived processes of two kinds, for plain-model turns and for agent turns."""
 
 from __future__ import annotations
 
@@ -26,20 +24,17 @@ from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
 START_SECONDS = 20.0
-"""The most seconds that a process may take to answer `initialize`. It usually takes 70 ms; 0.5 s in a new home,
-more from a cold disk."""
+"""Seconds for `initialize`: 70 ms usually, 0.5 s in a new home, more from a cold disk."""
 
 LIMITS_SECONDS = 5.0
-"""The most seconds to wait for the agent to report the limits of its account, for which it asks its provider."""
+"""Seconds for the account's limits, which the agent asks its provider for."""
 
 CLIENT_NAME = "codex_openai_proxy"
 MODES: tuple[Mode, ...] = ("model", "agent")
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How the processes are started, and the properties of the Codex program: its release, its models, and what its
-    protocol lacks.
-    """
+    """How the processes start, and what the program is: its release, models, and what its protocol lacks."""
 
     name: str
     version: str
@@ -48,35 +43,33 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     confinement: PlainConfinement
     """What keeps processes for plain-model turns from reading the user's files."""
     agent: Command | None
-    """The command of processes for agent turns. None if one kind of process serves both kinds of turn (the fake
-    agent)."""
+    """Starts processes for agent turns; None if one kind serves both (the fake agent)."""
     empty_folder: str
-    """The working folder of plain-model turns; empty if they run in the turn's folder (the fake agent)."""
+    """The folder of plain-model turns; empty: the turn's (the fake agent)."""
     models: tuple[AgentModel, ...]
     any_model: bool
     """Whether any model name is accepted, not only those in `models`."""
     sign_in_file: str = ""
     """The path of the file that changes when somebody signs in."""
     start_mark: str = ""
-    """The path of a file that exists once this release has started with this state folder."""
+    """A file that exists once this release has started with this state folder."""
     profiles: Profiles | None = None
     """The permission profiles of agent processes; None for the fake agent, which has none."""
     can_confine: Callable[[], Awaitable[bool]] | None = None
-    """Finds out whether commands can be kept from reading files on this machine. Takes 0.1 s and more. None if no
-    turn's reading is to be limited (the fake agent)."""
+    """Whether commands can be kept from reading files here, which takes 0.1 s and more to find out. None: no turn's
+    reading is limited.
+    """
     contract: ContractCheck = ContractCheck()
     """Which parts of the protocol the binary lacks."""
     renew_check: Callable[[], Awaitable[None]] | None = None
-    """Asks the binary again what it supports, if the stored answer is more than a day old, and stores the new one
-    in the state folder, where the next start of the server reads it. `AppServerAgent.start` starts it once, in the
-    background. None if there is nothing to ask (the fake agent)."""
+    """Asks the binary again what it supports, if the stored answer is a day old, for the next start. Run once, in the
+    background. None for the fake agent.
+    """
 
 
 class AppServerAgent(AgentBase):
-    """An `Agent` with processes for plain-model turns and others for agent turns; if the constructor's `processes`
-    have no command for agent turns (as the fake agent's), one kind serves both. `start` starts those for plain-model
-    turns if the constructor's `warm_plain` is True, else those for agent turns. The other kind starts with its first
-    turn.
+    """An `Agent` with processes for plain-model turns and for agent turns, or one kind for both. `start` starts those
+    for plain-model turns if `warm_plain`, else the others; the other kind starts with its first turn.
     """
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
@@ -138,8 +131,8 @@ class AppServerAgent(AgentBase):
             self._renewal = asyncio.ensure_future(self._processes.renew_check())
 
     async def _try_confined(self) -> None:
-        """Tries out whether Codex works confined, as it is in plain-model turns. Raises `Fault` if it does not start
-        with the mechanism that the operator has named.
+        """Tries out whether Codex works confined. Raises `Fault` if it does not with the mechanism that the operator
+        has named.
         """
         if self._processes.confinement.confinement is None or "plain_model" in self.missing_features:
             return
@@ -167,9 +160,8 @@ class AppServerAgent(AgentBase):
         return AgentSession(turn, transport.dialect, transport)
 
     async def _permissions(self, turn: Turn) -> str | None:
-        """Returns the name of the permission profile for an agent turn whose commands must not read protected
-        paths. Returns None if the turn gets a sandbox mode instead: it may read everything, the release has no
-        profiles, or Codex cannot limit reading on this machine (with a profile every command would then fail).
+        """Returns the permission profile of an agent turn that must not read protected paths; None for a sandbox mode:
+        it may read everything, the release has no profiles, or reading cannot be limited here.
         """
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:

@@ -1,10 +1,8 @@
-"""Finds out which features the Codex binary on this machine supports, and stores the answer in the state folder.
+"""Finds out which features the installed Codex supports, and stores the answer in the state folder.
 
-Runs the binary to get the schema of its app-server protocol, compares it with the contract (see `contract`), and
-tries which start switches it accepts. The answer is valid for one binary (its path, size and modification time) and
-one version of the contract; later starts of the server read it from the file. If the answer is older than a day,
-the server finds it out again in the background after its start: if the path is that of a script, the binary that it
-starts may have changed.
+It compares the binary's protocol schema with the contract (`contract`), and tries which start switches it accepts. The
+answer is for one binary (path, size, modification time) and one contract; after a day it is renewed in the background,
+since a script's binary may have changed.
 """
 
 from __future__ import annotations
@@ -29,14 +27,13 @@ from codex_proxy.files.private import make_folder, replacing
 log = structlog.get_logger(__name__)
 
 SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
-"""The name of the file that has the whole schema, among the many that the binary writes."""
+"""The file with the whole schema, among those that the binary writes."""
 
 KEPT_SECONDS: Final = 86400.0
 """The age in seconds after which a start asks the binary again in the background."""
 
 _NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
-"""Finds the key in the binary's error about a switch: `unknown configuration field `x`` or, for a value of the
-wrong type, `in `x``."""
+"""The key in the binary's error about a switch: unknown, or of the wrong type."""
 
 
 class BinaryCheck(msgspec.Struct, frozen=True):
@@ -44,14 +41,12 @@ class BinaryCheck(msgspec.Struct, frozen=True):
 
     contract: ContractCheck = ContractCheck()
     unknown_switches: tuple[str, ...] = ()
-    """The keys of start switches that the binary does not know. Some of them would prevent its start."""
+    """Switches that the binary does not know; some would prevent its start."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The content of the file `codex-checks/<digest of the path>.json` in the state folder. `check` is what the binary
-    lacks; `binary` is the path, size in bytes and modification time in ns of the checked binary; `contract` is the
-    digest of `CONTRACT` (what this server needs of the protocol) and of the start switches. If the binary or the
-    digest has changed, the check is done again.
+    """The stored answer: what the `binary` (path, size, ns) lacks of the contract and switches with this digest. If
+    either has changed, the check is done again.
     """
 
     binary: tuple[str, int, int]
@@ -60,18 +55,16 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Returns the answer for the binary at the path `program` from the state folder `state`. If the folder has no
-    valid one, runs the binary, and stores the answer. `environment` is that of the binary. Raises `Fault` if the
-    binary cannot be run, or its schema cannot be read; `OSError` if the state folder cannot be used.
+    """Returns the stored answer for a binary, or runs it and stores one. Raises `Fault` if it cannot be run or its
+    schema not read, `OSError` for the state folder.
     """
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
 
 
 async def renew_check(program: str, state: str, environment: Mapping[str, str], now: float) -> None:
-    """Runs the binary and stores the answer if the stored one is older than a day. `now` is in seconds since 1970.
-    A changed answer is logged, and used from the next start of the server on. A failure is logged; nothing is
-    raised.
+    """Renews an answer that is older than a day (`now`: seconds since 1970). A change is logged and used from the next
+    start on; nothing is raised.
     """
     try:
         if now - _file(program, state).stat().st_mtime < KEPT_SECONDS:
@@ -86,10 +79,7 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Runs the binary at the path `program` and returns what it lacks. The answer is not stored; `state` is the
-    state folder, for a temporary Codex home. Raises `Fault` if the binary cannot be run, or its schema cannot be
-    read.
-    """
+    """Runs the binary and returns what it lacks. Raises `Fault`."""
     with private_home(state) as home:
         base = {**environment, "CODEX_HOME": home}
         schema = await schema_of(program, home, base)
@@ -104,9 +94,7 @@ async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -
 
 
 async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -> bytes:
-    """Returns the JSON Schema of the app-server protocol, which the binary writes into a new folder in `folder`.
-    Raises `Fault` if the binary cannot be run, fails, or writes no schema.
-    """
+    """Returns the protocol's JSON Schema, which the binary writes. Raises `Fault`."""
     out = Path(folder) / "schema"
     make_folder(out)
     command = (program, "app-server", "generate-json-schema", "--experimental", "--out", str(out))
@@ -120,11 +108,9 @@ async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -
 async def unknown_switches(
     command: tuple[str, ...], switches: Sequence[Switch], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Returns the keys of those `switches` that the binary does not know, or whose values have a type that it does
-    not accept. `command` must be a command of the binary that ends when stdin is empty.
+    """Returns the switches that the binary does not know or whose type it refuses; `command` ends when stdin is empty.
 
-    The binary's error names one key at a time, so it is run again without that key until it accepts the others. If
-    the error names none of the keys, returns those found until then.
+    Errors name one key at a time, so it is run again without each.
     """
     left, unknown = list(switches), list[str]()
     while left:
@@ -156,9 +142,7 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
-    """Returns the stored answer in the state folder `state`; None if there is none that is valid for this binary
-    and this contract.
-    """
+    """Returns the stored answer that is valid for this binary and contract, or None."""
     try:
         kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -173,9 +157,7 @@ def _file(program: str, state: str) -> Path:
 
 
 def _binary(program: str) -> tuple[str, int, int] | None:
-    """Returns the resolved path, the size in bytes and the modification time in ns of the binary; None if the file
-    does not exist.
-    """
+    """Returns the binary's resolved path, size and modification time, or None."""
     try:
         stat = os.stat(program)
     except OSError:

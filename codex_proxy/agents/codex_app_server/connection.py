@@ -1,9 +1,7 @@
-"""The JSON-RPC connection to one `codex app-server` process, without IO: assigns each message to a channel.
+"""The JSON-RPC connection to one process, without IO: assigns each message to a channel.
 
-Many threads share a connection. Each session has a *channel*, which is a number. Its request ids are
-`<channel>.<n>`, so the channel of an answer is in its id. The thread that it starts belongs to the channel, so a
-notification is assigned by its thread id. Channel 0 belongs to the connection itself, for `initialize` and for
-requests about the account.
+Each session has a *channel*, a number. Its request ids are `<channel>.<n>`, and the thread that it starts belongs to
+it. Channel 0 is the connection's own, for `initialize` and the account.
 """
 
 from __future__ import annotations
@@ -27,12 +25,10 @@ from codex_proxy.agents.dialect import UNREADABLE, Received
 from codex_proxy.core.json_cost import LONG_JSON
 
 MAX_IN_FLIGHT = 64
-"""The most unanswered requests at a time. From about 400 on Codex loses some; 64 was seen to be safe."""
+"""Unanswered requests at a time; from about 400 on Codex loses some."""
 
 MAX_CHANNEL_DIGITS = 18
-"""The most digits of a channel's number in an answer's id: longer ones are invalid, and `int` refuses very
-long ones.
-"""
+"""Digits of a channel in an answer's id; longer ones are invalid."""
 
 INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
 
@@ -55,9 +51,8 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
 
 
 class AppServerConnection:
-    """The state of the connection to one process. `ready` becomes True when the process has answered `initialize`
-    and the question of who is signed in. `signed_in` is False if the model provider needs a sign-in and nobody is
-    signed in. `fault` is why the process cannot be used; None if it can.
+    """The connection to one process. `ready`: it has answered `initialize` and who is signed in. `signed_in` is False
+    if that is needed and missing. `fault` is why the process cannot be used, if so.
     """
 
     def __init__(self, client_name: str, client_version: str) -> None:
@@ -119,8 +114,8 @@ class AppServerConnection:
         return len(self._unanswered)
 
     def send(self, channel: int, writes: bytes) -> bytes:
-        """Returns the bytes to write now, given the `writes` of a channel. To keep at most `MAX_IN_FLIGHT` requests
-        unanswered, writes with further requests are held; `receive` and `close_channel` return them later.
+        """Returns what to write now of a channel's writes. Beyond `MAX_IN_FLIGHT` requests they are held, and returned
+        by `receive` or `close_channel`.
         """
         requests = count_requests(writes)
         if requests and (self._held_writes or self._in_flight + requests > MAX_IN_FLIGHT):
@@ -129,9 +124,7 @@ class AppServerConnection:
         return self._count_sent(channel, requests, writes)
 
     def _count_sent(self, channel: int, requests: int, writes: bytes) -> bytes:
-        """Counts the requests in `writes` as unanswered requests of the channel, unless it is closed. Returns
-        `writes`.
-        """
+        """Counts a channel's requests as unanswered; returns `writes`."""
         if channel in self._unanswered:  # answers to a closed channel are not counted either
             self._unanswered[channel] += requests
             self._in_flight += requests
@@ -152,9 +145,8 @@ class AppServerConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:
-        """Decodes lines from the process, and assigns each message to its channel. Drops lines that are not
-        JSON-RPC messages, and messages that belong to no open channel; requests among these are refused in the
-        result's `writes`. Raises nothing.
+        """Decodes lines and assigns them to channels. Drops what is no JSON-RPC or for no open channel, and refuses
+        such requests. Raises nothing.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
@@ -181,9 +173,7 @@ class AppServerConnection:
         return Received(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of a message; None if the connection has handled it, or it belongs to no open
-        channel. Lines that must be written because of the message, such as a refusal, are appended to `writes`.
-        """
+        """Returns a message's channel; None if it was handled here or has none. Lines to write are appended."""
         if message.method is None:
             return self._channel_of_answer(message, writes)
         thread = message.params.thread_id
@@ -200,10 +190,7 @@ class AppServerConnection:
         return None
 
     def _channel_of_answer(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of an answer, and counts its request as answered. Returns None for answers on channel
-        0, which are handled here, and for answers that belong to no open channel. Lines that must be written are
-        appended to `writes`.
-        """
+        """Returns an answer's channel, and counts its request as answered; None for channel 0 and closed ones."""
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
         if not (head.isascii() and head.isdigit() and len(head) <= MAX_CHANNEL_DIGITS):
             return None
@@ -221,9 +208,7 @@ class AppServerConnection:
         return channel
 
     def _bind_thread(self, channel: int, message: Message) -> None:
-        """Assigns a thread to the channel. `message` is the answer to the channel's first request, `thread/start`.
-        Does nothing if the answer has no thread, or is a further one.
-        """
+        """Assigns the thread in the answer to `thread/start` to the channel."""
         if channel in self._thread_of:
             return
         try:
@@ -235,8 +220,8 @@ class AppServerConnection:
             self._thread_of[channel] = started.thread.id
 
     def _handle_own_answer(self, message: Message) -> bytes:
-        """Handles an answer on channel 0, be it a result or an error: sets `fault`, `ready` or `signed_in`, or
-        stores the account's limits. Returns the lines to write because of it.
+        """Handles an answer on channel 0: sets `fault`, `ready` or `signed_in`, or stores limits. Returns lines to
+        write.
         """
         if message.error is not None:
             if message.id == INITIALIZE:
@@ -256,9 +241,7 @@ class AppServerConnection:
             return b""
 
     def _handle_own_result(self, message: Message) -> bytes:
-        """Handles a result on channel 0. Returns the lines to write because of it. Raises one of the exceptions in
-        `UNREADABLE` if the result cannot be decoded.
-        """
+        """Handles a result on channel 0. Returns lines to write. Raises one of `UNREADABLE`."""
         result = message.result or b"{}"
         if message.id == INITIALIZE:
             self.user_agent = msgspec.json.decode(result, type=_InitializeResult).user_agent

@@ -1,16 +1,10 @@
-"""The contract: the messages and fields of the protocol of `codex app-server` that this server needs, and their
-comparison with the schema of a binary.
+"""The contract: what this server needs of the protocol of `codex app-server`, compared with a binary's schema.
 
-Input: the JSON Schema that `codex app-server generate-json-schema --experimental` writes. Output: a `ContractCheck`
-with the messages, fields and values that are missing, and the feature that needs each. Those without a feature are
-needed by every turn. So whether a binary can be used depends on its schema, not on the number of its release.
-
-A clause names fields by their path: `turn.id`; `input[].text` is a field of every element of an array, and
-`item<reasoning>.summary` a field of the variant whose `type` is `reasoning`. The value for a path is a JSON type
-or, in double quotes, a value of an enumeration. A field is present if the schema allows that type or value for it.
-In messages that this server sends, the binary must also require no field that this server does not send.
-
-Source: the schemas of releases 0.133 to 0.169, and the messages that the modules of this package write and read.
+`ContractCheck` names what is missing in the schema of `codex app-server generate-json-schema --experimental`, and the
+feature that needs it; without a feature, every turn does. So the schema decides whether a binary can be used, not its
+release. Paths: `turn.id`, `input[].text` for elements, `item<reasoning>.summary` for the variant of that `type`; values
+are JSON types, or values of an enumeration in quotes. Of our messages the binary must require no field that we do not
+send. Source: the schemas of releases 0.133 to 0.169.
 """
 
 from __future__ import annotations
@@ -24,17 +18,16 @@ import msgspec
 from codex_proxy.agents.dialect import Capability
 
 MessageKind = Literal["request", "answer", "notification", "question", "reply"]
-"""The kinds of messages. `request`: the parameters of a request that we send; `answer`: its result; `notification`:
-the parameters of a notification of the agent; `question`: the parameters of a request that the agent sends;
-`reply`: the result that we send."""
+"""`request`: parameters of our request; `answer`: its result; `notification`: parameters of the agent's; `question`:
+parameters of the agent's request; `reply`: our result.
+"""
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponseItem/completed": "RawResponseItemCompletedNotification",
     "rawResponse/completed": "RawResponseCompletedNotification",
     "account/read": "GetAccountResponse",
 }
-"""The definitions of messages that cannot be found by the schema's lists: notifications that are missing there, and
-answers whose definition is not named after the request."""
+"""Definitions that the schema's lists lack, or that are not named after the request."""
 
 
 class SchemaError(ValueError):
@@ -42,9 +35,7 @@ class SchemaError(ValueError):
 
 
 class ProtocolSchema:
-    """The JSON Schema of the messages that one binary sends and accepts. A *node* is a part of it: the schema of
-    one value, decoded from JSON.
-    """
+    """The JSON Schema of a binary's messages. A *node* is the schema of one value."""
 
     def __init__(self, text: bytes) -> None:
         try:
@@ -55,8 +46,8 @@ class ProtocolSchema:
         self._lists = {name: self._methods(name) for name in lists}
 
     def _methods(self, name: str) -> dict[str, Any]:
-        """Returns the messages of the schema's definition `name`, such as `ClientRequest`: the node of the
-        parameters by method. Raises `SchemaError` if the schema has no such definition.
+        """Returns the messages of a definition such as `ClientRequest`: nodes of the parameters by method. Raises
+        `SchemaError`.
         """
         listed = self._pointed(f"#/definitions/{name}")
         variants = listed.get("oneOf") if isinstance(listed, dict) else None
@@ -70,16 +61,14 @@ class ProtocolSchema:
         return methods
 
     def _pointed(self, reference: str) -> Any:
-        """Returns the node to which a `$ref` such as `#/definitions/v2/Thread` points; None if it does not exist."""
+        """Returns the node of a `$ref`, or None."""
         node: Any = self._document
         for part in reference.removeprefix("#/").split("/"):
             node = node.get(part) if isinstance(node, dict) else None
         return node
 
     def message(self, kind: MessageKind, method: str) -> Any:
-        """Returns the node of the parameters or of the result of the message `method`; `kind` determines which (see
-        `MessageKind`). Returns None if the schema does not have the message.
-        """
+        """Returns the node of a message's parameters or result, or None."""
         if kind in ("request", "answer"):
             listed = self._lists["ClientRequest"].get(method)
         elif kind == "notification":
@@ -92,17 +81,12 @@ class ProtocolSchema:
         return self._named(method) if listed is None and kind == "notification" else listed
 
     def _named(self, method: str) -> Any:
-        """Returns the node of the definition that `DEFINITIONS` names for a method, under `definitions/v2` or
-        `definitions`; None if there is none.
-        """
+        """Returns the node that `DEFINITIONS` names for a method, or None."""
         name = DEFINITIONS.get(method, "")
         return self._pointed(f"#/definitions/v2/{name}") or self._pointed(f"#/definitions/{name}")
 
     def at(self, node: Any, path: str) -> list[Any]:
-        """Returns the nodes of the field at `path`, which is written as in a clause (`turn.id`, `input[].text`):
-        several if the schema has alternatives, none if it does not have the field. `node` is the node of the
-        message.
-        """
+        """Returns the nodes of a field at a clause's path: several for alternatives, none without it."""
         found = [node]
         for step in path.split("."):
             step, _, tag = step.rstrip(">").partition("<")
@@ -115,16 +99,12 @@ class ProtocolSchema:
         return found
 
     def _inside(self, found: list[Any], part: Callable[[dict[str, Any]], Any]) -> list[Any]:
-        """Calls `part` with every node in `found` and with its alternatives, after following references. Returns
-        the results that are not None.
-        """
+        """Returns what `part` finds in the nodes and their alternatives."""
         parts = (part(inner) for each in found for inner in self.nodes(each))
         return [each for each in parts if each is not None]
 
     def nodes(self, node: Any, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
-        """Yields a node and its alternatives (in `allOf`, `anyOf` and `oneOf`), with `$ref` followed. `seen` are
-        references that were followed already, so that cycles end.
-        """
+        """Yields a node and its alternatives (`allOf`, `anyOf`, `oneOf`), references followed; `seen` ends cycles."""
         if not isinstance(node, dict):
             return
         reference = node.get("$ref")
@@ -163,19 +143,14 @@ Feature = (
         "command_clean_up",
     ]
 )
-"""Something that a binary may lack while turns still work: a capability, or another feature.
-
-`parallel_calls`: several calls of the client's tools in one answer; without it one at a time. `effort`: the
-reasoning effort and summary that a request asks for. `reasoning`, `usage`, `activity`: the model's reasoning, the
-number of tokens (else an estimate), and what the agent does. `confined_reads`: commands cannot read the server's
-files. `command_clean_up`: commands that outlive their turn are ended."""
+"""What a binary may lack while turns still work: a capability, or a feature of
+docs/agents.md#features-that-can-be-off.
+"""
 
 
 class Clause(NamedTuple):
-    """One requirement of the proxy on the app-server's protocol: the fields that a message must have. `fields` maps
-    each field's path, such as `turn.id`, to the JSON type that the schema must allow for it, to a value in double
-    quotes that the schema must list, such as `"completed"`, or to `ANY`. `feature` is the feature that needs the
-    fields; None: every turn needs them.
+    """The fields that a message must have: each path with a JSON type, a value in quotes, or `ANY`. `feature` needs
+    them; None: every turn.
     """
 
     kind: MessageKind
@@ -338,8 +313,7 @@ CONTRACT: Final = (
         "activity",
     ),
 )
-"""The fields of the app-server's messages that this server needs, as clauses in the order in which a turn uses the
-messages."""
+"""What this server needs, in the order in which a turn uses the messages."""
 
 NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
     "client_tools": ("tool_replies", "parallel_calls"),
@@ -349,7 +323,7 @@ NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """Something that a binary lacks. `name` is a field, such as `turn/start.outputSchema`, or a whole message."""
+    """What a binary lacks: a field (`turn/start.outputSchema`) or a message."""
 
     name: str
     feature: Feature | None
@@ -357,9 +331,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class ContractCheck(msgspec.Struct, frozen=True):
-    """The result of comparing the contract with a binary's schema: everything that the binary lacks, in the order
-    of the contract.
-    """
+    """What the binary lacks, in the contract's order."""
 
     missing: tuple[Missing, ...] = ()
 
@@ -370,9 +342,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def refusal(self) -> str | None:
-        """Why the binary cannot be used, as the end of a sentence whose beginning names the release; None if it can
-        be used.
-        """
+        """Why the binary cannot be used, as the end of a sentence, or None."""
         if not self.needed:
             return None
         return (
@@ -382,7 +352,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def missing_features(self) -> dict[str, tuple[str, ...]]:
-        """The features that cannot be used with this binary, each with the names of what is missing for it."""
+        """The features that cannot be used, with what is missing for each."""
         missing_features: dict[str, tuple[str, ...]] = {}
         for each in self.missing:
             if each.feature is None:
@@ -395,14 +365,12 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of the agent with this binary: all of `CAPABILITIES` that are not in `missing_features`."""
+        """The agent's capabilities with this binary."""
         return CAPABILITIES - frozenset(self.missing_features)
 
 
 def check_contract(schema: bytes) -> ContractCheck:
-    """Compares the contract with `schema`, the JSON Schema that a binary wrote, and returns what is missing. Raises
-    `SchemaError` if the schema is not JSON, or has no lists of methods.
-    """
+    """Returns what `schema` lacks. Raises `SchemaError` if it is no JSON, or has no lists of methods."""
     return ContractCheck(tuple(_missing(ProtocolSchema(schema))))
 
 
@@ -416,7 +384,7 @@ def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
 
 
 def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the names of what a clause needs and the schema lacks: fields, or the whole message."""
+    """Yields the fields, or the message, that a clause needs and the schema lacks."""
     message = schema.message(clause.kind, clause.method)
     if message is None:
         yield clause.method if clause.kind != "answer" else f"the answer to {clause.method}"
@@ -428,9 +396,7 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the fields that the binary requires in the message of a clause and that this server does not send.
-    Yields none for messages that the binary sends.
-    """
+    """Yields the fields that the binary requires in our message and we do not send."""
     if clause.kind not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
     message = schema.message(clause.kind, clause.method)
@@ -449,9 +415,7 @@ def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _allows(schema: ProtocolSchema, found: list[Any], wanted: str) -> bool:
-    """Returns whether one of the nodes of a field (`found`) allows `wanted`: a JSON type, a value in double quotes,
-    or `any`.
-    """
+    """Whether a node of a field allows a JSON type, a quoted value, or `any`."""
     for node in found:
         if wanted == ANY or node is True or node == {}:
             return True

@@ -1,11 +1,9 @@
-"""The dialect of `codex app-server`: converts the turns on one thread to messages, and its messages to events.
-Without IO.
+"""The dialect of `codex app-server`: the turns on one thread as messages, and its messages as events. No IO.
 
 A turn is `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until
-`turn/completed`. Calls of the client's tools are collected from the turn's raw items (`rawResponseItem/completed`),
-and reported when the model's response ends, which only `rawResponse/completed` shows. A thread whose turn has ended
-successfully, or waits for outputs of calls, can be resumed; `interrupt` stops its turn and unsubscribes it. Source:
-recordings of releases 0.163 and 0.169.
+`turn/completed`. Calls are collected from raw items and reported at `rawResponse/completed`. A thread whose turn has
+ended well, or waits for outputs, can be resumed; `interrupt` stops its turn and unsubscribes it. Source: recordings of
+releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -78,9 +76,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     """
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
-        """`channel` is the number of the session's channel, from which its request ids are made. `parallel_calls`:
-        the Codex release reports the end of a model's response, so that all calls in it are reported together.
-        Releases before 0.147 do not; their calls are reported one by one, when Codex requests the outputs.
+        """`channel` begins its request ids. `parallel_calls`: the release reports the end of a model's response, so
+        that calls are reported together; before 0.147 one by one.
         """
         self._reader = ItemReader()
         super().__init__(STATES, self._reader.events)
@@ -213,9 +210,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded, *, running: bool = True) -> None:
-        """Ends the client's turn with `ended`. `running`: whether Codex may still work on its own turn, which then
-        has to be interrupted.
-        """
+        """Ends the client's turn. `running`: Codex may still work, and has to be interrupted."""
         self._reader.flush_outputs()
         raw, _ = self._model_items.take()
         self._events += raw
@@ -231,8 +226,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._end(TurnEnded(Stop.FAILED, "provider", failure), running=self._state in AGENT_MAY_WORK)
 
     def _continue_closing(self) -> None:
-        """Takes the next step of closing the thread: interrupts the turn if it may still run, then unsubscribes the
-        thread. Does nothing while a request is unanswered.
+        """Takes the next step of closing the thread: interrupts its turn, then unsubscribes; nothing while a request is
+        unanswered.
         """
         if self._requests:
             return
@@ -255,9 +250,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._unsubscribe()
 
     def _end_commands(self) -> None:
-        """Requests the end of shell commands that still run. Does not wait for the answer, so that the thread can
-        be resumed at once.
-        """
+        """Requests the end of shell commands, without waiting, so that the thread can be resumed at once."""
         if self._session_id:
             self._requests.send("thread/backgroundTerminals/clean", {"threadId": self._session_id})
 
@@ -310,10 +303,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._events.append(Notice("unknown_request", message.method or ""))
 
     def _is_expected_call(self, params: Params) -> bool:
-        """Returns whether the call for which Codex requests the output is of a client's tool. `params` are the
-        parameters of `item/tool/call`. A call that came in no raw item is added to the calls of the current
-        response.
-        """
+        """Whether the requested call is of a client's tool; one that came in no raw item is added."""
         call_id = params.call_id or ""
         return (
             self._model_items.has_call(call_id)

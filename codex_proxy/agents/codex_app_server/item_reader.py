@@ -1,6 +1,4 @@
-"""Converts notifications about the items of a thread to events: messages, reasoning, and the agent's own activities
-(its commands, file changes, searches, plans).
-"""
+"""Converts notifications about a thread's items to events: messages, reasoning, and the agent's own activities."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ REFUSED = "The model refused to answer. The agent does not report the text of th
 
 
 MAX_OUTPUT_CHARS = 8 << 20
-"""The most characters of output that are kept of all running commands until they end; Codex keeps 1 MiB of each."""
+"""Characters of output kept of all running commands; Codex keeps 1 MiB of each."""
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False):
@@ -39,9 +37,7 @@ class FileChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of a thread. It has those fields of all types of items that this server reads; the fields that its
-    own type does not have are None or empty.
-    """
+    """An item of a thread, with the fields that are read; None or empty if its type lacks them."""
 
     type: str
     id: str = ""
@@ -97,8 +93,7 @@ ACTIVITY_KINDS = {
     "webSearch": ("web_search", _query),
     "imageView": ("image", _path),
 }
-"""For each type of thread item that is an activity: the kind of the activity, and the function that returns its
-one-line description."""
+"""The items that are activities: kind, and what describes them."""
 TEXT_AT_END = frozenset({"webSearch"})
 """Item types whose description is empty until they are completed."""
 
@@ -106,9 +101,7 @@ _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
 
 def activity_of(item: ThreadItem) -> Activity | None:
-    """Returns the activity for a thread item, with a one-line description; None if items of its type are not
-    activities.
-    """
+    """Returns an item's activity, described in one line; None for other items."""
     known = ACTIVITY_KINDS.get(item.type)
     if known is None:
         return None
@@ -117,23 +110,21 @@ def activity_of(item: ThreadItem) -> Activity | None:
 
 
 def plan_activity(id: str, steps: list[PlanStep]) -> Activity:
-    """Returns the activity with the steps of the agent's plan in one line. `id` is the id of the activity."""
+    """Returns the agent's plan as an activity in one line."""
     return Activity(
         id, "plan", "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
     )
 
 
 class ItemReader:
-    """Reads the notifications about the items of one turn. It appends events to `events`; the caller empties that
-    list.
-    """
+    """Reads the notifications about one turn's items, and appends to `events`, which the caller empties."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.open_items: dict[str, type[items.Item]] = {}
-        """The types of the items that were started and not completed, by id, in that order."""
+        """The open items by id, in order."""
         self.seen_messages: set[str] = set()
-        """The ids of messages that had a text or a raw item. A message that had neither is a refusal."""
+        """Messages with a text or a raw item; one without either is a refusal."""
         self.ran_commands = False
         """Whether the agent has started a command in this turn."""
         self._plans = 0
@@ -142,22 +133,19 @@ class ItemReader:
         self._output_room = MAX_OUTPUT_CHARS
 
     def start_turn(self) -> None:
-        """Prepares for another turn. Items that the last turn has left open are dropped without an event."""
+        """Prepares for another turn; open items are dropped."""
         self.open_items.clear()
         self.seen_messages.clear()
         self._forget_outputs()
         self.ran_commands = False
 
     def discard_for_retry(self) -> None:
-        """Drops the open items. Called if Codex retries the model call, because it never completes the items of the
-        failed one.
-        """
+        """Drops the open items: Codex never completes those of a model call that it retries."""
         self.open_items.clear()
 
     def add_refusals(self) -> None:
-        """Adds a `RefusalDelta` with a fixed text for each open message of which Codex has passed on neither a text
-        nor a raw item (`rawResponseItem/completed`): the model has refused, and Codex does not pass on what it says
-        then.
+        """Adds a `RefusalDelta` with a fixed text for each open message without text or raw item: Codex does not pass
+        on what the model says then.
         """
         self.events += [
             RefusalDelta(id, REFUSED)
@@ -166,7 +154,7 @@ class ItemReader:
         ]
 
     def flush_outputs(self) -> None:
-        """Adds the collected output of the commands that still run at the end of the turn."""
+        """Adds the output of commands that still run at the turn's end."""
         self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._outputs.items()]
         self._forget_outputs()
 
@@ -175,9 +163,7 @@ class ItemReader:
         self._output_room = MAX_OUTPUT_CHARS
 
     def item_started(self, params: Params) -> None:
-        """Handles `item/started`: adds the beginning of a message, of reasoning, or of an activity, or a `Notice`
-        if Codex has shortened the history. Ignores items of other types.
-        """
+        """Adds the beginning of a message, reasoning or activity, or a `Notice` if Codex has shortened the history."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         if item.type == "agentMessage":
             self._start(item.id, items.Message(item.id, phase=item.phase))
@@ -197,9 +183,7 @@ class ItemReader:
         self.events.append(ItemStarted(item))
 
     def item_completed(self, params: Params) -> None:
-        """Handles `item/completed`: adds the item's whole text or output, and its end. If the item has not been
-        started, adds its beginning first. Ignores items that are neither messages, reasoning nor activities.
-        """
+        """Adds an item's text or output and its end, and its beginning if that is missing."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         was_started = item.id in self.open_items
         if item.type == "agentMessage":
@@ -227,7 +211,7 @@ class ItemReader:
         self.open_items.pop(item.id, None)
 
     def _add_full_reasoning(self, item: ThreadItem) -> None:
-        """Adds a `FullReasoning` for each part of the item's summary, and for each part of its raw reasoning."""
+        """Adds a `FullReasoning` for each part of summary and raw reasoning."""
         for part, text in enumerate(item.summary or ()):
             self.events.append(FullReasoning(item.id, text, part))
         for part, text in enumerate(_texts(item.content)):
@@ -244,9 +228,7 @@ class ItemReader:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
 
     def output_delta(self, params: Params) -> None:
-        """Handles `item/commandExecution/outputDelta`: collects a piece of a command's output until the command or
-        the turn ends. Drops pieces beyond `MAX_OUTPUT_CHARS`.
-        """
+        """Collects a command's output until it ends, up to `MAX_OUTPUT_CHARS`."""
         # Kept back: the first part of an output, often all of it, comes only with the end of the command.
         if params.item_id and params.delta and params.item_id in self.open_items:
             size = len(params.delta) + DELTA_SIZE
@@ -262,7 +244,7 @@ class ItemReader:
 
 
 def _texts(content: msgspec.Raw) -> list[str]:
-    """Returns the parts of a reasoning item's raw reasoning; none if `content` is not a list of strings."""
+    """Returns the parts of raw reasoning; none if it is no list of strings."""
     try:
         return msgspec.json.decode(content, type=list[str]) if content else []
     except UNREADABLE:

@@ -1,16 +1,9 @@
-"""The arguments with which `codex app-server` is started.
+"""The arguments of `codex app-server`, and the parameters of `initialize`. No IO.
 
-Input: the settings, and the model provider in the user's config.toml. Output: the argument vector, and the
-parameters of `initialize`. No IO.
-
-There are two kinds of process. A *plain-model* process runs in a Codex home that this server creates (the shadow
-home), and only passes requests to the model, since the client is the agent. An *agent* process runs in the user's
-own Codex home, with the user's configuration; its switches only turn off what is of no use in a server (additional
-connections, endless retries, idle threads that are kept in memory).
-
-All switches (`agents.codex.switches`) are arguments of the process. In the `config` of `thread/start` they would be
-too late for the network connections, and release 0.163 ignores the model catalog there. A process ends at once if
-an argument is invalid. Source: experiments with releases 0.133 to 0.169, and the tests with the real binary.
+A *plain-model* process runs in a home of its own (the shadow home) and only calls the model. An *agent* process runs in
+the user's home; its switches turn off only what a server does not need. Switches (`agents.codex.switches`) are
+arguments, because in `thread/start` they would be too late, or are ignored. An invalid one ends the process. Source:
+experiments with releases 0.133 to 0.169, and the tests with the real binary.
 """
 
 from collections.abc import Collection, Iterable
@@ -52,7 +45,7 @@ OPT_OUT_NOTIFICATIONS: Final = (
     "skills/changed",
     "app/list/updated",
 )
-"""The methods of notifications that this server does not use. `initialize` asks Codex not to send them."""
+"""Notifications that `initialize` asks Codex not to send."""
 
 
 def app_server_argv(
@@ -66,20 +59,12 @@ def app_server_argv(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of an app-server. `codex` is the path of the program. `plain`: the process serves
-    plain-model turns; if False, agent turns.
+    """Returns the argument vector of an app-server for plain-model turns (`plain`) or agent turns.
 
-    `catalog_path` is the path of the file with the result of `plain_catalog`. Raises `ValueError` if a plain
-    process has none: with Codex's own catalog some models would get a single tool that runs JavaScript, and could
-    call the client's tools only from a script. `provider` is the model provider in the user's config.toml; None for
-    the default one. If the user has defined it, its retries are turned off, since after a retry the client would
-    get the beginning of the text twice.
-
-    In an agent process, the shells that the agent starts do not get the variables with the provider's API keys;
-    `hidden` are the names of more variables that they do not get. `extra` are additional `-c` settings, as pairs of
-    a key and a TOML value, which override the ones set here. `unknown` are the keys of settings that the binary
-    does not know; they are left out, because the binary would exit with an error at some of them. `version` is the
-    release of the binary, because some settings are only for earlier releases.
+    `catalog_path` is the file of `plain_catalog`; a plain process without one raises `ValueError`, because some models
+    would get a single JavaScript tool. The retries of a user's own `provider` are off, since they repeat text. In an
+    agent process shells do not get the provider's keys and `hidden`. `extra` are further `-c` settings; `unknown` ones
+    are left out; `version` decides about those for earlier releases.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")
@@ -95,9 +80,7 @@ def app_server_argv(
 
 
 def initialize_params(client_name: str, version: str) -> dict[str, Any]:
-    """Returns the parameters of `initialize`. Codex sends `client_name` to the model server as `originator`;
-    `version` is this server's.
-    """
+    """Returns the parameters of `initialize`; Codex sends `client_name` as `originator`."""
     return {
         "clientInfo": {"name": client_name, "title": client_name, "version": version},
         "capabilities": {

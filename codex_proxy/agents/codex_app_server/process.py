@@ -1,8 +1,4 @@
-"""One `codex app-server` process, which serves many threads at once. Each thread has a channel, to whose reader the
-messages about the thread are passed.
-
-The dialect interprets the messages; the pool decides which process serves a turn.
-"""
+"""One `codex app-server` process for many threads. Each has a channel, whose reader gets its messages."""
 
 from __future__ import annotations
 
@@ -16,20 +12,18 @@ from codex_proxy.process.child import Command
 
 
 class AppServerProcess(SharedProcess[AppServerConnection]):
-    """A process that serves many turns at once. Call `start`, then `open_channel` for each thread; it returns the
-    transport of the thread.
-    """
+    """A process for many turns: `start` it, then `open_channel` for each thread."""
 
     def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
-        """`client_name` and `client_version` are sent in `initialize`. `parallel_calls`: whether the model may call
-        several tools in one answer, which needs a program that reports the end of each answer of the model.
+        """Name and version are sent in `initialize`. `parallel_calls`: several calls in one answer, for programs that
+        report the end of a model's answer.
         """
         super().__init__(AppServerConnection(client_name, client_version))
         self.parallel_calls = parallel_calls
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Starts the process and initializes the connection. Raises `Fault` if the process cannot be started, ends,
-        refuses the connection, or does not answer within `timeout_seconds`; the process is ended then.
+        """Starts the process and initializes the connection. Raises `Fault`, and the process is ended, if that fails or
+        takes more than `timeout_seconds`.
         """
         child = await self._spawn(command)
         child.write(self.connection.open())
@@ -61,9 +55,7 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         self._write(self.connection.send(channel, writes))
 
     def ask_limits(self) -> None:
-        """Requests the rate limits of the account, and returns at once. The answer is passed to `on_limits` as
-        JSON; empty bytes if the agent answers with an error.
-        """
+        """Requests the account's limits; `on_limits` gets them as JSON, or empty bytes after an error."""
         self._write(self.connection.limits_request())
 
 

@@ -1,9 +1,6 @@
-"""Prepares the start of app-server processes: queries the Codex binary, reads the user's config.toml, and creates
-the files that the processes need in the server's state folder.
-
-The binary reports its release, its protocol and its models. Plain-model turns (the client's messages and tools
-alone, without Codex's own prompt and tools) run in a home in the state folder, which has a copy of the user's
-provider settings and a model catalog without Codex's prompts. Nothing is written to the user's own home.
+"""Prepares the start of app-server processes: asks the binary for its release, protocol and models, reads the user's
+config.toml, and creates the home and catalog of plain-model turns in the state folder. Nothing is written to the user's
+home.
 """
 
 from __future__ import annotations
@@ -60,11 +57,9 @@ class CodexSetup(msgspec.Struct, frozen=True):
     profiles: Profiles
     """The permission profiles of agent processes."""
     empty_folder: str
-    """The working folder of plain-model turns. It is empty, so that no file can reach the model."""
+    """The folder of plain-model turns, empty so that no file reaches the model."""
     start_mark: str = ""
-    """The path of a file in the state folder that is created when this release has started for the first time. As
-    long as it is missing, only one process at a time is started.
-    """
+    """A file that is there once this release has started; until then one process starts at a time."""
     check: BinaryCheck = BinaryCheck()
     """Which parts of the protocol and which start switches the binary supports."""
     notices: tuple[str, ...] = ()
@@ -77,7 +72,7 @@ class CodexPaths(msgspec.Struct, frozen=True):
     program: str
     """The Codex binary."""
     codex_home: str
-    """The user's Codex home. It may not exist yet: Codex creates the default one when it first starts."""
+    """The user's Codex home, which may not exist yet."""
     state: str
     """The server's state folder."""
     workdir: str
@@ -87,20 +82,15 @@ class CodexPaths(msgspec.Struct, frozen=True):
     unreadable: tuple[str, ...] = ()
     """The paths that commands of sandboxed turns may not read."""
     profile: str = "codex_proxy"
-    """The prefix of the names of the permission profiles. A project's own configuration must not be able to guess
-    it."""
+    """The prefix of the permission profiles, which no project may guess."""
 
 
 async def prepare_app_server(
     paths: CodexPaths, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
-    """Returns what is needed to start app-server processes, and creates the files for them in the state folder.
-    Runs the binary to learn its release, its protocol and its models, and reads the user's config.toml. Raises
-    `Fault` if this Codex or the state folder cannot be used.
+    """Returns what is needed to start processes, after creating their files. Raises `Fault`.
 
-    `environment` is the server's; children get its harmless variables (PATH, HOME, locale, proxies and the like)
-    and those named in `child_env`. `lite` is the value of `use_responses_lite` that every model has in plain-model
-    turns (turns without Codex's own prompt and tools); None keeps the value in the binary's catalog.
+    Children get harmless variables of `environment`, and `child_env`. `lite`: see `plain_catalog`.
     """
     base = child_environment(environment, extra=child_env)
     version = await find_version(paths.program, base)
@@ -168,11 +158,8 @@ def _lay_out(
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Returns whether Codex can keep commands from reading files on this machine. That needs bubblewrap and user
-    namespaces, or macOS. Returns False and logs the reason if the attempt fails for any cause.
-
-    Runs the command `true` with the permission profile for read-only turns. `program` is the path of Codex;
-    `environment` is the server's; `state` is the state folder, in which a temporary Codex home is created.
+    """Returns whether Codex can limit reading here (bubblewrap and user namespaces, or macOS), by running `true` with
+    the read-only profile; if not, logs why.
     """
     name = str(profiles.of("read-only"))
     switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
-    """Returns the limits of the pool from the settings: the most processes and waiting turns, and the age, number
-    of turns and memory after which a process is replaced.
-    """
+    """Returns the pool's limits from the settings."""
     from codex_proxy.agents.process_pool.plan import PoolLimits
 
     return PoolLimits(
@@ -36,10 +34,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Returns the agent, not yet started. Runs the Codex program for its release, protocol and models, reads the
-    user's config.toml, and creates files in the state folder. Raises `NoAgentError` if there is no Codex, and
-    `Fault` if it cannot be used.
-    """
+    """Returns the agent, not started; asks Codex for release, protocol and models. Raises `NoAgentError` or `Fault`."""
     import msgspec
 
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
@@ -73,9 +68,7 @@ async def make_app_server(context: AgentContext) -> Agent:
 
 
 def _paths(context: AgentContext) -> CodexPaths:
-    """Creates the state folder, and returns the paths and sandbox rules for `prepare_app_server`. Raises
-    `NoAgentError` if there is no Codex, and `Fault` if a folder or the user's config.toml cannot be used.
-    """
+    """Creates the state folder; returns paths and sandbox rules. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.program import misconfigured
     from codex_proxy.agents.codex.shadow_home import ConfigError
     from codex_proxy.agents.codex_app_server.setup import CodexPaths
@@ -109,12 +102,9 @@ def _paths(context: AgentContext) -> CodexPaths:
 
 
 def lite_form(settings: Settings) -> bool | None:
-    """Returns the value of `use_responses_lite` for the models of plain-model turns (turns without Codex's own
-    prompt and tools). It decides in which form Codex sends its requests to the provider: True is the lite form,
-    None leaves the value of each model in Codex's own catalog.
+    """Returns `use_responses_lite` for plain-model turns; None leaves each model's own.
 
-    Returns the setting `codex_lite` if it is set. If it is not, returns False if parallel calls are switched on,
-    because the lite form always has `parallel_tool_calls: false`; else None.
+    It is `codex_lite`, or False for parallel calls, which the lite form excludes.
     """
     if settings.codex_lite is None and settings.enable_parallel_tool_calls:
         return False
@@ -122,9 +112,7 @@ def lite_form(settings: Settings) -> bool | None:
 
 
 def agent_model(model: CatalogModel, tier: str) -> AgentModel:
-    """Converts a model of Codex's catalog to the form in which the agent lists its models. `tier` is the service
-    tier in the user's config.toml.
-    """
+    """Converts a model of the catalog. `tier` is the service tier of config.toml."""
     from codex_proxy.core.account import AgentModel
 
     tiers = ("flex", *model.service_tiers)  # which Codex passes on for every model

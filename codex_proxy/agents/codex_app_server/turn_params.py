@@ -1,11 +1,7 @@
 """The parameters of `thread/start`, `thread/inject_items` and `turn/start`, from a `Turn`.
 
-A turn has one of two modes. In the mode `model` (a plain-model turn) Codex adds no prompt and no tools to the
-client's; in the mode `agent` it works with its own prompt and tools in a folder.
-
-The conversion avoids three effects of the agent: it drops system messages silently, refuses all items of a request
-because of one empty message, and replaces images of low detail by a text. Source: experiments with releases 0.163
-and 0.169.
+They avoid that Codex drops system messages silently, refuses all items because of an empty message, and replaces images
+of low detail by a text. Source: experiments with releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -32,12 +28,12 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Sandbox, Turn
 
 MAX_TURN_INPUT = 1_000_000
-"""The most characters of text that are sent in `turn/start.input`. The agent refuses more than 1,048,576, but
-injected items may have any size."""
+"""Characters of `turn/start.input`: Codex refuses more than 1,048,576; injected items may have any size."""
 
 MENTION = re.compile("[$@]")
-"""The beginning of what the agent looks for in `turn/start.input`, anywhere in a text: `$NAME` adds the SKILL.md of an
-installed skill to the prompt, and there are mentions of apps and plugins. Injected items are not searched."""
+"""Begins what Codex looks for in `turn/start.input`, anywhere: `$NAME` adds a skill, and there are mentions of apps and
+plugins. Injected items are not searched.
+"""
 
 ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
 """The prefix of an item's id that the provider requires, by type."""
@@ -46,11 +42,10 @@ MAX_ID_CHARS = 64
 
 
 def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
-    """Converts a history to Responses items, in order. Empty messages are left out, since the agent refuses them.
+    """Converts a history to Responses items, without empty messages.
 
-    An item without an id gets one that is computed from its content and its position in the conversation; `first`
-    is the position of the first item. Ids made by the agent would differ each time, so the provider could not use
-    its prompt cache.
+    An item without an id gets one from its content and position (from `first` on), since Codex's own would defeat the
+    provider's cache.
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):
@@ -64,7 +59,7 @@ def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any
 
 
 def _usable_id(type: str, id: str | None) -> str | None:
-    """Returns the client's id of an item, or None if the provider would refuse it. `type` is the type of the item."""
+    """Returns the client's id, or None if the provider would refuse it."""
     fits = id is not None and id.startswith(ID_PREFIXES[type]) and len(id) <= MAX_ID_CHARS
     return id if fits else None
 
@@ -76,7 +71,7 @@ def _digest(index: int, item: dict[str, Any]) -> str:
 
 
 def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
-    """Converts one item to a Responses item without an id; returns None for an empty message."""
+    """Converts an item, without an id; None for an empty message."""
     if isinstance(item, HistoryMessage):
         return _message(item)
     if isinstance(item, HistoryOutput):
@@ -89,7 +84,7 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
 
 
 def _message(item: HistoryMessage) -> dict[str, Any] | None:
-    """Converts a message to a Responses item of the type `message`, without an id; returns None if it has no parts."""
+    """Converts a message, without an id; None without parts."""
     text_type = "output_text" if item.role == "assistant" else "input_text"
     content = [_part(part, text_type) for part in item.parts]
     if not content:
@@ -107,16 +102,12 @@ def _part(part: Part, text_type: str) -> dict[str, Any]:
 
 
 def _detail(part: ImagePart) -> str:
-    """Returns the detail of an image. Returns `auto` for `low`, because the agent replaces images of low detail by
-    a text.
-    """
+    """Returns an image's detail, `auto` for `low`, which Codex replaces by a text."""
     return "auto" if part.detail in (None, "low") else str(part.detail)
 
 
 def _output(parts: Sequence[Part]) -> Any:
-    """Converts a tool's output to the `output` of a Responses item: a string if it is at most one text, otherwise a
-    list of content parts.
-    """
+    """Returns an output's parts as a string if they are one text, else as a list."""
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [_part(part, "input_text") for part in parts]
@@ -125,13 +116,11 @@ def _output(parts: Sequence[Part]) -> Any:
 def split_input(
     turn: Turn, history: Sequence[HistoryItem], *, first: int = 0
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Splits a history into the items for `thread/inject_items` and the `input` of `turn/start`, and returns both.
+    """Splits a history (all, or what the thread lacks, from position `first` on) into items to inject and the `input`
+    of `turn/start`.
 
-    `history` is the whole history of the turn, or the part that the thread has not received yet; `first` is the
-    position of its first item in the whole history, from which ids are computed. In the mode `agent`, the input is
-    the last item if that is a user message of at most `MAX_TURN_INPUT` characters without a `MENTION`, and the other
-    items are injected. In all other cases every item is injected and the input is empty; in the mode `model`, the
-    model thus sees exactly the client's items.
+    In the mode `agent` the input is a last user message without a `MENTION`, of at most `MAX_TURN_INPUT` characters.
+    Otherwise all is injected, so that in the mode `model` the model sees exactly the client's items.
     """
     if turn.mode == "agent" and history:
         last = history[-1]
@@ -143,16 +132,14 @@ def split_input(
 
 
 def _input(part: Part) -> dict[str, Any]:
-    """Converts a part of a user message to an entry of the `input` of `turn/start`, of the type `text` or `image`."""
+    """Converts a part to an input of the type `text` or `image`."""
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, "text_elements": []}
     return {"type": "image", "url": part.url}
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:
-    """Returns the parameters of `thread/start` for the mode, model, tools, sandbox, verbosity and web search of a
-    turn.
-    """
+    """Returns the parameters of `thread/start` for a turn."""
     model = turn.model or None
     tools = [dynamic_tool(tool) for tool in turn.tools]
     if turn.mode == "model":
@@ -171,10 +158,9 @@ def thread_params(turn: Turn) -> dict[str, Any]:
 def plain_thread_params(
     cwd: str, *, model: str | None, tools: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Returns the parameters of `thread/start` for a plain-model turn: no base prompt, no environment, only the
-    client's `tools`. `model` is None for Codex's default.
+    """Returns those of a plain-model turn: no prompt, no environment, only these tools.
 
-    `cwd` should be an empty folder, because Codex looks there for a project's configuration.
+    `cwd` should be empty, because Codex looks there for a project's configuration.
     """
     return _thread_params(cwd, model, "read-only") | {
         "environments": [],
@@ -186,10 +172,9 @@ def plain_thread_params(
 def agent_thread_params(
     cwd: str, *, model: str | None, sandbox: Sandbox = "read-only", permissions: str | None = None
 ) -> dict[str, Any]:
-    """Returns the parameters of `thread/start` for an agent turn: Codex with its own prompt and tools, working in
-    `cwd`. `model` is None for Codex's default.
+    """Returns those of an agent turn in `cwd`. `model` None: Codex's default.
 
-    `permissions` names a permission profile of the process, which replaces the `sandbox`; None to use the sandbox.
+    `permissions` is a profile that replaces the `sandbox`.
     """
     params = _thread_params(cwd, model, sandbox)
     if permissions is not None:

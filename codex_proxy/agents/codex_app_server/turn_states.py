@@ -9,8 +9,8 @@ from codex_proxy.core.states import StateTable
 
 
 class TurnState(Enum):
-    """The state of a client's turn and of the agent's turn and thread that serve it. The client's turn runs in the
-    state ACTIVE; it has ended in all others.
+    """The client's turn runs in ACTIVE; in all other states it has ended, but the agent's turn and thread
+    may not have.
     """
 
     ACTIVE = "the agent is starting the turn, works on it, or waits for outputs of its calls"
@@ -77,8 +77,9 @@ TABLE = StateTable(
         },
     },
 )
-"""The transitions of a turn. ENDED_BADLY is possible in most states, because a turn that is begun on a thread that
-cannot be resumed fails in whatever state the thread is."""
+"""The changes of a turn. ENDED_BADLY is possible in most states: a turn that begins on a thread that cannot be resumed
+fails.
+"""
 
 STATES = ConversationStates(
     TABLE,

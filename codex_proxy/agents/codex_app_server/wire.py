@@ -1,11 +1,8 @@
-"""The messages of `codex app-server`: encodes and decodes their lines, which are JSON-RPC without the `jsonrpc`
-member, and the objects in them (answers, errors, token counts, raw items); converts token counts to `Usage`,
-errors to failures, and approvals and questions to events.
+"""The messages of `codex app-server`: JSON-RPC lines without `jsonrpc`, and the objects in them; their conversion to
+`Usage`, failures and events.
 
-Each line is decoded once, into the few fields that are used. A message has an id and a method if it is a request of
-the agent, only a method if it is a notification, and only an id if it is the answer to a request of the proxy. A
-raw item is an output item of the provider's Responses API, which the app-server reports unchanged. Source:
-recordings of releases 0.163 and 0.169.
+A line is decoded once, into the fields that are used: id and method are a request of the agent, a method a
+notification, an id an answer. Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -31,9 +28,7 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
 
 class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The parameters of any notification or request of the app-server, with the fields that the proxy reads. Fields
-    that a message does not have keep their defaults. A `msgspec.Raw` is decoded when it is used.
-    """
+    """The parameters of any message, with the fields that are read; a `msgspec.Raw` is decoded when used."""
 
     thread_id: str | None = None
     turn_id: str | None = None
@@ -49,9 +44,9 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     message: str | None = None
     """In a request for an MCP approval: the question to the user."""
     command: msgspec.Raw = NO_JSON
-    """In a request for the approval of a command: the command, a string or a list of words."""
+    """The command to approve: a string or a list of words."""
     item: msgspec.Raw = NO_JSON
-    """In an item's start or end: a `ThreadItem`. In a raw item's notification: the item as the provider sent it."""
+    """A `ThreadItem`, or a raw item as the provider sent it."""
     error: msgspec.Raw = NO_JSON
     """In an `error`: a `TurnError`."""
     turn: msgspec.Raw = NO_JSON
@@ -65,7 +60,7 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     plan: msgspec.Raw = NO_JSON
     """The steps of the agent's plan."""
     call_id: str | None = None
-    """In a request for the output of a call of a client's tool: the call's id."""
+    """The id of the call whose output is requested."""
     tool: str | None = None
     """The name of that tool."""
     arguments: msgspec.Raw = NO_JSON
@@ -76,9 +71,8 @@ NO_PARAMS = Params()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One decoded line from the app-server. An answer to the proxy has an `id`, and a `result` or an `error`; a
-    request of the agent has an `id`, a `method` and `params`; a notification has a `method` and `params`. Absent
-    fields are None or empty.
+    """A decoded line: an answer (`id`, `result` or `error`), a request (`id`, `method`, `params`) or a notification.
+    Absent fields are None or empty.
     """
 
     id: int | str | None = None
@@ -89,16 +83,14 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The ids of the thread and turn that a message is about; None if it names none."""
+    """Thread and turn of a message, if named."""
 
     thread_id: str | None = None
     turn_id: str | None = None
 
 
 class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
-    """A line with only the thread and turn of its parameters, for lines in which other fields have unexpected
-    types.
-    """
+    """A line whose other fields have unexpected types."""
 
     id: int | str | None = None
     method: str | None = None
@@ -106,7 +98,7 @@ class _AddressedMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Envelope(msgspec.Struct, frozen=True, gc=False):
-    """A line with only its id and method, for lines whose parameters cannot be decoded at all."""
+    """A line whose parameters cannot be decoded."""
 
     id: int | str | None = None
     method: str | None = None
@@ -115,7 +107,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is invalid")
 
 decode_expected = msgspec.json.Decoder(Message).decode
-"""Decodes a line in the expected form. Raises `UNREADABLE` otherwise; `_decode_loosely` may then read parts of it."""
+"""Decodes an expected line. Raises `UNREADABLE`; `_decode_loosely` may then read parts."""
 
 _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
     msgspec.json.Decoder(_AddressedMessage),
@@ -124,10 +116,10 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes one line; None if it is not JSON-RPC.
+    """Decodes a line; None if it is no JSON-RPC.
 
-    If a field has an unexpected type, or the line has too many values, decodes what `_decode_loosely` can read,
-    because a request must still be refused and a turn must still end.
+    Of a line with a wrong field or too many values, reads what it can, because a request must be refused and a turn
+    must end.
     """
     try:
         if not has_too_many_values(line):
@@ -138,9 +130,8 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_loosely(line: bytes) -> Message | None:
-    """Decodes a line that cannot be decoded as a whole: only its id and method and, if they can be read, its
-    thread and turn. A line without a method counts as an answer, and becomes one with the error
-    `UNREADABLE_ANSWER`. Returns None if the line is not a JSON object, or has no readable id or method.
+    """Reads id and method and, if possible, thread and turn of a line. Without a method it is an answer with
+    `UNREADABLE_ANSWER`. None if it is no object, or has neither.
     """
     for decoder in _LOOSE_DECODERS:
         try:
@@ -156,7 +147,7 @@ def _decode_loosely(line: bytes) -> Message | None:
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
-    """Encodes a request as one line. Line breaks in `params`, which may have JSON of the client, become spaces."""
+    """Encodes a request as one line; line breaks in a client's JSON become spaces."""
     line = msgspec.json.encode({"id": id, "method": method, "params": params})
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
@@ -172,9 +163,7 @@ def answer(id: int | str, result: Any) -> bytes:
 
 
 def refusal(id: int | str) -> bytes:
-    """Encodes an error with the code -32601 as the answer to the agent's request `id`, as one line. It is for
-    requests that the proxy does not support; without any answer the agent's turn would hang.
-    """
+    """Encodes the error -32601 for an unsupported request, without which the agent's turn would hang."""
     return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
 
 
@@ -182,7 +171,7 @@ _REQUEST = re.compile(rb'\{"id":"[^"]*","method":')
 
 
 def count_requests(writes: bytes) -> int:
-    """Counts the requests in `writes`, which are complete lines. Answers have no method and do not count."""
+    """Counts the requests in complete lines."""
     count = start = 0
     while start < len(writes):
         count += _REQUEST.match(writes, start) is not None
@@ -194,9 +183,8 @@ def count_requests(writes: bytes) -> int:
 
 
 class TurnError(msgspec.Struct, frozen=True, rename="camel"):
-    """The error of a turn. `codex_error_info` is JSON: the kind of the error, or an object with the kind as its
-    only key (see `error_kind`); empty if the agent reports none. `additional_details` is the provider's own
-    message, None if there is none.
+    """A turn's error. `codex_error_info` is JSON (`error_kind`), `additional_details` the provider's
+    message, if any.
     """
 
     message: str = ""
@@ -205,8 +193,8 @@ class TurnError(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TurnPayload(msgspec.Struct, frozen=True):
-    """A turn as a notification describes it. `status` is `completed`, `interrupted`, `failed` or `inProgress`.
-    `error` is None unless the turn failed.
+    """A turn in a notification. `status`: `completed`, `interrupted`, `failed` or `inProgress`; `error` if
+    it failed.
     """
 
     id: str = ""
@@ -233,9 +221,7 @@ class ThreadHead(msgspec.Struct, frozen=True):
 
 
 class ThreadStartResult(msgspec.Struct, frozen=True):
-    """The result of a `thread/start` request. `model` is the name of the model that the thread uses, None if it is
-    not reported.
-    """
+    """The result of `thread/start`; `model` is the thread's, if reported."""
 
     thread: ThreadHead
     model: str | None = None
@@ -257,7 +243,7 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def decode_usage(tokens: msgspec.Raw) -> Usage | None:
-    """Decodes the usage of one model call; returns None if `tokens` is empty, null or unreadable."""
+    """Decodes a model call's usage; None if empty, null or unreadable."""
     try:
         tokens_or_none = msgspec.json.decode(tokens, type=Tokens | None) if tokens else None
     except UNREADABLE:
@@ -272,7 +258,7 @@ class ThreadTokenUsage(msgspec.Struct, frozen=True):
 
 
 class TurnUsage:
-    """Counts the tokens of one client's turn, on a thread that may serve several turns one after the other."""
+    """Counts the tokens of one client's turn, on a thread that may serve several."""
 
     def __init__(self) -> None:
         self.total = Usage()
@@ -293,9 +279,8 @@ class TurnUsage:
         self.from_provider = True
 
     def set_thread_total(self, total: Usage) -> bool:
-        """Takes the agent's token total of the whole thread, and subtracts the tokens of earlier turns. If the
-        result is more than this turn's count so far (input and output tokens together), it becomes the count, and
-        True is returned; else nothing changes and False is returned.
+        """Takes the thread's total, less earlier turns; returns whether that is more than the count so far, which it
+        then becomes.
         """
         turn_total = total - self._earlier_turns
         turn_total = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn_total)))
@@ -320,9 +305,7 @@ class RawItemPart(msgspec.Struct, frozen=True):
 
 
 class ReadableRawItem(RawItemHead, frozen=True):
-    """The fields of a raw item that are decoded when the item comes back in a later request. An item in which one
-    of them has an unexpected type is not stored.
-    """
+    """The fields of a raw item that are decoded later; one with a wrong type is not stored."""
 
     call_id: str | None = None
     name: str | None = None
@@ -332,8 +315,8 @@ class ReadableRawItem(RawItemHead, frozen=True):
 
 
 def check_readable(item: msgspec.Raw) -> None:
-    """Checks that a raw item can be decoded again when a later request contains it. Raises `msgspec.DecodeError`
-    (as `ValidationError` for a wrong type), `UnicodeDecodeError` or `RecursionError` if it cannot.
+    """Raises `msgspec.DecodeError`, `UnicodeDecodeError` or `RecursionError` for a raw item that could not be decoded
+    again.
     """
     if (
         len(item) > LONG_JSON
@@ -345,9 +328,7 @@ def check_readable(item: msgspec.Raw) -> None:
 
 
 class RawItemCall(msgspec.Struct, frozen=True):
-    """A raw item that is a tool call, or the output of one. A call has `arguments` as JSON text if its tool is a
-    function, and `input` if it is a custom tool; an output has neither.
-    """
+    """A raw item that is a call (`arguments` or a custom tool's `input`) or an output."""
 
     call_id: str
     name: str = ""
@@ -356,9 +337,8 @@ class RawItemCall(msgspec.Struct, frozen=True):
 
 
 def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
-    """Decodes `codexErrorInfo`, which is a kind of error (a string) or an object `{KIND: {"httpStatusCode": ...}}`.
-    Returns the kind (None if it is absent or has another form) and the HTTP status (None if there is none). Raises
-    one of the exceptions `UNREADABLE` if the value is not JSON.
+    """Returns kind and HTTP status of `codexErrorInfo`, a string or `{KIND: {"httpStatusCode": ...}}`; None if absent.
+    Raises one of `UNREADABLE`.
     """
     if not info or info == b"null":
         return None, None
@@ -373,9 +353,7 @@ def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
 
 
 def command_text(value: msgspec.Raw) -> str:
-    """Returns a command as one line with single spaces. `value` is its JSON, a string or a list of words; empty for
-    no command.
-    """
+    """Returns a command (JSON of a string or words) as one line."""
     decoded = msgspec.json.decode(value) if value else ""
     if isinstance(decoded, list):
         decoded = " ".join(str(word) for word in decoded)
@@ -383,9 +361,7 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
-    """Returns the event for a request of the agent that asks the user for an approval or an answer; None if
-    `message` is a request of another kind. `id` is the id of the request.
-    """
+    """Returns the event for an approval or question of the agent; None for other requests."""
     request_id = f"{message.method}:{id}"
     match message.method:
         case "item/commandExecution/requestApproval":
@@ -400,9 +376,7 @@ def question_event(message: Message, id: int | str) -> ApprovalRequested | Input
 
 
 def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
-    """Returns the line that answers the agent's request `id` with the client's decision. `request_id` is the id of
-    the event that `question_event` has returned for the request; it determines the form of the answer.
-    """
+    """Returns the line with the client's decision; `request_id`, of the event, determines its form."""
     method = request_id.partition(":")[0]
     decision = "accept" if reply.approve else "decline"
     if method == "mcpServer/elicitation/request":
@@ -413,7 +387,7 @@ def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
 
 
 def output_answer(id: int | str, reply: ToolReply) -> bytes:
-    """Returns the line that answers the agent's request `id` for the output of a client's tool."""
+    """Returns the line with the output of a client's tool."""
     content = [
         {"type": "inputText", "text": part.text}
         if isinstance(part, TextPart)
@@ -433,9 +407,7 @@ OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
 def failure_of_error(what: str, error: RpcError) -> Failure:
-    """Returns the failure of a turn for which the agent has answered a request with this error. `what` is a verb
-    phrase for the request, such as `start the turn`.
-    """
+    """Returns the failure of a turn whose request (`start the turn`) got this error."""
     failure = failure_from_text(error.message)
     if error.message.startswith(BAD_TOOL_TEXT):
         reason = failure.message[max(failure.message.find(BAD_TOOL_TEXT), 0) :]
@@ -459,9 +431,8 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """Returns the event that ends a failed turn. `error` is None if the agent reports none; the event then has no
-    failure. Some errors only report that the provider cut the answer off; then the turn does not end as failed, but
-    with a stop reason such as `Stop.LENGTH`.
+    """Returns the end of a failed turn. Some errors only say that the answer was cut off: then it ends with
+    `Stop.LENGTH` or the like.
     """
     if error is None:
         return TurnEnded(Stop.FAILED)
