@@ -333,7 +333,7 @@ class TurnRepair:
             if held is None:
                 return
         text = event.text
-        if held.whole and not self._is_new(held, TEXT):
+        if held.whole and not self._is_text_open(held, TEXT):
             return
         if held.repetition is not None:
             text = self._unsent_suffix(held, text)
@@ -387,7 +387,7 @@ class TurnRepair:
         else:
             self._out.append(Notice("revised_text", key[0]))
 
-    def _is_new(self, held: SentItem, key: TextKey) -> bool:
+    def _is_text_open(self, held: SentItem, key: TextKey) -> bool:
         """Returns True if the item's text `key` is still open; otherwise adds a `Notice`."""
         # A delta after the full text repeats a part of it.
         if key in held.whole:
@@ -412,7 +412,7 @@ class TurnRepair:
         if self._step.mutes_reasoning:
             return
         held = self._inside(event.id, Reasoning, Reasoning(event.id))
-        if held is not None and event.text and self._is_new(held, (event.kind, event.part)):
+        if held is not None and event.text and self._is_text_open(held, (event.kind, event.part)):
             held.sent.setdefault((event.kind, event.part), []).append(event.text)
             self._out.append(ReasoningDelta(held.id, event.text, event.part, event.kind))
 
@@ -431,7 +431,7 @@ class TurnRepair:
 
     def _arguments_delta(self, event: ArgumentsDelta) -> None:
         held = self._inside(event.id, self._kind(event.id, CALLS), None)
-        if held is not None and event.text and self._is_new(held, ARGUMENTS):
+        if held is not None and event.text and self._is_text_open(held, ARGUMENTS):
             held.sent.setdefault(ARGUMENTS, []).append(event.text)
             self._out.append(ArgumentsDelta(held.id, event.text))
 

@@ -98,12 +98,12 @@ async def prepare_in_context(
         parsed=parsed,
         context=context,
         turn=admitted,
-        replay=_with_images(replay, turn, admitted),
+        replay=_inline_images(replay, turn, admitted),
         conversation_turn=conversation_turn,
     )
 
 
-def _with_images(
+def _inline_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
     """Returns `replay` with the images that admission has fetched."""

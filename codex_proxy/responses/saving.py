@@ -117,7 +117,7 @@ def stored_output(
 
 
 class _OutputItems:
-    """Merges the items of clients and the model's (`from_model`, with `heads`) into `out`."""
+    """Puts the items that clients see and the model's (`from_model`, described by `heads`) in order, into `out`."""
 
     def __init__(
         self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float

@@ -39,19 +39,19 @@ async def check_program(
         await process.start(launch.command_in(scope), timeout_seconds=START_SECONDS)
         await process.probe(launch.workdir, timeout_seconds=PROBE_SECONDS)
     except SpawnError as error:
-        return [_not_started(preset, str(error), command_setting), *_of_confinement(launch)]
+        return [_not_started(preset, str(error), command_setting), *_confinement_checks(launch)]
     except Fault as fault:
-        return [_not_started(preset, fault.failure.message, command_setting), *_of_confinement(launch)]
+        return [_not_started(preset, fault.failure.message, command_setting), *_confinement_checks(launch)]
     finally:
         await process.end()
     declared = process.connection.declared
     assert declared is not None
-    session = _of_session(launch.program(declared), process)
-    checks = [_of_release(preset, declared), session, *_of_confinement(launch)]
-    return checks if launch.plain is None else [*checks, await _of_plain_turns(launch, launch.plain)]
+    session = _session_check(launch.program(declared), process)
+    checks = [_release_check(preset, declared), session, *_confinement_checks(launch)]
+    return checks if launch.plain is None else [*checks, await _plain_turns_check(launch, launch.plain)]
 
 
-async def _of_plain_turns(launch: AcpLaunch, plain: PlainConfinement) -> Check:
+async def _plain_turns_check(launch: AcpLaunch, plain: PlainConfinement) -> Check:
     """Returns the check of what keeps plain-model turns from reading the user's files. Starts the program once more."""
 
     async def start(command: Command) -> bool:
@@ -77,7 +77,7 @@ def _not_started(preset: AcpPreset, message: str, command_setting: str) -> Check
     return Check(name="agent", status="failed", message=message, advice=advice)
 
 
-def _of_confinement(launch: AcpLaunch) -> list[Check]:
+def _confinement_checks(launch: AcpLaunch) -> list[Check]:
     """Returns the check of what confines the agent's process; an empty list if nothing needs to."""
     if not launch.warning:
         return []
@@ -89,7 +89,7 @@ def _of_confinement(launch: AcpLaunch) -> list[Check]:
     return [Check(name="confinement", status="warning", message=launch.warning, advice=advice, facts=facts)]
 
 
-def _of_release(preset: AcpPreset, declared: Declared) -> Check:
+def _release_check(preset: AcpPreset, declared: Declared) -> Check:
     facts: dict[str, Fact] = {"version": declared.version, "tested": preset.tested or None}
     title = declared.name or preset.title
     message = f"{title} {declared.version or 'of an unknown version'} speaks ACP."
@@ -98,7 +98,7 @@ def _of_release(preset: AcpPreset, declared: Declared) -> Check:
     return Check(name="agent", status="ok", message=message, facts=facts)
 
 
-def _of_session(program: Program, process: AcpProcess) -> Check:
+def _session_check(program: Program, process: AcpProcess) -> Check:
     probe = process.connection.probe
     assert probe is not None
     if probe.error is not None:

@@ -172,8 +172,8 @@ class SqliteStore:
         return await run(lambda connection: job(connection, *args, **named))
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """Deletes an object with its `mark`; returns whether it existed. A background task removes the rows that one
-        write may not.
+        """Deletes an object, which `mark` marks as deleted; returns whether it existed. A background task removes the
+        last rows of a large object, so that each write stays short.
         """
         found, more = await self._write(removal.delete, mark, owner, id)
         if more and (self._sweeping is None or self._sweeping.done()):

@@ -159,7 +159,7 @@ class _History(HistoryWithCalls):
         if message.role == "assistant":
             if not self._answering:
                 self.settle(NO_RESULT)
-            self._answer(message.content)
+            self._add_answer(message.content)
             self._answering = True
             return
         self._answering = False
@@ -204,7 +204,7 @@ class _History(HistoryWithCalls):
 
     # --- what the model texts ----------------------------------------------------------------------
 
-    def _answer(self, content: wire.Content | None) -> None:
+    def _add_answer(self, content: wire.Content | None) -> None:
         """Adds a message of the model, with the raw items of its `redacted_thinking` in their places."""
         texts: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}

@@ -145,7 +145,7 @@ class OpenResponsesRenderer(ResponsesRenderer):
 
     unshown = (Reasoning, Activity, McpTools, McpApproval)
 
-    def _events_of_profile(self) -> Events:
+    def _new_events(self) -> Events:
         renderer = weakref.proxy(self)  # the method itself would hold this renderer, which holds the events
         return OpenResponsesEvents(lambda: renderer._current())  # noqa: PLW0108
 

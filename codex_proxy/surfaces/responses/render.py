@@ -114,7 +114,7 @@ class ResponsesRenderer:
         self._max_tokens = max_tokens
         self._client_names = client_names or {}
         self._frames: list[tuple[int, bytes]] | None = [] if keep_frames else None
-        self._events: Events = self._events_of_profile()
+        self._events: Events = self._new_events()
         self._items: dict[str, OutputItem] = {}
         self._serial_outputs: dict[type, SerialOutput] = {Message: SerialOutput(), ToolCall: SerialOutput()}
         self._order = OutputOrder(self._events)
@@ -132,7 +132,7 @@ class ResponsesRenderer:
         self.ended = False
         self.failure: Failure | None = None
 
-    def _events_of_profile(self) -> Events:
+    def _new_events(self) -> Events:
         return ResponseEvents()
 
     # --- what an exchange asks ------------------------------------------------------------------
