@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import ipaddress
 import os
-import signal
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +49,7 @@ from codex_proxy.http.middleware.access import (
 from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
+from codex_proxy.http.page import PAGE, Page
 from codex_proxy.http.server import Runner, application
 from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED
 from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
@@ -63,6 +63,7 @@ from codex_proxy.responses.service import ConversationTurns, ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.turn_records import TurnRecords
 from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.interface import StoredResponse, StoreError
 from codex_proxy.store.usage import RamUsage
@@ -120,9 +121,13 @@ class Server:
     every process and connection.
     """
 
-    def __init__(self, settings: Settings, agent: Agent, cassettes: Cassettes = NO_CASSETTES) -> None:
+    def __init__(
+        self, settings: Settings, agent: Agent, cassettes: Cassettes = NO_CASSETTES, page: Page | None = None
+    ) -> None:
+        """`page` is what the page for browsers shows beside the server's state; None: there is no page."""
         self.agent = agent
         self.cassettes = cassettes
+        self.page = page
         self.named: Mapping[str, NamedAgent] = {each.name: each for each in named_agents(settings)}
         """Every agent by name, the default one first. If there is a single agent, its name is empty."""
         if all(each.spec.plain_only for each in self.named.values()):
@@ -141,6 +146,7 @@ class Server:
             lambda turn: deadlines[self._named_for(turn.model).name],
             idle_limits=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self._owners,
+            records=None if page is None else TurnRecords(self.clock),
         )
         allowed = split_list(settings.image_fetch)
         self.images = ImageFetcher(allowed) if allowed else None
@@ -258,6 +264,8 @@ class Server:
         app[TRUSTED_PROXIES] = trusted_proxies(settings)
         if settings.test_endpoints:
             app[TEST_ENDPOINTS] = TestEndpoints(settings.stream_release_file)
+        if self.page is not None:
+            app[PAGE] = self.page
         if settings.log_content:
             app.middlewares.insert(0, log_contents)
         self.cassettes.add_to(app)
@@ -565,10 +573,16 @@ def close_state_folder(folder: Path) -> None:
         log.warning("state_folder_open", folder=str(folder), reason=error.strerror)
 
 
-async def make_server(settings: Settings, environ: Mapping[str, str] | None = None) -> Server:
-    """Returns a server that has not started yet. `environ` is the environment, None for that of this process.
-    Raises `StartError` for settings with which no server can start, and `NoAgentError` or `Fault` if the agent
-    cannot be used.
+async def make_server(
+    settings: Settings,
+    environ: Mapping[str, str] | None = None,
+    page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
+) -> Server:
+    """Returns a server that has not started yet. `environ` is the environment, None for that of this process. `page`
+    returns what the page for browsers shows (see `Server`), if the settings want a page.
+
+    Raises `StartError` for settings with which no server can start, and `NoAgentError` or `Fault` if
+    the agent cannot be used.
     """
     environ = os.environ if environ is None else environ
     try:
@@ -579,22 +593,5 @@ async def make_server(settings: Settings, environ: Mapping[str, str] | None = No
     check(settings, environ)
     close_state_folder(settings.state_dir)
     agent = await cassettes.agent(lambda own: make_agent(AgentContext(own, environ, SystemClock())))
-    return Server(settings, agent, cassettes)
-
-
-async def wait_for_signal(server: Server) -> None:
-    """Returns at the first SIGINT or SIGTERM. A second one ends the process at once, after killing the agents'
-    processes.
-    """
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if told.is_set():
-            server.kill()
-            os._exit(128 + number)
-        told.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number)
-    await told.wait()
+    shown = page(settings, environ) if page is not None and settings.ui else None
+    return Server(settings, agent, cassettes, shown)

@@ -416,6 +416,8 @@ class Settings(CassetteSettings, BaseSettings):
         description="file for which held turns of the fake agent wait",
     )
 
+    ui: bool = Field(True, description="serve the page for browsers at `/`")
+
     # Metrics.
     metrics: bool = Field(False, description="serve `GET /metrics`, for Prometheus")
     metrics_key: SecretStr | None = Field(

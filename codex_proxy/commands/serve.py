@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -13,8 +15,9 @@ from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.named import settings_without_effect
 from codex_proxy.agents.spec import AgentSpec, NoAgentError
-from codex_proxy.app import StartError, make_server, wait_for_signal
+from codex_proxy.app import Server, StartError, make_server
 from codex_proxy.cassettes.replay import ReplayAgent
+from codex_proxy.commands.page import page_of
 from codex_proxy.config import Settings, variables_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.old_settings import advice_about
@@ -40,7 +43,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
     for advice in advice_about(settings.old_names):
         log.warning("old_setting", text=advice)
     try:
-        server = await make_server(settings)
+        server = await make_server(settings, page=page_of)
         await server.start()
     except (NoAgentError, StartError, Fault) as error:
         if server is not None:
@@ -62,6 +65,24 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
         say(f"codex-proxy: {stopping}", err=True)
     await server.stop()
     return 0
+
+
+async def wait_for_signal(server: Server) -> None:
+    """Returns at the first SIGINT or SIGTERM. A second one ends the process at once, after killing the agents'
+    processes.
+    """
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+
+    def on_signal(number: int) -> None:
+        if told.is_set():
+            server.kill()
+            os._exit(128 + number)
+        told.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, on_signal, number)
+    await told.wait()
 
 
 async def _build_request_models() -> None:
@@ -131,6 +152,8 @@ def banner(server: Any) -> str:
     settings = server.settings
     key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
     lines = [f"codex-proxy {__version__} serves on {base}"]
+    if server.page is not None:
+        lines.append(f"  page       {base.removesuffix('v1')}")
     if server.runner.ollama:
         lines.append(f"  Ollama     {server.runner.ollama}")
     for agent in all_agents(server.agent):

@@ -79,6 +79,7 @@ Chapter: TypeAlias = Literal[
     "Ollama",
     "Usage",
     "The server itself",
+    "The page",
 ]
 """A chapter of the API reference, in which endpoints are documented together."""
 

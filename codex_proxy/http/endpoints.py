@@ -23,6 +23,8 @@ from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.http.messages import count_message_tokens, messages
 from codex_proxy.http.metrics import METER, metrics
 from codex_proxy.http.ollama_endpoints import OLLAMA_ENDPOINTS
+from codex_proxy.http.page import home
+from codex_proxy.http.page_endpoints import PAGE_ENDPOINTS
 from codex_proxy.http.responses import compact, count_input_tokens, create_response
 from codex_proxy.http.server_info import healthz, index, list_models, livez, one_model, openapi, readyz, root
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
@@ -469,12 +471,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         method="GET",
         path="/",
-        handler=root,
+        handler=home,
         name="root",
         chapter="The server itself",
         kind="open",
         versioned=False,
-        summary="Says that a server runs here. Anthropic's clients request it first.",
+        summary="Says that a server runs here; a browser gets the page. Anthropic's clients request it first.",
         answers={"200": ref("Hello")},
     ),
     Endpoint(
@@ -570,4 +572,5 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Lets the held turns of the fake agent continue.",
         answers={"200": ref("Released")},
     ),
+    *PAGE_ENDPOINTS,
 )

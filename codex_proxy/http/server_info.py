@@ -136,8 +136,8 @@ async def healthz(request: web.Request) -> web.Response:
     """
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     client = await _client_with_details(request)
-    in_detail, agents = client is not None, _agents_of(request, client)
-    found = {agent.name: _about(agent, request, in_detail=in_detail) for agent in agents}
+    in_detail, agents = client is not None, agents_for(request, client)
+    found = {agent.name: about_agent(agent, request, in_detail=in_detail) for agent in agents}
     troubles = [each["trouble"] for each in found.values() if "trouble" in each]
     body: dict[str, object] = {"status": "degraded" if troubles else "ok"}
     if runs.agent.members:
@@ -167,7 +167,7 @@ async def healthz(request: web.Request) -> web.Response:
     return json_response(body)
 
 
-def _about(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, object]:
+def about_agent(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, object]:
     """Returns an agent's health: name and whether it works; `in_detail` also version and fault."""
     fakes = request.app[FAKE_AGENTS]
     about: dict[str, object] = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
@@ -200,7 +200,7 @@ async def _client_with_details(request: web.Request) -> Client | None:
         return None  # whoever asks whether the server lives is told so, whatever their key
 
 
-def _agents_of(request: web.Request, client: Client | None) -> list[Agent]:
+def agents_for(request: web.Request, client: Client | None) -> list[Agent]:
     """Returns the agents that a request may hear of."""
     agent = request.app[RUNS].agent
     only = None if client is None or not agent.members else client.catalog.only
@@ -223,7 +223,7 @@ async def readyz(request: web.Request) -> web.Response:
         return json_response({"status": "unready", "reason": reason}, 503)
     if not await _can_store(request):
         return json_response({"status": "unready", "reason": STORE_TROUBLE}, 503)
-    agents = _agents_of(request, await _client_with_details(request))
+    agents = agents_for(request, await _client_with_details(request))
     without = [agent.name for agent in agents if agent.trouble() is not None]
     return json_response({"status": "ok", "without": without} if without else {"status": "ok"})
 

@@ -45,6 +45,7 @@ from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLo
 from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.recording import TurnTape
 from codex_proxy.runs.server_calls import ServerCalls
+from codex_proxy.runs.turn_records import TurnRecord
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
@@ -99,7 +100,7 @@ class RunHost(Protocol):
 
 class Run:
     """One turn of a client. `max_chars`: characters after which it ends with `Stop.LENGTH`; `keeps_max_tokens`: the
-    agent enforces `max_tokens` itself.
+    agent enforces `max_tokens` itself; `record`: what the page remembers of the turn, None for nothing.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Run:
         max_chars: int = MAX_TURN_CHARS,
         keeps_max_tokens: bool = False,
         tape: TurnTape | None = None,
+        record: TurnRecord | None = None,
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
@@ -125,6 +127,7 @@ class Run:
         self._decisive: frozenset[type[Event]] | None = None
         """The kinds of events that the attempt has to see at present; None: all."""
         self._forwards = turn.forwarded is not None
+        self.record = record
         self.raw: list[bytes] = []
         """Raw items of this turn, in order: what the model has to see again."""
         self._host = host
@@ -251,7 +254,7 @@ class Run:
             self._restartable = ""
         if self._forwards and len(events) == 1 and type(events[0]) is ForwardedBytes:
             self._watch.alive(visible=True)
-            self.log.append(events, size)  # no stage has anything to do with it
+            self._log(events, size)  # no stage has anything to do with it
             return
         if self._decisive is None or not self._decisive.isdisjoint(map(type, events)):
             if not VISIBLE.isdisjoint(map(type, events)):
@@ -368,7 +371,7 @@ class Run:
         if type(last) is TurnEnded:
             self._log_end(events, size)
         else:
-            self.log.append(events, size)
+            self._log(events, size)
 
     def _log_end(self, events: list[Event], size: int) -> None:
         """Logs the last events, once the turn's calls are in the step memory."""
@@ -378,7 +381,7 @@ class Run:
             return
         *before, ended = events
         if before:
-            self.log.append(before, size)
+            self._log(before, size)
         # The client's next request reads them.
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
@@ -386,8 +389,13 @@ class Run:
         if self._tape is not None:
             self._tape.ended(events[-1])  # type: ignore[arg-type]
             self._tape = None
-        self.log.append(events, size, ended=True)
+        self._log(events, size, ended=True)
         self._host.run_ended(self)
+
+    def _log(self, events: list[Event], size: int, *, ended: bool = False) -> None:
+        if self.record is not None:
+            self.record.add(events)
+        self.log.append(events, size, ended=ended)
 
     def _summed(self, seen: UsageReported) -> UsageReported:
         """Returns the reported usage plus that of a discarded attempt: the client pays for both."""

@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 import structlog
@@ -20,7 +20,7 @@ from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
-from codex_proxy.core.items import Activity, HistoryItem, HistoryOutput, Item, Message, Reasoning
+from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.limits import MAX_TURN_CHARS
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.tasks import keep_until_done
@@ -38,6 +38,7 @@ from codex_proxy.runs.idle_sessions import (
 from codex_proxy.runs.recording import REQUEST_TAPE
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
+from codex_proxy.runs.turn_records import TurnRecord, TurnRecords, activity_of
 from codex_proxy.tools.attempt import Attempt, first_attempt
 from codex_proxy.tools.checks import TextCheck
 from codex_proxy.tools.replay import assistant_messages, entries_of, recalled_history, visible_calls
@@ -54,19 +55,11 @@ REMEMBER_SECONDS = 30.0
 MAX_NAME = 100
 """Characters of a model's name in the log, since a client may choose it."""
 
+CANCELLED = Failure(
+    kind=FaultKind.NOT_ALLOWED, message="This turn was cancelled on the server's page.", repeatable=False
+)
 PROGRESS_SECONDS = 30.0
 """Seconds between a running turn's lines in the log."""
-
-ACTIVITIES: Final[dict[str, str]] = {
-    "command": "running a command",
-    "file_change": "changing files",
-    "web_search": "searching the web",
-    "mcp_call": "calling a tool",
-    "plan": "planning",
-    "image": "looking at an image",
-    "question": "asking a question",
-}
-"""What the log says while an `Activity` of this kind is open."""
 
 
 class RunLimits(msgspec.Struct, frozen=True):
@@ -116,13 +109,15 @@ class RunScheduler:
         idle_limits: IdleLimits | None = None,
         owners: Callable[[], int] = lambda: 1,
         epoch: Callable[[], float] = time.time,
+        records: TurnRecords | None = None,
     ) -> None:
         """`deadlines` may depend on the turn's agent. `memory` is the step memory (None: in RAM), `idle_limits` bound
         kept sessions. `owners` is how many client keys there may be: of several none gets all slots. `epoch` returns
-        seconds since 1970.
+        seconds since 1970. `records` remembers the turns for the page, if any.
         """
         self.agent = agent
         self._epoch = epoch
+        self.records = records
         self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
         self.idle_sessions = IdleSessions(idle_limits or IdleLimits(), asyncio.get_running_loop)
         self.checks = SchemaChecks()
@@ -149,6 +144,14 @@ class RunScheduler:
     def draining(self) -> bool:
         """Whether the server is stopping and takes no new turns."""
         return self._drain_begun.is_set()
+
+    def cancel(self, record: TurnRecord) -> bool:
+        """Ends the running turn of this record with an error for its client. Returns False if it runs no more."""
+        for run in self._runs:
+            if run.record is record:
+                run.fail(CANCELLED)
+                return True
+        return False
 
     async def until_draining(self) -> None:
         """Returns when the server begins to stop."""
@@ -191,10 +194,11 @@ class RunScheduler:
         context = copy_context()
         runner = runner if tape is None else tape.runner(runner)
         calls = ServerCalls(runner, lambda work: self._spawn(work, context))
+        record = None if self.records is None else self.records.begin(turn, self.agent_of(turn).name)
         run = Run(
             turn, started.attempt, loop, self._deadlines_of(turn), self,
             owner=owner, calls=calls, max_chars=self._limits.max_chars,
-            keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities, tape=tape,
+            keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities, tape=tape, record=record,
         )  # fmt: skip
         progress = loop.call_later(
             PROGRESS_SECONDS, self._log_progress, run, PROGRESS_SECONDS, context=context
@@ -346,7 +350,7 @@ class RunScheduler:
     def _log_progress(self, run: Run, seconds: float) -> None:
         """Logs how long the run has worked and at what, and sets the next timer."""
         started = self._runs[run]
-        log.info("turn_still_works", seconds=round(seconds), doing=_doing(run.open_item))
+        log.info("turn_still_works", seconds=round(seconds), doing=activity_of(run.open_item))
         later = asyncio.get_running_loop().call_later(
             PROGRESS_SECONDS, self._log_progress, run, seconds + PROGRESS_SECONDS, context=started.context
         )
@@ -420,17 +424,6 @@ class RunScheduler:
         await self.agent.close()
         if self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _doing(item: Item | None) -> str:
-    """Returns what a turn with this open item does, for the log, without content."""
-    if isinstance(item, Activity):
-        return ACTIVITIES.get(item.kind, "using a tool")
-    if isinstance(item, Message):
-        return "writing the answer"
-    if isinstance(item, Reasoning):
-        return "thinking"
-    return "waiting for the agent" if item is None else "calling a tool"
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:

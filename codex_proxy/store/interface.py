@@ -27,6 +27,10 @@ Order = Literal["asc", "desc"]
 UNFINISHED: Final = frozenset({"queued", "in_progress"})
 """The statuses of a response that has not ended."""
 
+MAX_SEARCHED: Final = 5000
+"""How many responses a search looks at."""
+MAX_TREE: Final = 500
+"""The most responses of a tree."""
 MAX_METADATA_KEYS: Final = 16
 """OpenAI's limit of metadata keys, checked after a merge."""
 
@@ -233,6 +237,23 @@ class Page(msgspec.Struct, frozen=True):
     has_more: bool
 
 
+class ResponsePage(msgspec.Struct, frozen=True):
+    """A part of a list of responses. `has_more`: further responses follow."""
+
+    responses: tuple[StoredResponse, ...]
+    has_more: bool
+
+
+class TreeNode(msgspec.Struct, frozen=True):
+    """A response of a tree; `previous_id` is the one that it continues, None for the first one. A response that was
+    deleted while others continue it is still a part of their tree.
+    """
+
+    id: str
+    previous_id: str | None
+    deleted: bool
+
+
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a store. `unfinished` counts background responses that have not ended, `steps` entries of the step
     memory, `frames` stream events.
@@ -321,6 +342,22 @@ class Responses(Protocol):
         ...
 
     async def response(self, owner: str, id: str) -> StoredResponse | None: ...
+
+    async def newest_responses(
+        self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
+    ) -> ResponsePage:
+        """Returns a page of the owner's responses, newest first, that begins behind the response `after`. `search` is
+        a text that the id or the response object contains, in any case of ASCII letters; only the newest
+        `MAX_SEARCHED` responses of the page and behind it are looked at. Raises `NotStored` if there is no response
+        `after`.
+        """
+        ...
+
+    async def response_tree(self, owner: str, id: str) -> list[TreeNode]:
+        """Returns the responses that continue each other with this one in their midst, parents first: all that have
+        the same first response, at most `MAX_TREE`. Raises `NotStored` if there is no such response.
+        """
+        ...
 
     async def delete_response(self, owner: str, id: str) -> bool:
         """Deletes a response; returns False if there is none. For responses that continue it, `context` and

@@ -21,6 +21,7 @@ from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.fake import PROTO_CAPABILITIES
 from codex_proxy.app import Server, make_server
+from codex_proxy.commands.page import page_of
 from codex_proxy.config import Settings
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.stream_slots import STREAM_SLOTS
@@ -133,6 +134,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
         "workdir": folder,
         "state_dir": folder / "state",
         "drain_ms": 0,
+        "ui": False,
         "agent_confinement": "none",  # programs of the tests lie among the files of the tests
         "mcp_start_wait": PATIENCE,
     }
@@ -156,7 +158,8 @@ async def fake_proxy(
     folder: Path, environment: Mapping[str, str] | None = None, **settings: Any
 ) -> AsyncIterator[Proxy]:
     """A proxy on the fake agent, whose children get `environment` too."""
-    server = await make_server(settings_of(folder, **settings), {**ENVIRONMENT, **(environment or {})})
+    given = {**ENVIRONMENT, **(environment or {})}
+    server = await make_server(settings_of(folder, **settings), given, page_of)
     async with running(server) as proxy:
         yield proxy
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from codex_proxy.store.interface import (
@@ -12,6 +14,7 @@ from codex_proxy.store.interface import (
     Store,
     StoreConflict,
     StoredItem,
+    TreeNode,
 )
 from tests.store.stored import OTHER, OWNER, Hands, context_ids, hidden, item, items, response, turn
 
@@ -286,6 +289,56 @@ async def test_an_item_sent_back_changed_under_its_id_leaves_the_first_one_as_it
     await store.add_response(response("resp_2"), input=[item("msg", "changed")])
     assert (await store.context(OWNER, "resp_1"))[0].output == (item("msg", "as it was"),)
     assert await store.find_items(OWNER, ["msg", "nobody"]) == {"msg": item("msg", "changed")}
+
+
+# --- lists and trees -----------------------------------------------------------------------------
+
+
+async def listed(store: Store, **query: Any) -> tuple[list[str], bool]:
+    page = await store.newest_responses(OWNER, **query)
+    return [each.id for each in page.responses], page.has_more
+
+
+async def test_responses_are_listed_newest_first_page_by_page_for_their_owner(store: Store) -> None:
+    for number in range(5):
+        await store.add_response(response(f"resp_{number}"))
+    await store.add_response(response("resp_other", owner="another"))
+    await store.delete_response(OWNER, "resp_3")
+    assert await listed(store, limit=2) == (["resp_4", "resp_2"], True)
+    assert await listed(store, limit=2, after="resp_2") == (["resp_1", "resp_0"], False)
+    with pytest.raises(NotStored):
+        await listed(store, after="resp_other")
+
+
+@pytest.mark.parametrize(
+    ("search", "found"),
+    [("resp_a", ["resp_a"]), ("RESP_A", ["resp_a"]), ("xxx", ["resp_b"]), ("%", []), ("_\\", [])],
+)
+async def test_a_search_finds_ids_and_text_and_takes_every_sign_as_it_is(
+    store: Store, search: str, found: list[str]
+) -> None:
+    await store.add_response(response("resp_a"))
+    await store.add_response(response("resp_b", size=3))
+    assert await listed(store, search=search) == (found, False)
+
+
+async def test_a_tree_has_all_that_continue_the_same_first_response(store: Store) -> None:
+    await turn(store, "first")
+    await turn(store, "left", after="first")
+    await turn(store, "right", after="first")
+    await turn(store, "leaf", after="right")
+    await turn(store, "apart")
+    await store.delete_response(OWNER, "first")
+    whole = [
+        TreeNode("first", None, True),
+        TreeNode("left", "first", False),
+        TreeNode("right", "first", False),
+        TreeNode("leaf", "right", False),
+    ]
+    assert await store.response_tree(OWNER, "leaf") == whole
+    assert await store.response_tree(OWNER, "left") == whole
+    with pytest.raises(NotStored):
+        await store.response_tree("another", "leaf")
 
 
 # --- frames -------------------------------------------------------------------------------------

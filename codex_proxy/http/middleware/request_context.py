@@ -19,6 +19,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler
 from codex_proxy.http.replies import errors_of, fault_response, is_ollamas, log_unforeseen
+from codex_proxy.runs.turn_records import TURN_ORIGIN, TurnOrigin
 from codex_proxy.surfaces.ollama.models import NO_OLLAMA
 
 log = structlog.get_logger("codex_proxy.http")
@@ -77,6 +78,7 @@ async def provide_context(request: web.Request, handler: Handler) -> web.StreamR
         request[ENDPOINT] = endpoint
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(req_id=request_id)
+    TURN_ORIGIN.set(TurnOrigin(request_id, "" if endpoint is None else endpoint.chapter))
     began = request[_BEGAN] = clock.monotonic()
     status = CLIENT_LEFT
     try:

@@ -32,7 +32,7 @@ from codex_proxy.store.sqlite.items import BEYOND, COLUMNS, ListEntry, forget, i
 INPUT: Final = 0
 OUTPUT: Final = 1
 
-_RESPONSE: Final = (
+RESPONSE: Final = (
     "SELECT owner, id, status, created, json, previous_id, conversation_id, background, recovery, json_sum,"
     " recovery_sum"
     " FROM responses JOIN response_bodies ON response = seq"
@@ -131,18 +131,16 @@ def update(
 
 
 def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredResponse | None:
-    row = connection.execute(
-        f"{_RESPONSE} WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
-    ).fetchone()
-    return None if row is None else _response(row)
+    row = connection.execute(f"{RESPONSE} WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)).fetchone()
+    return None if row is None else response_of(row)
 
 
 def unfinished(connection: sqlite3.Connection) -> list[StoredResponse]:
-    rows = connection.execute(f"{_RESPONSE} WHERE unfinished = 1 ORDER BY seq").fetchall()
+    rows = connection.execute(f"{RESPONSE} WHERE unfinished = 1 ORDER BY seq").fetchall()
     found = []
     for row in rows:
         with contextlib.suppress(StoreDamaged):
-            found.append(_response(row))
+            found.append(response_of(row))
     return found
 
 
@@ -220,7 +218,8 @@ def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
     return True
 
 
-def _response(row: Iterable[Any]) -> StoredResponse:
+def response_of(row: Iterable[Any]) -> StoredResponse:
+    """Returns the response of a row that `RESPONSE` selects. Raises `StoreDamaged`."""
     owner, id, status, created, json, previous_id, conversation_id, background, recovery, *sums = row
     checked(json, sums[0], f"the response {id}")
     checked(recovery, sums[1], f"the response {id}")

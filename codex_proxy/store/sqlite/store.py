@@ -24,12 +24,14 @@ from codex_proxy.store.interface import (
     PageRequest,
     PendingWebhook,
     Pruned,
+    ResponsePage,
     Retention,
     StoredConversation,
     StoredItem,
     StoredResponse,
     StoreStats,
     StoreUnavailable,
+    TreeNode,
 )
 from codex_proxy.store.sqlite import (
     checksums,
@@ -37,6 +39,7 @@ from codex_proxy.store.sqlite import (
     export,
     items,
     keyed_rows,
+    listing,
     removal,
     responses,
     retention,
@@ -242,6 +245,14 @@ class SqliteStore:
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
         return await self._read(responses.get, owner, id)
+
+    async def newest_responses(
+        self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
+    ) -> ResponsePage:
+        return await self._read(listing.newest, owner, search, after, limit)
+
+    async def response_tree(self, owner: str, id: str) -> list[TreeNode]:
+        return await self._read(listing.tree, owner, id)
 
     async def delete_response(self, owner: str, id: str) -> bool:
         return await self._delete(responses.mark_deleted, owner, id)

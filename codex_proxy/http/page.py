@@ -1,0 +1,296 @@
+"""The page for a browser at `/`, and the small API that it reads beside the public one.
+
+The files are those of `codex_proxy/http/ui`. The API shows a key only the turns and responses of that key, and the
+agents that it may use. It has no content but what the store keeps for that key, and the messages of failures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy import __version__
+from codex_proxy.core.checks import Check
+from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
+from codex_proxy.http.middleware.request_context import CLIENT, OWNER
+from codex_proxy.http.replies import json_response
+from codex_proxy.http.server_info import STARTED, about_agent, agents_for, root
+from codex_proxy.http.sse import EventStream
+from codex_proxy.runs.turn_records import TurnRecord, TurnRecords
+from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.store.interface import NotStored, Responses, StoredResponse
+
+FILES: Final = {
+    "index.html": "text/html",
+    "style.css": "text/css",
+    "page.js": "text/javascript",
+    "playground.js": "text/javascript",
+    "lib.js": "text/javascript",
+}
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy: nothing of another server, and no script or style inside of the page."""
+LIVE_SECONDS: Final = 0.5
+"""Seconds between two looks for turns that have changed, for each page that is open."""
+PING_SECONDS: Final = 15.0
+"""Seconds of silence after which the stream of changes gets a comment."""
+PAGE_RESPONSES: Final = 30
+"""How many stored responses one answer lists."""
+MAX_SEARCH: Final = 200
+MAX_SHOWN: Final = 300
+"""How many characters of a stored response its line has."""
+NO_TURN: Final = Failure(
+    kind=FaultKind.NOT_FOUND,
+    message="There is no such turn. Only those that run and the last ones are remembered.",
+)
+
+
+class ClientGuide(msgspec.Struct, frozen=True):
+    """How a client (an editor, an SDK) is configured for this server, as `codex-proxy connect` says it."""
+
+    name: str
+    title: str
+    about: str
+    instructions: str
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What the page shows beside the server's own state: `findings` returns what `doctor` finds, and `clients` the
+    guides for a server at the given address (ending with `/v1`).
+    """
+
+    findings: Callable[[], Awaitable[Sequence[Check]]]
+    clients: Callable[[str], Sequence[ClientGuide]]
+
+
+PAGE: Final = web.AppKey("page", Page)
+
+
+class _File(msgspec.Struct, frozen=True):
+    body: bytes
+    media_type: str
+    tag: str
+
+
+def _read_files() -> Mapping[str, _File]:
+    folder = files("codex_proxy.http") / "ui"
+    found = {}
+    for name, media_type in FILES.items():
+        body = (folder / name).read_bytes()
+        found[name] = _File(body, media_type, f'"{sha256(body).hexdigest()[:16]}"')
+    return found
+
+
+_FILES: Final = _read_files()
+
+
+def wants_page(request: web.Request) -> bool:
+    """Returns whether a request for `/` comes from a browser that shows a page, and there is one."""
+    return PAGE in request.app and "text/html" in request.headers.get("Accept", "")
+
+
+def page_file(request: web.Request) -> web.Response:
+    """Returns a file of the page: that of the path, or the page itself for `/`. 304 if the browser has it."""
+    file = _FILES[request.path.rpartition("/")[2] or "index.html"]
+    headers = {
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": POLICY,
+        "ETag": file.tag,
+        "Referrer-Policy": "no-referrer",
+        "Vary": "Accept",
+    }
+    if request.headers.get("If-None-Match") == file.tag:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=file.body, content_type=file.media_type, charset="utf-8", headers=headers)
+
+
+async def home(request: web.Request) -> web.StreamResponse:
+    """GET /: returns the page to a browser, and the server's name to any other client."""
+    return page_file(request) if wants_page(request) else await root(request)
+
+
+async def ui_file(request: web.Request) -> web.Response:
+    """GET /ui/FILE: returns a script or the style of the page."""
+    return page_file(request)
+
+
+# --- the API of the page ------------------------------------------------------------------------
+
+
+async def ui_state(request: web.Request) -> web.Response:
+    """GET /ui/api/state: returns the server, its agents, and what `doctor` would complain about."""
+    client, runs = request[CLIENT], request.app[RUNS]
+    agents = []
+    for agent in agents_for(request, client):
+        counts = agent.processes()
+        about = about_agent(agent, request, in_detail=True)
+        agents.append({**about, "warning": agent.warning, "processes": msgspec.to_builtins(counts)})
+    return json_response(
+        {
+            "version": __version__,
+            "started": request.app[STARTED],
+            "workdir": client.chat.workdir,
+            "sandbox": client.chat.sandbox,
+            "keys_required": request.app[CLIENTS].keys_required,
+            "key": request[OWNER],
+            "running": runs.running,
+            "queued": runs.queued,
+            "agents": agents,
+            "findings": [
+                each for each in await request.app[PAGE].findings() if each.status in ("failed", "warning")
+            ],
+        }
+    )
+
+
+async def ui_turns(request: web.Request) -> web.Response:
+    """GET /ui/api/turns: returns the key's turns that run, and its last ones that have ended, newest first."""
+    records = _records(request).of_owner(request[OWNER])
+    return json_response({"object": "list", "data": [record.summary() for record in records]})
+
+
+async def ui_turn(request: web.Request) -> web.Response:
+    """GET /ui/api/turns/{id}: returns a turn with its events. Raises `Fault` NOT_FOUND."""
+    record = _record_of(request)
+    return json_response(
+        {
+            **msgspec.to_builtins(record.summary()),
+            "events": record.timeline,
+            "events_left_out": record.events_left_out,
+        }
+    )
+
+
+async def ui_cancel(request: web.Request) -> web.Response:
+    """POST /ui/api/turns/{id}/cancel: ends a turn of the key with an error, which its client gets. Returns the turn.
+    Raises `Fault` NOT_FOUND.
+    """
+    record = _record_of(request)
+    request.app[RUNS].cancel(record)
+    return json_response(record.summary())
+
+
+def _records(request: web.Request) -> TurnRecords:
+    records = request.app[RUNS].records
+    assert records is not None, "a server with a page remembers its turns"
+    return records
+
+
+def _record_of(request: web.Request) -> TurnRecord:
+    id = request.match_info["id"]
+    found = _records(request).find(request[OWNER], int(id)) if id.isdecimal() and len(id) < 16 else None
+    if found is None:
+        raise Fault(NO_TURN)
+    return found
+
+
+async def ui_live(request: web.Request) -> web.StreamResponse:
+    """GET /ui/api/live: returns a stream of server-sent events: first the turns that run, then every half second
+    those that have changed, until the client leaves or the server stops.
+    """
+    runs, records = request.app[RUNS], _records(request)
+    stream = EventStream(request, dict)
+    seen, silent = -1, 0.0
+    stopping = asyncio.ensure_future(runs.until_draining())
+    try:
+        while not stopping.done():
+            changed = records.of_owner(request[OWNER], after=seen)
+            if seen < 0:
+                changed = [record for record in changed if not record.has_ended]
+            if changed or seen < 0:
+                body: dict[str, Any] = {
+                    "turns": [record.summary() for record in changed],
+                    "running": runs.running,
+                    "queued": runs.queued,
+                }
+                await stream.write(b"data: " + msgspec.json.encode(body) + b"\n\n")
+                silent = 0.0
+            elif silent >= PING_SECONDS:
+                await stream.write(b": ping\n\n")
+                silent = 0.0
+            seen = records.version
+            await asyncio.wait([stopping], timeout=LIVE_SECONDS)
+            silent += LIVE_SECONDS
+        return await stream.close()
+    finally:
+        stream.stop()
+        stopping.cancel()
+
+
+async def ui_stored(request: web.Request) -> web.Response:
+    """GET /ui/api/stored: returns a page of the key's stored responses, newest first. Raises `Fault`
+    INVALID_REQUEST, NOT_FOUND for an unknown `after`, or UNAVAILABLE if the store cannot be read.
+    """
+    search, after = request.query.get("search", ""), request.query.get("after") or None
+    if len(search) > MAX_SEARCH:
+        raise bad_request(f"'search' is longer than {MAX_SEARCH} characters.", "search")
+    with _store_of(request) as store:
+        page = await store.newest_responses(request[OWNER], search=search, after=after, limit=PAGE_RESPONSES)
+    data = await asyncio.to_thread(lambda: [_entry(each) for each in page.responses])
+    return json_response(
+        {
+            "object": "list",
+            "data": data,
+            "has_more": page.has_more,
+            "last_id": data[-1]["id"] if data else None,
+        }
+    )
+
+
+async def ui_tree(request: web.Request) -> web.Response:
+    """GET /ui/api/stored/{id}/tree: returns the responses that continue each other around this one, as a tree.
+    Raises `Fault` NOT_FOUND, or UNAVAILABLE if the store cannot be read.
+    """
+    with _store_of(request) as store:
+        nodes = await store.response_tree(request[OWNER], request.match_info["id"])
+    branches: dict[str, dict[str, Any]] = {}
+    for node in nodes:
+        branches[node.id] = branch = {"id": node.id, "deleted": node.deleted, "next": []}
+        if node.previous_id in branches:
+            branches[node.previous_id]["next"].append(branch)
+    return json_response(next(iter(branches.values())))
+
+
+@contextmanager
+def _store_of(request: web.Request) -> Iterator[Responses]:
+    """Gives the body of the `with` the server's store. Raises `Fault` if there is none, and for the store's errors."""
+    try:
+        with store_errors_as_faults():
+            yield required_store(request.app[RESPONSES].store)
+    except NotStored as error:
+        raise Fault(
+            Failure(kind=FaultKind.NOT_FOUND, message=f"There is no response {error.id!r}.")
+        ) from error
+
+
+def _entry(stored: StoredResponse) -> dict[str, Any]:
+    """Returns the line of a response in the list: its facts, and the beginning of its text."""
+    response: dict[str, Any] = msgspec.json.decode(stored.json)
+    parts = (part for item in response.get("output", ()) for part in item.get("content") or ())
+    text = " ".join(str(part.get("text", "")) for part in parts)
+    return {
+        "id": stored.id,
+        "created_at": stored.created,
+        "status": stored.status,
+        "model": response.get("model"),
+        "conversation": stored.conversation_id,
+        "previous": stored.previous_id,
+        "text": excerpt(text, MAX_SHOWN),
+    }
+
+
+async def ui_connect(request: web.Request) -> web.Response:
+    """GET /ui/api/connect: returns how each known client is configured for this server."""
+    guides = request.app[PAGE].clients(f"{request.url.origin()}/v1")
+    return json_response({"object": "list", "data": guides})

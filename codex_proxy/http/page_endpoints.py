@@ -1,0 +1,94 @@
+"""The endpoints of the page for browsers (see `http/page.py`): its files, and the API that it reads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from codex_proxy.http.endpoint import Endpoint, Handler, Parameter, Schema
+from codex_proxy.http.page import (
+    FILES,
+    PAGE,
+    ui_cancel,
+    ui_connect,
+    ui_file,
+    ui_live,
+    ui_state,
+    ui_stored,
+    ui_tree,
+    ui_turn,
+    ui_turns,
+)
+
+_OBJECT: Final[Schema] = {"type": "object"}
+_TEXT: Final[Schema] = {"type": "string"}
+_TURN: Final = Parameter("id", "path", _TEXT, "The number of the turn.")
+_RESPONSE: Final = Parameter("id", "path", _TEXT, "The id of a stored response.")
+_SEARCH: Final = Parameter("search", "query", _TEXT, "A text that the id or the response has, in any case.")
+_AFTER: Final = Parameter("after", "query", _TEXT, "`last_id` of the previous answer.")
+
+
+def _file(name: str) -> Endpoint:
+    return Endpoint(
+        method="GET",
+        path=f"/ui/{name}",
+        handler=ui_file,
+        name=f"ui_{name.replace('.', '_')}",
+        chapter="The page",
+        kind="open",
+        versioned=False,
+        needs=PAGE,
+        summary="Returns a file of the page.",
+        answers={"200": FILES[name]},
+    )
+
+
+def _read(path: str, handler: Handler, summary: str, *parameters: Parameter) -> Endpoint:
+    return Endpoint(
+        method="GET",
+        path=f"/ui/api/{path}",
+        handler=handler,
+        name=handler.__name__,
+        chapter="The page",
+        kind="read",
+        versioned=False,
+        needs=PAGE,
+        summary=summary,
+        parameters=parameters,
+        answers={"200": _OBJECT},
+    )
+
+
+PAGE_ENDPOINTS: Final = (
+    *(_file(name) for name in FILES if name != "index.html"),
+    _read("state", ui_state, "Returns the server, its agents, and what `doctor` would complain about."),
+    _read("turns", ui_turns, "Returns the turns of the key: those that run, and the last ones."),
+    _read(
+        "turns/{id}",
+        ui_turn,
+        "Returns a turn with its events and their times, without their content.",
+        _TURN,
+    ),
+    _read("live", ui_live, "Returns a stream of the turns that change."),
+    _read("stored", ui_stored, "Returns the key's stored responses, newest first.", _SEARCH, _AFTER),
+    _read(
+        "stored/{id}/tree",
+        ui_tree,
+        "Returns the responses that continue each other around this one.",
+        _RESPONSE,
+    ),
+    _read("connect", ui_connect, "Returns how each known client is configured for this server."),
+    Endpoint(
+        method="POST",
+        path="/ui/api/turns/{id}/cancel",
+        handler=ui_cancel,
+        name="ui_cancel",
+        chapter="The page",
+        kind="read",
+        versioned=False,
+        counted=False,
+        needs=PAGE,
+        summary="Ends a turn of the key with an error, which its client gets.",
+        parameters=(_TURN,),
+        answers={"200": _OBJECT},
+    ),
+)

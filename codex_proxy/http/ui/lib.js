@@ -1,0 +1,157 @@
+// What every pane uses: elements, requests, streams and formats. Text of others only ever becomes a text node.
+
+/** Makes an element. `props`: attributes; `on*` functions become listeners; false, null and undefined are left out. */
+export function h(tag, props = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (value === false || value === null || value === undefined) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "value") element.value = value;
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  return element;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+const LONGEST = 20_000;
+
+/** Text as it may be shown: control characters become visible, direction marks are named, and a long text is cut. */
+export function shown(text, longest = LONGEST) {
+  const whole = String(text ?? "");
+  const cut = whole.length > longest ? `${whole.slice(0, longest)}… (${whole.length - longest} more)` : whole;
+  return cut
+    .replace(/[\u0000-\u0008\u000b-\u001f]/g, (c) => String.fromCharCode(0x2400 + c.charCodeAt(0)))
+    .replace(/[\u007f-\u009f]/g, "\u2421")
+    .replace(/[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => `<U+${c.charCodeAt(0).toString(16).toUpperCase()}>`);
+}
+
+// --- requests -----------------------------------------------------------------------------------
+
+const STORED_KEY = "codex-proxy-key";
+
+export const key = {
+  get: () => sessionStorage.getItem(STORED_KEY) ?? "",
+  set: (value) => (value ? sessionStorage.setItem(STORED_KEY, value) : sessionStorage.removeItem(STORED_KEY)),
+};
+
+/** An answer that is not a success; `status` is 0 if there was none. */
+export class Failed extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export function headers(more = {}) {
+  return key.get() ? { Authorization: `Bearer ${key.get()}`, ...more } : more;
+}
+
+/** Sends a request and returns its `Response`. Throws `Failed` for an error, and where no server answers. */
+export async function request(path, { body, ...options } = {}) {
+  const sent = body === undefined ? {} : { body: JSON.stringify(body), method: "POST" };
+  const given = headers(body === undefined ? {} : { "Content-Type": "application/json" });
+  let answer;
+  try {
+    answer = await fetch(path, { ...sent, ...options, headers: { ...given, ...options.headers } });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Failed("The server does not answer.", 0);
+  }
+  if (!answer.ok) {
+    const text = await answer.text();
+    let message = text.slice(0, 500);
+    try {
+      message = JSON.parse(text).error.message;
+    } catch {
+      // It is not one of the server's own errors: its text is all there is.
+    }
+    throw new Failed(message || `HTTP ${answer.status}`, answer.status);
+  }
+  return answer;
+}
+
+export async function json(path, options) {
+  return (await request(path, options)).json();
+}
+
+/** Calls `each` with a list of `{event, data}` for every piece of a stream of server-sent events that arrives. */
+export async function events(answer, each) {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    const blocks = (rest + (value ?? "")).split("\n\n");
+    rest = done ? "" : blocks.pop();
+    const found = [];
+    for (const block of blocks) {
+      const lines = block.split("\n");
+      const data = lines.filter((line) => line.startsWith("data:")).map((line) => line.slice(5).trimStart());
+      const name = lines.find((line) => line.startsWith("event:"));
+      if (data.length) found.push({ event: name ? name.slice(6).trim() : "", data: data.join("\n") });
+    }
+    if (found.length) each(found);
+    if (done) return;
+  }
+}
+
+// --- formats ------------------------------------------------------------------------------------
+
+const COUNT = new Intl.NumberFormat("en");
+
+export const count = (value) => (value === null || value === undefined ? "–" : COUNT.format(value));
+
+export function seconds(value) {
+  if (value === null || value === undefined) return "–";
+  if (value < 1) return `${Math.round(value * 1000)} ms`;
+  if (value < 60) return `${value.toFixed(1)} s`;
+  const minutes = Math.floor(value / 60);
+  if (minutes < 60) return `${minutes} min ${Math.floor(value % 60)} s`;
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} days ${hours % 24} h`;
+}
+
+export function clockTime(epoch) {
+  const date = new Date(epoch * 1000);
+  const today = new Date().toDateString() === date.toDateString();
+  return today ? date.toLocaleTimeString() : date.toLocaleString();
+}
+
+// --- parts of pages -----------------------------------------------------------------------------
+
+export function copyButton(label, text) {
+  const button = h("button", { type: "button" }, label);
+  button.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(typeof text === "function" ? text() : text);
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = label), 1500);
+  });
+  return button;
+}
+
+/** A table in a box that scrolls. `columns`: `{name, number}`; `caption` names it for screen readers. */
+export function table(caption, columns, rows) {
+  const body = h("tbody", {}, rows);
+  const head = columns.map(({ name, number }) => h("th", { scope: "col", class: number && "number" }, name));
+  const made = h("table", { "aria-label": caption }, h("thead", {}, h("tr", {}, head)), body);
+  return { box: h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption }, made), body };
+}
+
+export function cell(value, { number, text } = {}) {
+  return h("td", { class: number ? "number" : text ? "text" : null }, value instanceof Node ? value : shown(value));
+}
+
+export function facts(entries) {
+  return h("dl", {}, entries.filter(([, value]) => value !== null && value !== undefined && value !== "").map(
+    ([name, value]) => [h("dt", {}, name), h("dd", {}, value instanceof Node ? value : shown(value))]));
+}
+
+export const trouble = (error) => h("p", { class: "bad", role: "alert" }, shown(error.message));

@@ -1,0 +1,412 @@
+// The page: its panes, and what they show of the server's state. Nothing is fetched while the tab is hidden.
+import {
+  Failed, cell, clockTime, copyButton, count, events, facts, h, json, key, request, seconds, shown, svg,
+  table, trouble,
+} from "./lib.js";
+import { playground } from "./playground.js";
+
+const main = document.getElementById("main");
+const connection = document.getElementById("connection");
+
+/** The panes by the hash of their address. Each returns its content; `signal` is aborted when it is left. */
+const PANES = {
+  now: ["Now", now],
+  turns: ["Turns", turns],
+  stored: ["Stored", stored],
+  playground: ["Playground", playground],
+  usage: ["Usage", usage],
+  connect: ["Connect", connect],
+};
+
+let leave = new AbortController();
+
+async function show() {
+  const [name, argument] = location.hash.slice(1).split("/", 2);
+  const [title, pane] = PANES[name] ?? PANES.now;
+  leave.abort();
+  leave = new AbortController();
+  const { signal } = leave;
+  state("");
+  document.title = `${title} – codex-proxy`;
+  for (const link of document.querySelectorAll("nav a")) {
+    if (link.textContent === title) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  try {
+    const content = await pane({ argument: argument && decodeURIComponent(argument), signal });
+    if (!signal.aborted) main.replaceChildren(...[content].flat());
+  } catch (error) {
+    if (signal.aborted) return;
+    if (error instanceof Failed && error.status === 401) main.replaceChildren(keyForm(error));
+    else main.replaceChildren(trouble(error), h("button", { type: "button", onclick: show }, "Try again"));
+  }
+}
+
+function keyForm(error) {
+  const input = h("input", { type: "password", autocomplete: "off", required: true, name: "key" });
+  const use = (event) => {
+    event.preventDefault();
+    key.set(input.value.trim());
+    show();
+  };
+  return h("form", { class: "card", onsubmit: use },
+    h("h2", {}, "This server asks for a key"),
+    key.get() && trouble(error),
+    h("label", {}, h("span", {}, "Key"), input),
+    h("p", { class: "soft" }, "It is kept for this tab alone. The operator makes one with ",
+      h("code", {}, "codex-proxy keys add NAME"), "."),
+    h("button", { class: "main" }, "Use this key"));
+}
+
+// --- live data ----------------------------------------------------------------------------------
+
+const RETRY_MS = 2000;
+
+function state(text, bad = false) {
+  if (connection.textContent !== text) connection.textContent = text;
+  connection.className = bad ? "bad" : "";
+}
+
+/** Calls `each` with every message of the server's stream until `signal` is aborted; a hidden tab has none. */
+async function follow(signal, each) {
+  while (!signal.aborted) {
+    await visible();
+    const stop = new AbortController();
+    const hidden = () => document.hidden && stop.abort();
+    const left = () => stop.abort();
+    document.addEventListener("visibilitychange", hidden);
+    signal.addEventListener("abort", left);
+    try {
+      const answer = await request("/ui/api/live", { signal: stop.signal });
+      state("live");
+      await events(answer, (found) => found.forEach(({ data }) => each(JSON.parse(data))));
+      throw new Failed("The server has closed the connection.", 0);
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!stop.signal.aborted) {
+        state(error.status === 0 ? "no connection, trying again" : shown(error.message, 200), true);
+        await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+      }
+    } finally {
+      document.removeEventListener("visibilitychange", hidden);
+      signal.removeEventListener("abort", left);
+    }
+  }
+}
+
+function visible() {
+  if (!document.hidden) return Promise.resolve();
+  return new Promise((resolve) => {
+    const seen = () => {
+      if (document.hidden) return;
+      document.removeEventListener("visibilitychange", seen);
+      resolve();
+    };
+    document.addEventListener("visibilitychange", seen);
+  });
+}
+
+// --- Now ----------------------------------------------------------------------------------------
+
+const LIVE_COLUMNS = [
+  { name: "Turn" }, { name: "Key" }, { name: "API" }, { name: "Model" }, { name: "Mode" }, { name: "Doing" },
+  { name: "First word", number: true }, { name: "Running", number: true }, { name: "Tokens", number: true },
+  { name: "" },
+];
+
+async function now({ signal }) {
+  const found = await json("/ui/api/state", { signal });
+  const rows = new Map();
+  const { box, body } = table("Running turns", LIVE_COLUMNS, []);
+  const none = h("p", { class: "soft" }, "No turn is running.");
+  const summary = h("span", { class: "soft" });
+  const started = new Map();
+  const update = (message) => {
+    for (const turn of message.turns) {
+      const old = rows.get(turn.id);
+      if (turn.end !== null) {
+        old?.remove();
+        rows.delete(turn.id);
+        started.delete(turn.id);
+        continue;
+      }
+      const row = liveRow(turn, old);
+      started.set(turn.id, [turn.started, row.querySelector(".running")]);
+      if (!old) body.prepend(row);
+      rows.set(turn.id, row);
+    }
+    summary.textContent = ` ${count(message.running)} running, ${count(message.queued)} waiting`;
+    none.hidden = rows.size > 0;
+    box.hidden = rows.size === 0;
+  };
+  update({ turns: [], running: found.running, queued: found.queued });
+  const tick = setInterval(() => {
+    if (document.hidden) return;
+    for (const [since, place] of started.values()) place.textContent = seconds(Date.now() / 1000 - since);
+  }, 1000);
+  signal.addEventListener("abort", () => clearInterval(tick));
+  follow(signal, update);
+  return [
+    h("h2", {}, "Turns", summary), none, box,
+    found.findings.length ? [h("h2", {}, "To do"), h("div", { class: "cards" }, found.findings.map(finding))] : null,
+    h("h2", {}, "Agents"),
+    h("div", { class: "cards" }, found.agents.map(agentCard)),
+    h("h2", {}, "Server"),
+    h("div", { class: "card" }, facts([
+      ["up for", seconds(Date.now() / 1000 - found.started)],
+      ["workspace", found.workdir], ["sandbox", found.sandbox],
+      ["key", found.keys_required ? found.key : "none is required"],
+    ])),
+  ].flat().filter(Boolean);
+}
+
+function liveRow(turn, old) {
+  const stop = async (event) => {
+    event.target.disabled = true;
+    await request(`/ui/api/turns/${turn.id}/cancel`, { method: "POST" }).catch((error) => state(error.message, true));
+  };
+  const values = [
+    h("a", { href: `#turns/${turn.id}` }, String(turn.id)), turn.owner, turn.api, turn.model, turn.mode, turn.doing,
+    seconds(turn.first), seconds(Date.now() / 1000 - turn.started), count(turn.output),
+  ];
+  if (old) {
+    for (const index of [5, 6, 8]) {
+      const text = shown(values[index]);
+      if (old.cells[index].textContent !== text) old.cells[index].textContent = text;
+    }
+    return old;
+  }
+  const row = h("tr", {}, values.map((value, index) => cell(value, { number: index > 5, text: index === 5 })),
+    h("td", {}, h("button", { type: "button", onclick: stop, "aria-label": `Cancel turn ${turn.id}` }, "Cancel")));
+  row.cells[7].classList.add("running");
+  return row;
+}
+
+function finding({ name, status, message, advice }) {
+  return h("div", { class: "card" },
+    h("h3", { class: status === "failed" ? "bad" : "warn" }, name),
+    h("p", {}, shown(message)), advice && advice !== message && h("p", { class: "soft" }, shown(advice)));
+}
+
+function agentCard(agent) {
+  const health = agent.trouble ? h("span", { class: "bad" }, shown(agent.trouble)) : h("span", { class: "good" }, "ready");
+  const off = Object.entries(agent.off ?? {}).map(([feature, names]) => `${feature} (${names.join(", ")})`).join("; ");
+  const { idle, busy, restarts } = agent.processes;
+  const processes = idle + busy + restarts ? `${busy} busy, ${idle} idle, ${restarts} ended unexpectedly` : "none runs";
+  return h("section", { class: "card" },
+    h("h3", {}, shown(agent.name), " ", h("span", { class: "soft" }, shown(agent.version ?? ""))),
+    agent.fake && h("p", { class: "warn" }, "This is the fake agent: its answers are made up."),
+    facts([["health", health], ["upstream", agent.breaker], ["processes", processes], ["off", off],
+      ["warning", agent.warning]]));
+}
+
+// --- Turns --------------------------------------------------------------------------------------
+
+const TURN_COLUMNS = [
+  { name: "Turn" }, { name: "Started" }, { name: "Key" }, { name: "API" }, { name: "Model" }, { name: "Mode" },
+  { name: "First word", number: true }, { name: "Total", number: true }, { name: "Input", number: true },
+  { name: "Output", number: true }, { name: "End" },
+];
+
+async function turns({ argument, signal }) {
+  if (argument) return oneTurn(argument, signal);
+  const { data } = await json("/ui/api/turns", { signal });
+  const rows = data.map((turn) => h("tr", {},
+    cell(h("a", { href: `#turns/${turn.id}` }, String(turn.id))), cell(clockTime(turn.started)), cell(turn.owner),
+    cell(turn.api), cell(turn.model), cell(turn.mode), cell(seconds(turn.first), { number: true }),
+    cell(seconds(turn.seconds), { number: true }), cell(count(turn.input), { number: true }),
+    cell(count(turn.output), { number: true }), cell(endOf(turn), { text: true })));
+  return [
+    h("h2", {}, "The last turns ", h("span", { class: "soft" }, "since the server started")),
+    rows.length ? table("Turns", TURN_COLUMNS, rows).box : h("p", { class: "soft" }, "There was no turn yet."),
+  ];
+}
+
+function endOf(turn) {
+  if (turn.end === null) return h("span", { class: "soft" }, turn.doing || "running");
+  return turn.error ? h("span", { class: "bad" }, shown(turn.error)) : turn.end;
+}
+
+async function oneTurn(id, signal) {
+  const turn = await json(`/ui/api/turns/${encodeURIComponent(id)}`, { signal });
+  const timeline = turn.events.map(({ at, event, detail }) => h("li", {},
+    h("span", { class: "number" }, seconds(at)), h("span", {}, event.replaceAll("_", " ")),
+    h("span", { class: "soft" }, shown(detail))));
+  return [
+    h("p", {}, h("a", { href: "#turns" }, "All turns")),
+    h("h2", {}, `Turn ${turn.id}`),
+    h("div", { class: "card" }, facts([
+      ["request", turn.request_id], ["started", clockTime(turn.started)], ["key", turn.owner], ["API", turn.api],
+      ["agent", turn.agent], ["model", turn.model], ["mode", turn.mode], ["first word", seconds(turn.first)],
+      ["total", seconds(turn.seconds)], ["tokens", `${count(turn.input)} in, ${count(turn.output)} out`],
+      ["end", endOf(turn)], ["message", turn.message],
+    ])),
+    h("h3", {}, "Timeline"),
+    h("ol", { class: "timeline" }, timeline),
+    turn.events_left_out ? h("p", { class: "soft" }, `${count(turn.events_left_out)} more events are not kept.`) : null,
+  ].filter(Boolean);
+}
+
+// --- Stored -------------------------------------------------------------------------------------
+
+async function stored({ argument, signal }) {
+  if (argument) return oneResponse(argument, signal);
+  const list = h("div", { class: "list" });
+  const search = h("input", { type: "search", name: "search", "aria-label": "Search by id or text" });
+  const load = async (after) => {
+    const query = new URLSearchParams({ search: search.value.trim(), ...(after ? { after } : {}) });
+    try {
+      const page = await json(`/ui/api/stored?${query}`, { signal });
+      if (!after) list.replaceChildren();
+      list.lastElementChild?.matches("button") && list.lastElementChild.remove();
+      list.append(...page.data.map(storedLine));
+      if (page.has_more) {
+        list.append(h("button", { type: "button", onclick: () => load(page.last_id) }, "More"));
+      }
+      if (!list.children.length) list.append(h("p", { class: "soft" }, "Nothing is stored that fits."));
+    } catch (error) {
+      if (!signal.aborted) list.replaceChildren(trouble(error));
+    }
+  };
+  await load();
+  const submit = (event) => {
+    event.preventDefault();
+    load();
+  };
+  return [
+    h("h2", {}, "Stored responses"),
+    h("form", { class: "row", onsubmit: submit, role: "search" },
+      h("label", { class: "wide" }, h("span", {}, "Search by id or text"), search), h("button", {}, "Search")),
+    list,
+  ];
+}
+
+function storedLine(each) {
+  return h("article", { class: "card" },
+    h("h3", {}, h("a", { href: `#stored/${encodeURIComponent(each.id)}` }, shown(each.id, 80))),
+    h("p", { class: "soft" }, `${clockTime(each.created_at)} · ${shown(each.model ?? "", 80)} · ${shown(each.status, 40)}`,
+      each.conversation ? ` · conversation ${shown(each.conversation, 80)}` : ""),
+    h("p", { class: "answer" }, shown(each.text, 300)));
+}
+
+async function oneResponse(id, signal) {
+  const path = `/v1/responses/${encodeURIComponent(id)}`;
+  const [response, input, chain] = await Promise.all([
+    json(path, { signal }),
+    json(`${path}/input_items?limit=100&order=asc`, { signal }),
+    json(`/ui/api/stored/${encodeURIComponent(id)}/tree`, { signal }),
+  ]);
+  const remove = async () => {
+    if (!confirm(`Delete ${id}?`)) return;
+    await request(path, { method: "DELETE" });
+    location.hash = "#stored";
+  };
+  const line = (each) => {
+    if (each.id === id) return h("strong", {}, shown(each.id, 80));
+    if (each.deleted) return h("span", { class: "soft" }, `${shown(each.id, 80)} (deleted)`);
+    return h("a", { href: `#stored/${encodeURIComponent(each.id)}` }, shown(each.id, 80));
+  };
+  const branch = (each) => h("li", {}, line(each),
+    each.next.length ? h("ul", { class: "tree" }, each.next.map(branch)) : null);
+  return [
+    h("p", {}, h("a", { href: "#stored" }, "All stored responses")),
+    h("h2", {}, shown(id, 80)),
+    h("div", { class: "row" }, copyButton("Copy as JSON", JSON.stringify(response, null, 2)),
+      h("button", { type: "button", onclick: remove }, "Delete")),
+    h("h3", {}, "Chain"), h("ul", { class: "tree" }, branch(chain)),
+    h("h3", {}, "Input"), h("pre", { tabindex: "0" }, shown(JSON.stringify(input.data, null, 2))),
+    h("h3", {}, "Response"), h("pre", { tabindex: "0" }, shown(JSON.stringify(response, null, 2))),
+  ];
+}
+
+// --- Usage --------------------------------------------------------------------------------------
+
+const DAYS = 14;
+
+async function usage({ signal }) {
+  const start = Math.floor(Date.now() / 86_400_000 - DAYS + 1) * 86_400;
+  const query = `start_time=${start}&bucket_width=1d&limit=${DAYS}&group_by=model`;
+  const [page, limits] = await Promise.all([
+    json(`/v1/usage?${query}`, { signal }),
+    json("/v1/usage/limits", { signal }).catch((error) => ({ error })),
+  ]);
+  const days = page.data.map((bucket) => ({ start: bucket.start_time, rows: bucket.results }));
+  const sum = (rows, field) => rows.reduce((total, row) => total + row[field], 0);
+  const models = new Map();
+  for (const row of days.flatMap((day) => day.rows)) {
+    const all = models.get(row.model) ?? { input_tokens: 0, output_tokens: 0, num_model_requests: 0 };
+    for (const field of Object.keys(all)) all[field] += row[field] ?? 0;
+    models.set(row.model, all);
+  }
+  const rows = [...models].map(([model, all]) => h("tr", {}, cell(model), cell(count(all.num_model_requests), { number: true }),
+    cell(count(all.input_tokens), { number: true }), cell(count(all.output_tokens), { number: true })));
+  const columns = [{ name: "Model" }, { name: "Turns", number: true }, { name: "Input", number: true }, { name: "Output", number: true }];
+  const figures = days.map((day) => ({ day: new Date(day.start * 1000).toLocaleDateString(undefined, { day: "numeric", month: "short" }),
+    input: sum(day.rows, "input_tokens"), output: sum(day.rows, "output_tokens") }));
+  return [
+    h("h2", {}, `Tokens of the last ${DAYS} days`),
+    h("p", {}, h("span", { class: "key input" }), "input ", h("span", { class: "key output" }), "output"),
+    h("div", { class: "card" }, plot(figures)),
+    rows.length ? table("Tokens by model", columns, rows).box : h("p", { class: "soft" }, "There was no turn yet."),
+    h("h2", {}, "Limits of the account"),
+    h("div", { class: "cards" }, limitCards(limits)),
+  ];
+}
+
+function plot(figures) {
+  const [width, height, bottom] = [700, 180, 20];
+  const most = Math.max(1, ...figures.map(({ input, output }) => input + output));
+  const step = width / Math.max(1, figures.length);
+  const bars = figures.flatMap(({ day, input, output }, index) => {
+    const scale = (height - bottom - 15) / most;
+    const x = index * step + step * 0.15;
+    const bar = (value, base, kind) => svg("rect", { class: kind, x, width: step * 0.7, height: value * scale,
+      y: height - bottom - (base + value) * scale },
+      svg("title", {}, `${day}: ${count(value)} ${kind}`));
+    return [bar(input, 0, "input"), bar(output, input, "output"),
+      svg("text", { x: x + step * 0.35, y: height - 5, "text-anchor": "middle" }, day)];
+  });
+  const label = figures.map(({ day, input, output }) => `${day}: ${count(input)} in, ${count(output)} out`).join("; ");
+  return svg("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Tokens by day. ${label}` },
+    svg("text", { x: 0, y: 11 }, `${count(most)} tokens`), ...bars);
+}
+
+function limitCards(limits) {
+  if (limits.error) return h("p", { class: "soft" }, shown(limits.error.message));
+  return (limits.data ?? [limits]).map((each) => h("section", { class: "card" },
+    h("h3", {}, shown(each.agent ?? "Account")),
+    (each.limits ?? []).length
+      ? facts(each.limits.flatMap((limit) => limit.windows.map((window) => [
+          `${limit.name ?? limit.id ?? ""} ${window.window_seconds ? seconds(window.window_seconds) : window.name}`.trim(),
+          `${Math.round(window.used_percent)} % used, resets ${window.resets_at ? clockTime(window.resets_at) : "at an unknown time"}`])))
+      : h("p", { class: "soft" }, shown(each.reason ?? "The agent reports none."))));
+}
+
+// --- Connect ------------------------------------------------------------------------------------
+
+async function connect({ argument, signal }) {
+  const { data } = await json("/ui/api/connect", { signal });
+  const chosen = data.find((each) => each.name === argument);
+  if (!chosen) {
+    return [h("h2", {}, "Connect a client"), h("ul", {}, data.map((each) => h("li", {},
+      h("a", { href: `#connect/${encodeURIComponent(each.name)}` }, each.title), " ", h("span", { class: "soft" }, each.about))))];
+  }
+  return [
+    h("p", {}, h("a", { href: "#connect" }, "All clients")),
+    h("h2", {}, chosen.title, " ", h("span", { class: "soft" }, chosen.about)),
+    h("div", { class: "row" }, copyButton("Copy", chosen.instructions)),
+    h("pre", { tabindex: "0" }, chosen.instructions),
+    h("p", { class: "soft" }, "In a terminal: ", h("code", {}, `codex-proxy connect ${chosen.name}`)),
+  ];
+}
+
+// --- start --------------------------------------------------------------------------------------
+
+const panes = document.getElementById("panes");
+panes.append(...Object.entries(PANES).map(([name, [title]]) => h("a", { href: `#${name}` }, title)));
+json("/healthz").then(({ version }) => (document.getElementById("version").textContent = version ?? ""), () => {});
+addEventListener("hashchange", () => {
+  show();
+  main.focus({ preventScroll: true });
+});
+show();

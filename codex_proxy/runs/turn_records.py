@@ -1,0 +1,248 @@
+"""What the server remembers of its turns for the operator's page: those that run, and the last that have ended.
+
+A record has names, times, counts and kinds of events, and no text of a client or an agent but a failure's message.
+`TurnRecord.add` gets every batch of events of its turn, after the repair; most batches are text, and cost one look.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from typing import Final
+
+import msgspec
+
+from codex_proxy.core.events import (
+    VISIBLE,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    Retrying,
+    ServedBy,
+    StepCompleted,
+    ToolCallRequested,
+    TurnEnded,
+    UsageReported,
+)
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.turn import Turn
+
+MAX_TURNS: Final = 500
+"""How many ended turns are remembered."""
+MAX_EVENTS: Final = 200
+"""How many events of a turn are remembered: the first ones, and its end."""
+ACTIVITIES: Final[dict[str, str]] = {
+    "command": "running a command",
+    "file_change": "changing files",
+    "web_search": "searching the web",
+    "mcp_call": "calling a tool",
+    "plan": "planning",
+    "image": "looking at an image",
+    "question": "asking a question",
+}
+"""What a turn does while an `Activity` of this kind is open."""
+_RECORDED: Final = frozenset(
+    {ItemStarted, ItemEnded, ToolCallRequested, StepCompleted, UsageReported, Retrying, ServedBy, TurnEnded}
+)
+
+
+class TurnOrigin(msgspec.Struct, frozen=True):
+    """The request that a turn belongs to: its id, and the name of its API. Both are empty for a turn that continues
+    after a restart of the server.
+    """
+
+    request_id: str = ""
+    api: str = ""
+
+
+TURN_ORIGIN: Final[ContextVar[TurnOrigin]] = ContextVar("turn_origin", default=TurnOrigin())  # noqa: B039 - frozen
+"""The request that is being served. Turns inherit it with the context in which they start."""
+
+
+class TimelineEvent(msgspec.Struct, frozen=True):
+    """One event of a turn: its seconds since the start, its name, and a detail such as the kind of an item."""
+
+    at: float
+    event: str
+    detail: str = ""
+
+
+class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The facts about one turn. Times are in seconds: `started` since 1970, the others since the start; None if
+    that has not happened. `end` is None while the turn runs.
+    """
+
+    id: int
+    request_id: str
+    owner: str
+    api: str
+    agent: str
+    model: str
+    mode: str
+    doing: str
+    started: float
+    first: float | None
+    seconds: float | None
+    input: int | None
+    output: int | None
+    end: str | None
+    error: str | None
+    message: str | None
+
+
+class TurnRecord:
+    """What is remembered of one turn. `changed` is called after each change."""
+
+    def __init__(
+        self,
+        id: int,
+        turn: Turn,
+        agent: str,
+        origin: TurnOrigin,
+        clock: Clock,
+        changed: Callable[[TurnRecord], None],
+    ) -> None:
+        self.id = id
+        self.owner = turn.owner
+        self.version = 0
+        """The number of the newest change of any record, when this one changed last."""
+        self.timeline: list[TimelineEvent] = []
+        self.events_left_out = 0
+        self._turn = (agent, excerpt(turn.model), turn.mode)
+        self._origin = origin
+        self._clock = clock
+        self._changed = changed
+        self._started, self._began = clock.epoch(), clock.monotonic()
+        self._first: float | None = None
+        self._seconds: float | None = None
+        self._doing = activity_of(None)
+        self._kinds: dict[str, str] = {}
+        """What the open items are, by id."""
+        self._tokens: tuple[int, int] | None = None
+        self._ended: TurnEnded | None = None
+        changed(self)
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Takes the next batch of the turn's events."""
+        if self._first is None and not VISIBLE.isdisjoint(map(type, events)):
+            self._first = self._now()
+            self._note("first_word")
+        elif _RECORDED.isdisjoint(map(type, events)):
+            return
+        for event in events:
+            if type(event) in _RECORDED:
+                self._record(event)
+        self._changed(self)
+
+    def summary(self) -> TurnSummary:
+        agent, model, mode = self._turn
+        failure = None if self._ended is None else self._ended.failure
+        read, written = self._tokens or (None, None)
+        return TurnSummary(
+            id=self.id, request_id=self._origin.request_id, owner=self.owner, api=self._origin.api,
+            agent=agent, model=model, mode=mode, doing="" if self._ended else self._doing,
+            started=self._started, first=self._first, seconds=self._seconds, input=read, output=written,
+            end=None if self._ended is None else excerpt(str(self._ended.stop)),
+            error=None if failure is None else failure.kind.value,
+            message=None if failure is None else failure.message,
+        )  # fmt: skip
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended is not None
+
+    def _now(self) -> float:
+        return self._clock.monotonic() - self._began
+
+    def _record(self, event: Event) -> None:
+        if isinstance(event, ItemStarted):
+            self._doing = activity_of(event.item)
+            self._kinds[event.item.id] = kind = _kind_of(event.item)
+            self._note("item_started", kind)
+        elif isinstance(event, ItemEnded):
+            self._doing = activity_of(None)
+            self._note("item_ended", f"{self._kinds.pop(event.id, 'item')}, {event.status}")
+        elif isinstance(event, ToolCallRequested):
+            self._note("tool_call", excerpt(event.name))
+        elif isinstance(event, UsageReported):
+            self._tokens = (event.usage.input, event.usage.output)
+        elif isinstance(event, StepCompleted):
+            used = "" if event.usage is None else f"{event.usage.input} tokens in, {event.usage.output} out"
+            self._note("model_call_completed", used)
+        elif isinstance(event, Retrying):
+            self._note("model_call_repeated")
+        elif isinstance(event, ServedBy):
+            self._note("served_by", f"{event.upstream} attempt {event.attempts}".strip())
+        elif isinstance(event, TurnEnded):
+            self._ended = event
+            self._seconds = self._now()
+            self.timeline.append(TimelineEvent(self._seconds, "turn_ended", excerpt(str(event.stop))))
+
+    def _note(self, event: str, detail: str = "") -> None:
+        if len(self.timeline) < MAX_EVENTS:
+            self.timeline.append(TimelineEvent(self._now(), event, detail))
+        else:
+            self.events_left_out += 1
+
+
+class TurnRecords:
+    """The records of all turns that run, and of the last `MAX_TURNS` that have ended."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.version = 0
+        """Increases with every change of a record."""
+        self._clock = clock
+        self._last_id = 0
+        self._running: dict[int, TurnRecord] = {}
+        self._ended: deque[TurnRecord] = deque(maxlen=MAX_TURNS)
+
+    def begin(self, turn: Turn, agent: str) -> TurnRecord:
+        """Returns the record of a turn that starts now, for the request that is being served."""
+        self._last_id += 1
+        return TurnRecord(self._last_id, turn, agent, TURN_ORIGIN.get(), self._clock, self._on_change)
+
+    def of_owner(self, owner: str, after: int = -1) -> list[TurnRecord]:
+        """Returns the records of an owner's turns that have changed since `version` was `after`, the newest turn
+        first.
+        """
+        found = [
+            each
+            for records in (self._running.values(), self._ended)
+            for each in records
+            if each.owner == owner and each.version > after
+        ]
+        return sorted(found, key=lambda record: -record.id)
+
+    def find(self, owner: str, id: int) -> TurnRecord | None:
+        """Returns the record of an owner's turn; None if there is none (any more)."""
+        return next((each for each in self.of_owner(owner) if each.id == id), None)
+
+    def _on_change(self, record: TurnRecord) -> None:
+        self.version += 1
+        record.version = self.version
+        if not record.has_ended:
+            self._running[record.id] = record
+        elif self._running.pop(record.id, None) is not None:
+            self._ended.append(record)
+
+
+def activity_of(item: Item | None) -> str:
+    """Returns what a turn whose open item is `item` does, in words for the operator; no word of its content."""
+    if isinstance(item, Activity):
+        return ACTIVITIES.get(item.kind, "using a tool")
+    if isinstance(item, Message):
+        return "writing the answer"
+    if isinstance(item, Reasoning):
+        return "thinking"
+    return "waiting for the agent" if item is None else "calling a tool"
+
+
+def _kind_of(item: Item) -> str:
+    if isinstance(item, Activity):
+        return item.kind
+    if isinstance(item, ToolCall | McpCall):
+        return f"call of {excerpt(item.name)}"
+    return type(item).__name__.lower()

@@ -1,0 +1,126 @@
+"""The files of the page and the API that it reads: who sees what."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.http.page import FILES, POLICY
+from tests.access.keyed import bearing, keyed_proxy
+from tests.http.serving import Proxy, fake_proxy, until, user
+
+HTML = {"Accept": "text/html,application/xhtml+xml"}
+MAX_BYTES = 80 << 10
+
+
+@pytest.fixture
+async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with fake_proxy(tmp_path, ui=True) as proxy:
+        yield proxy
+
+
+async def test_a_browser_gets_the_page_and_any_other_client_the_name_of_the_server(proxy: Proxy) -> None:
+    page = await proxy.send("GET", "/", headers=HTML)
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert page.headers["Content-Security-Policy"] == POLICY
+    assert (await proxy.send("GET", "/")).body["name"] == "codex-proxy"
+
+
+async def test_all_files_of_the_page_are_small_and_name_no_other_server(proxy: Proxy) -> None:
+    size = 0
+    for name in FILES:
+        file = await proxy.send("GET", "/" if name == "index.html" else f"/ui/{name}", headers=HTML)
+        assert file.status == 200
+        assert "https://" not in file.text.replace("http://www.w3.org/2000/svg", "")
+        size += len(file.text.encode())
+    assert size < MAX_BYTES
+
+
+async def test_a_file_that_the_browser_has_is_not_sent_again(proxy: Proxy) -> None:
+    tag = (await proxy.send("GET", "/ui/page.js")).headers["ETag"]
+    again = await proxy.send("GET", "/ui/page.js", headers={"If-None-Match": tag})
+    assert (again.status, again.text) == (304, "")
+
+
+async def test_without_the_setting_there_is_no_page(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, ui=False) as proxy:
+        assert (await proxy.send("GET", "/", headers=HTML)).body["name"] == "codex-proxy"
+        assert (await proxy.send("GET", "/ui/page.js")).status == 404
+        assert (await proxy.send("GET", "/ui/api/state")).status == 404
+        assert proxy.server.runs.records is None
+
+
+@pytest.fixture
+async def shared(tmp_path: Path) -> AsyncIterator[Proxy]:
+    """A server with two keys."""
+    async with keyed_proxy(tmp_path, {"a": {}, "b": {}}, ui=True) as proxy:
+        yield proxy
+
+
+async def test_a_key_sees_its_own_turns_and_responses_alone(shared: Proxy) -> None:
+    asked = {"model": "codex-5", "input": "Hello."}
+    id = (await shared.send("POST", "/v1/responses", asked, headers=bearing("a"))).body["id"]
+    (turn,) = (await shared.send("GET", "/ui/api/turns", headers=bearing("a"))).body["data"]
+    assert (turn["owner"], turn["api"], turn["end"]) == ("a", "Responses", "stop")
+    assert (await shared.send("GET", "/ui/api/turns", headers=bearing("b"))).body["data"] == []
+    assert (await shared.send("GET", "/ui/api/stored", headers=bearing("b"))).body["data"] == []
+    for path in (f"turns/{turn['id']}", f"stored/{id}/tree"):
+        assert (await shared.send("GET", f"/ui/api/{path}", headers=bearing("a"))).status == 200
+        assert (await shared.send("GET", f"/ui/api/{path}", headers=bearing("b"))).status == 404
+    assert (await shared.send("GET", "/ui/api/turns")).status == 401
+
+
+async def test_a_key_cannot_cancel_the_turn_of_another(shared: Proxy) -> None:
+    body = user("[[fake:text misbehave=hang]]")
+    asked = asyncio.create_task(shared.ask(body, headers=bearing("a")))
+    records = shared.server.runs.records
+    assert records is not None
+    (record,) = await until(lambda: records.of_owner("a"))
+    path = f"/ui/api/turns/{record.id}/cancel"
+    assert (await shared.send("POST", path, {}, headers=bearing("b"))).status == 404
+    assert not record.has_ended
+    assert (await shared.send("POST", path, {}, headers=bearing("a"))).status == 200
+    answer = await asked
+    assert (answer.status, answer.error["code"]) == (403, "not_allowed")
+    assert answer.headers["x-should-retry"] == "false"
+    assert record.summary().error == "not_allowed"
+
+
+async def test_the_stream_of_changes_begins_with_the_turns_that_run_and_ends_with_the_server(
+    tmp_path: Path,
+) -> None:
+    async with fake_proxy(tmp_path, ui=True) as proxy:
+        await proxy.ask(user())
+        running = asyncio.create_task(proxy.ask(user("[[fake:text misbehave=hang]]")))
+        await until(lambda: proxy.server.runs.running)
+        async with proxy.session.get(f"{proxy.url}/ui/api/live") as live:
+            first = json.loads((await live.content.readline()).removeprefix(b"data: "))
+            assert [(turn["id"], turn["end"]) for turn in first["turns"]] == [(2, None)]
+            await proxy.send("POST", "/ui/api/turns/2/cancel", {})
+            await running
+            await live.content.readline()
+            changed = json.loads((await live.content.readline()).removeprefix(b"data: "))
+            assert [(turn["id"], turn["end"]) for turn in changed["turns"]] == [(2, "failed")]
+            proxy.server.runs.begin_drain()
+            assert (await live.content.read()).endswith(b"\n")
+
+
+@pytest.mark.parametrize("path", ["turns/0", "turns/x", "turns/99999999999999999999", "stored/resp_0/tree"])
+async def test_what_does_not_exist_is_not_found(proxy: Proxy, path: str) -> None:
+    assert (await proxy.send("GET", f"/ui/api/{path}")).error["code"] == "not_found"
+
+
+async def test_a_search_that_is_too_long_names_its_parameter(proxy: Proxy) -> None:
+    refused = await proxy.send("GET", f"/ui/api/stored?search={'x' * 201}")
+    assert (refused.status, refused.error["param"]) == (400, "search")
+
+
+async def test_a_server_without_a_store_says_so(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, ui=True, store="off") as proxy:
+        refused = await proxy.send("GET", "/ui/api/stored")
+        assert refused.status == 400
+        assert "PROXY_STORE" in refused.error["message"]

@@ -1,0 +1,59 @@
+"""A real Chromium, driven by Playwright, and a server with its page."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright
+
+from tests.access.browser import find_browser
+from tests.http.serving import Proxy, fake_proxy
+from tests.waiting import PATIENCE
+
+FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    program = find_browser()
+    if program is None:
+        reason = "needs a Chromium on PATH (Debian: apt-get install chromium)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
+        yield started
+        await started.close()
+
+
+@asynccontextmanager
+async def shown(browser: Browser, proxy: Proxy, pane: str = "", **context: Any) -> AsyncIterator[Page]:
+    """The page in a window of its own. Fails at its end where it broke its policy, or a script of it failed."""
+    window = await browser.new_context(**context)
+    window.set_default_timeout(PATIENCE * 1000)
+    page = await window.new_page()
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on(
+        "console", lambda said: faults.append(said.text) if "Content Security Policy" in said.text else None
+    )
+    await page.goto(f"{proxy.url}/#{pane}")
+    try:
+        yield page
+        assert faults == []
+    finally:
+        await window.close()
+
+
+@asynccontextmanager
+async def page_server(folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
+    """A server on the fake agent that has a page."""
+    async with fake_proxy(folder, ui=True, **settings) as proxy:
+        yield proxy

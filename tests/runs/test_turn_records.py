@@ -1,0 +1,100 @@
+"""What is remembered of turns: names, times and counts, in bounded numbers, and no text."""
+
+from __future__ import annotations
+
+from codex_proxy.core.events import (
+    ItemEnded,
+    ItemStarted,
+    Stop,
+    TextDelta,
+    ToolCallRequested,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import Message
+from codex_proxy.core.turn import Turn
+from codex_proxy.runs.turn_records import MAX_EVENTS, MAX_TURNS, TurnRecord, TurnRecords
+
+
+class GivenClock:
+    """A clock that shows what it was set to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def epoch(self) -> float:
+        return 1000.0 + self.now
+
+
+def begun(records: TurnRecords, owner: str = "a") -> TurnRecord:
+    return records.begin(Turn(model="m", history=(), owner=owner), "fake")
+
+
+def test_a_turn_has_the_times_of_its_first_word_and_its_end_and_its_tokens() -> None:
+    clock = GivenClock()
+    records = TurnRecords(clock)
+    record = begun(records)
+    record.add([TurnStarted()])
+    clock.now = 2.0
+    record.add([ItemStarted(Message("m")), TextDelta("m", "secret words")])
+    assert (record.summary().first, record.summary().doing) == (2.0, "writing the answer")
+    clock.now = 5.0
+    usage = UsageReported(Usage(input=10, output=3), "provider")
+    record.add([TextDelta("m", "more"), ItemEnded("m"), usage, TurnEnded(Stop.STOP)])
+    summary = record.summary()
+    assert (summary.started, summary.first, summary.seconds) == (1000.0, 2.0, 5.0)
+    assert (summary.input, summary.output, summary.end, summary.error) == (10, 3, "stop", None)
+    assert [each.event for each in record.timeline] == [
+        "first_word",
+        "item_started",
+        "item_ended",
+        "turn_ended",
+    ]
+    assert "secret" not in repr((summary, record.timeline))
+
+
+def test_a_failed_turn_says_why() -> None:
+    record = begun(TurnRecords(GivenClock()))
+    record.add([TurnEnded(Stop.FAILED, failure=Failure(kind=FaultKind.TIMED_OUT, message="Too slow."))])
+    assert (record.summary().error, record.summary().message) == ("timed_out", "Too slow.")
+
+
+def test_text_alone_changes_no_record() -> None:
+    records = TurnRecords(GivenClock())
+    record = begun(records)
+    record.add([ItemStarted(Message("m")), TextDelta("m", "a")])
+    version = records.version
+    record.add([TextDelta("m", "b")] * 100)
+    assert records.version == version
+
+
+def test_an_owner_gets_the_own_records_that_have_changed_newest_first() -> None:
+    records = TurnRecords(GivenClock())
+    first, other, second = begun(records), begun(records, "b"), begun(records)
+    seen = records.version
+    assert records.of_owner("a") == [second, first]
+    first.add([TurnEnded(Stop.STOP)])
+    assert records.of_owner("a", after=seen) == [first]
+    assert records.find("a", other.id) is None
+    assert records.find("b", other.id) is other
+
+
+def test_the_number_of_turns_and_of_their_events_is_bounded() -> None:
+    records = TurnRecords(GivenClock())
+    record = begun(records)
+    record.add([ToolCallRequested("r", "c", "tool", "{}", "c")] * (MAX_EVENTS + 7))
+    record.add([TurnEnded(Stop.STOP)])
+    assert (len(record.timeline), record.events_left_out) == (
+        MAX_EVENTS + 1,
+        8,
+    )  # the first word is an event, too
+    for _ in range(MAX_TURNS):
+        begun(records).add([TurnEnded(Stop.STOP)])
+    assert len(records.of_owner("a")) == MAX_TURNS
+    assert records.find("a", record.id) is None
