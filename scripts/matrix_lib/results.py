@@ -1,4 +1,4 @@
-"""What is known of each release: the JSON in docs/, the table of docs/agents.md, and what the package knows of it."""
+"""What is known of each release: the JSON in docs/, the list in docs/agents.md, and what the package knows of it."""
 
 from __future__ import annotations
 
@@ -58,45 +58,34 @@ def write(results: list[Result]) -> None:
     """Writes all three files."""
     ordered = sorted(results, key=lambda result: version_of(result.release))
     FILE.write_text(json.dumps(msgspec.to_builtins(ordered), indent=1, ensure_ascii=False) + "\n", "utf-8")
-    PAGE.write_text(with_table(PAGE.read_text("utf-8"), ordered), "utf-8")
+    PAGE.write_text(with_results(PAGE.read_text("utf-8"), ordered), "utf-8")
     PACKAGE.write_text(module(ordered), "utf-8")
 
 
-def with_table(page: str, results: list[Result]) -> str:
-    """The page with the table of these results. Raises `ValueError` where it has no place for one."""
+def with_results(page: str, results: list[Result]) -> str:
+    """The page with the list of these results. Raises `ValueError` where it has no place for one."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"{PAGE.name} has no {BEGIN} ... {END}")
-    return f"{before}{BEGIN}\n{table(results)}\n{END}{after}"
+    return f"{before}{BEGIN}\n{listing(results)}\n{END}{after}"
 
 
-def table(results: list[Result]) -> str:
-    """One row for each release, newest first."""
-    rows = [
-        "| release | driven by | tests | passed | failed | left out | off | when |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for each in reversed(results):
-        left_out = sum(reason.tests for reason in each.left_out)
-        cells = [
-            each.release,
-            f"`codex {each.protocol}`",
-            each.tests,
-            str(each.passed),
-            str(len(each.failed)),
-            str(left_out),
-            ", ".join(f"`{feature}`" for feature in each.off) or "nothing",
-            each.date,
-        ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*rows, *_failures(results)])
+def listing(results: list[Result]) -> str:
+    """A line for each release, newest first, with the tests that failed."""
+    return "\n".join(_line(result) for result in reversed(results))
 
 
-def _failures(results: list[Result]) -> list[str]:
-    """What stands below the table: the tests that failed."""
-    failures = [f"- {each.release}: `{name}`" for each in reversed(results) for name in each.failed]
-    return ["", "Failed:", "", *failures] if failures else []
+def _line(result: Result) -> str:
+    left_out = sum(reason.tests for reason in result.left_out)
+    parts = [f"{result.passed} passed"]
+    if result.failed:
+        parts.append("failed: " + ", ".join(f"`{name}`" for name in result.failed))
+    if left_out:
+        parts.append(f"{left_out} left out")
+    if result.off:
+        parts.append("off: " + ", ".join(f"`{feature}`" for feature in result.off))
+    return f"- {result.release} ({result.tests}): {'; '.join(parts)}"
 
 
 def module(results: list[Result]) -> str:

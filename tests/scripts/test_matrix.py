@@ -7,7 +7,7 @@ import importlib
 from codex_proxy.agents.codex import tested
 from scripts.matrix_lib import results
 from scripts.matrix_lib.releases import NPM, PYPI, RELEASES, source_of, version_of
-from scripts.matrix_lib.results import module, with_table
+from scripts.matrix_lib.results import module, with_results
 from scripts.matrix_lib.run import FILES
 
 
@@ -15,7 +15,7 @@ def test_what_is_committed_is_written_from_one_result() -> None:
     committed = results.read()
     assert len(committed) >= 10
     assert {"0.42.0", "0.163.0", "0.169.0"} <= {each.release for each in committed}
-    assert with_table(results.PAGE.read_text("utf-8"), committed) == results.PAGE.read_text("utf-8")
+    assert with_results(results.PAGE.read_text("utf-8"), committed) == results.PAGE.read_text("utf-8")
     assert module(committed) == results.PACKAGE.read_text("utf-8")
     importlib.reload(tested)
     assert list(tested.TESTED) == [each.release for each in committed]
