@@ -1,5 +1,5 @@
-"""The checks of the command `codex-proxy doctor` for an ACP agent: its program, its release, whether it can open a
-session, and what confines it.
+"""The checks of `codex-proxy doctor` for an ACP agent: its program, its release, whether it opens a session, and what
+confines it.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from codex_proxy.process.child import Command, SpawnError
 async def check_program(
     preset: AcpPreset, launch_of: Callable[[], Awaitable[AcpLaunch]], command_setting: str
 ) -> list[Check]:
-    """Starts the program, opens a session, and ends the program, without running a turn. Returns the checks; a step
-    that fails gives a check with the status `failed`. `launch_of` returns how the program is started, or raises
-    `NoAgentError`. `command_setting` is the name of the setting with the program's command, for the advice.
+    """Starts the program, opens a session, and ends the program, without a turn. A step that fails is a check with the
+    status `failed`. `launch_of` returns how the program is started, or raises `NoAgentError`; `command_setting` is the
+    setting with its command, for the advice.
     """
     try:
         launch = await launch_of()

@@ -1,9 +1,8 @@
-"""Converts an agent's errors to failures of the turn: JSON-RPC errors, the `sessionFailure` of the official
-adapters (for Claude Code and Codex), and error texts.
+"""Converts an agent's errors to failures of the turn.
 
-The stop reason `end_turn` does not mean success. Both official adapters report a failed turn in the `_meta` of the
-result, if the client declares that it reads `sessionFailure`; other agents end the turn with an error text as the
-answer. Source: recordings of six agents whose model server failed in seven ways.
+The stop reason `end_turn` does not mean success. The official adapters (for Claude Code and Codex) report a failed turn
+by `sessionFailure` in the result's `_meta`, if the client declares that it reads it; other agents by a JSON-RPC error,
+or an error text as the answer. Source: recordings of six agents whose model server failed in seven ways.
 """
 
 from __future__ import annotations
@@ -89,9 +88,7 @@ def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
 
 
 def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
-    """Returns the failure of a turn whose result has a `sessionFailure` in its `_meta`; `failure` is that object.
-    Its fields may have any type: those that cannot be read are ignored.
-    """
+    """Returns the failure that a `sessionFailure` describes. Fields that cannot be read are ignored."""
     title = failure.get("title")
     text = title if isinstance(title, str) else ""
     return failure_of_text(text, preset, kind=CATEGORIES.get(str(failure.get("category"))))
@@ -100,9 +97,8 @@ def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
 def failure_of_text(
     text: str, preset: AcpPreset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
-    """Returns the failure that an agent's error text describes. `kind` is the kind of fault by the agent's own
-    category, `status` the HTTP status that it reports; None if it reports none. If the text shows another kind of
-    fault, that one is used.
+    """Returns the failure that an agent's error text describes. `kind` and `status` are what the agent itself reports,
+    if anything; a kind that shows in the text wins.
     """
     text = ADDRESSES.sub("", text[:MAX_READ].removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
@@ -115,9 +111,7 @@ def failure_of_text(
 
 
 def retry_event(text: str, preset: AcpPreset) -> Retrying:
-    """Returns the event for a model call that the agent repeats. `text` is the agent's message about it. If the
-    message shows why the call failed, the event contains that failure.
-    """
+    """Returns the event for a model call that the agent repeats. `text` is its message about it, which may show why."""
     text = ADDRESSES.sub("", text[:MAX_READ])
     failure = None if _kind_in(text) is None else failure_of_text(text, preset)
     return Retrying(cleaned(text, MAX_NOTE), failure=failure)
@@ -141,8 +135,8 @@ def _kind_in(text: str) -> FaultKind | None:
 
 
 def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
-    """Returns the failure of a turn of an agent that nobody is signed in to. Its message contains the preset's
-    advice and `text`, the agent's own message (which may be empty).
+    """Returns the failure of an agent that nobody is signed in to, with the preset's advice and `text`, the agent's own
+    message.
     """
     said = cleaned(text)
     quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""

@@ -1,13 +1,11 @@
 """Forwards an MCP client's messages from stdin to the tool server over HTTP, for agents that connect to MCP servers
 only over stdio. Usage:
 
-    python -I -S forwarder.py URL
+python -I -S forwarder.py URL
 
-The environment variable TOOL_SERVER_TOKEN holds the tool server's bearer token. Each line of stdin is posted to the
-URL in its own thread, since a call may wait for minutes. The messages of the response, which is JSON or a stream of
-server-sent events, are printed as lines. A request to which the tool server gives no answer is answered here, with
-a JSON-RPC error. At the end of stdin the program ends at once, and open calls get no answer. It imports no module of
-the proxy, because the agent starts it as a file.
+TOOL_SERVER_TOKEN holds the bearer token. Each line of stdin is posted in its own thread, since a call may wait for
+minutes; the messages of the response are printed as lines. At the end of stdin the program ends at once. It imports no
+module of the proxy, because the agent starts it as a file.
 """
 
 import http.client
@@ -44,9 +42,8 @@ def field_of(line: bytes, name: str) -> object:
 
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
-    """Posts one message to the URL, and prints each message of the response to stdout. If `line` is a request, and
-    the response does not answer it (the tool server cannot be reached, or the session has ended), prints a JSON-RPC
-    error with the request's id, because the agent might wait for an answer without a time limit.
+    """Posts one message to the URL, and prints each message of the response. A request that is not answered gets a
+    JSON-RPC error, because the agent might wait for ever.
     """
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
     headers = {
@@ -75,9 +72,7 @@ def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Forwards each line of stdin until stdin ends, and does not wait for the responses that are still open then.
-    `arguments` is `sys.argv`, whose second element is the URL. Returns the exit code, always 0.
-    """
+    """Forwards each line of stdin until it ends. `arguments` is `sys.argv`, with the URL. Returns the exit code 0."""
     url = urllib.parse.urlsplit(arguments[1])
     for line in sys.stdin.buffer:
         if line.strip():

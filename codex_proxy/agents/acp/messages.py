@@ -1,9 +1,8 @@
-"""The messages of the Agent Client Protocol, version 1: JSON-RPC 2.0, one JSON object per line; both sides send
-requests. Also the events of the tool server, the MCP server at which the agent calls the client's tools; a dialect
-reads both.
+"""The messages of the Agent Client Protocol, version 1 (JSON-RPC 2.0, one object per line, requests in both
+directions), and the events of the tool server, the MCP server at which the agent calls the client's tools.
 
-Agents differ in which fields they leave out and in what a field contains, so most fields are decoded as plain JSON
-values. Source: npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and recordings of eight agents.
+Agents differ in what a field contains, so most are plain JSON values. Source: npm @agentclientprotocol/sdk 2.4.0
+`schema/v1/schema.json`, and recordings of eight agents.
 """
 
 from __future__ import annotations
@@ -28,9 +27,7 @@ unchanged."""
 
 
 class RpcError(msgspec.Struct, frozen=True):
-    """The `error` of a JSON-RPC response. `code` is None if the agent sent none or no integer. Gemini CLI uses an
-    HTTP status as the code.
-    """
+    """The `error` of a response. `code` is None if it is no integer; Gemini CLI's is an HTTP status."""
 
     code: int | None = None
     message: str = ""
@@ -38,9 +35,8 @@ class RpcError(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
-    """The `update` in the parameters of `session/update`, and the `toolCall` in those of
-    `session/request_permission`. The fields have their names in ACP. They are None if the agent did not send them;
-    `session_update`, which only an `update` has, is then empty.
+    """The `update` of `session/update`, or the `toolCall` of `session/request_permission` (whose `session_update` is
+    empty). Fields that the agent did not send are None.
     """
 
     session_update: str = ""
@@ -57,8 +53,8 @@ class Update(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Params(msgspec.Struct, frozen=True, rename="camel"):
-    """The parameters of a notification or request of the agent: only the fields that this server reads, empty or
-    None if they are missing.
+    """The parameters of a notification or request of the agent that this server reads; empty or None if they are
+    missing.
     """
 
     session_id: str = ""
@@ -68,8 +64,8 @@ class Params(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message from the agent: a request or notification (with `method`), or the response to a request of this
-    server (without). A notification has no `id`. `error` is None if the message is not an error response.
+    """A message from the agent: a request, a notification (without `id`), or the response to a request of this server
+    (without `method`).
     """
 
     method: str | None = None
@@ -80,8 +76,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
-    """Event of the tool server: the agent has requested the list of the session's tools. With `in_time` False: it
-    has not done so within the time limit, and the turn no longer waits for that.
+    """Event of the tool server: the agent has requested the session's tools; or, with `in_time` False, has not within
+    the time limit.
     """
 
     in_time: bool = True
@@ -101,9 +97,8 @@ class ToolCalled(msgspec.Struct, frozen=True):
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """Event of the tool server: no further call has come for 0.2 s (`SETTLE_SECONDS`) after the latest one. `last`:
-    none has come for 5 s (`UNREPORTED_SECONDS`), so the turn waits for no more, even if the agent has reported
-    some.
+    """Event of the tool server: no further call has come for 0.2 s (`SETTLE_SECONDS`). `last`: for 5 s
+    (`UNREPORTED_SECONDS`), so the turn waits for no more, even if the agent has reported some.
     """
 
     last: bool = False
@@ -116,8 +111,8 @@ class ToolDropped(msgspec.Struct, frozen=True):
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True):
-    """Event of the agent's process: its log (stderr) reports a failed call of the model; `text` is the error. After
-    that the agent repeats the call, or ends its turn with an error.
+    """Event of the agent's process: its log (stderr) reports a failed call of the model, which the agent repeats, or
+    ends its turn.
     """
 
     text: str
@@ -183,10 +178,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line from the agent. Returns None if it is not a JSON-RPC message. A request or response with
-    unexpected fields is decoded to a message with its id, so that this server can refuse the request, or fail the
-    turn that waits for the response. A line of more than `LONG_JSON` is decoded without its plain JSON values; as a
-    response it counts as one with unexpected fields.
+    """Decodes a line from the agent. Returns None if it is no JSON-RPC message. One with unexpected fields keeps its
+    id, so that it can be refused, or fail the turn that waits for it; so does one of more than `LONG_JSON` that has too
+    many values.
     """
     if len(line) > LONG_JSON:
         return _decode_long(line)
@@ -214,9 +208,7 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_long(line: bytes) -> Message | None:
-    """Decodes a long line as `decode` says: only its id and method if there are too many values in it, or fields
-    have another type.
-    """
+    """Decodes a long line; only id and method if it has too many values, or fields of another type."""
     try:
         if not has_too_many_values(line):
             long = _long_decoder.decode(line)
@@ -238,16 +230,14 @@ def _update(long: _LongUpdate | None) -> Update | None:
 
 
 def request_id(channel: int, number: int) -> int:
-    """Returns the JSON-RPC id of a request. `channel` is the number of the session's channel, and `number` counts
-    the requests of the channel (less than a million). `channel_of` finds the channel in the id of the response.
+    """Returns the JSON-RPC id of a request: the session's channel, and the number of the request on it (less than a
+    million).
     """
     return channel * _PER_CHANNEL + number
 
 
 def channel_of(id: object) -> int | None:
-    """Returns the channel of the request to which the agent responds, given the `id` in its response. Returns None
-    if the id cannot be one that `request_id` has returned: it is not an integer, or is negative.
-    """
+    """Returns the channel of the request with this id; None if `request_id` cannot have returned it."""
     if isinstance(id, bool) or not isinstance(id, int) or id < 0:
         return None
     return id // _PER_CHANNEL
@@ -277,17 +267,14 @@ def answer(id: int | str, result: object) -> bytes:
 
 
 def refusal(id: int | str) -> bytes:
-    """Returns the line with the JSON-RPC error "Method not found" for the agent's request `id`. Requests that this
-    server does not support must be answered, because some agents wait for a response without a time limit.
-    """
+    """Returns the error "Method not found" for a request of the agent, because some agents would wait for ever."""
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return _encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"
 
 
 def tool_output(key: str, result: object) -> bytes:
-    """Returns a line that a dialect writes to give the result of a call (MCP's `CallToolResult`) to the session's
-    tool server; `split_writes` separates such lines from those for the agent. `key` is that of the `ToolCalled`
-    event.
+    """Returns a line by which a dialect gives the result of a call (MCP's `CallToolResult`) to the tool server (see
+    `split_writes`). `key` is that of `ToolCalled`.
     """
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 
@@ -297,8 +284,8 @@ _OUTPUT: Final = b"tool-output "
 
 
 def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
-    """Splits what a dialect writes into the bytes for the agent, and the results of calls for the tool server, as
-    pairs of the call's key and the result.
+    """Splits what a dialect writes into bytes for the agent, and pairs of a call's key and its result for the tool
+    server.
     """
     if _OUTPUT not in writes:
         return writes, []
@@ -321,10 +308,8 @@ CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """Returns the result of `session/request_permission`. `options` are the options in the agent's request; the
-    chosen one allows the call (`allow`) or rejects it, for this time only if there is such an option. Options are
-    chosen by their kind, not by their id or name. If none has the right kind, or `options` is not a list, the
-    result is `CANCELLED`, which allows nothing.
+    """Returns the result of `session/request_permission`: of `options`, the one whose kind allows (`allow`) or rejects
+    the call, best for this time only. If there is none, `CANCELLED`, which allows nothing.
     """
     given = options if isinstance(options, list) else []
     for kind in ALLOW if allow else REJECT:

@@ -1,5 +1,5 @@
-"""One process of an agent that speaks ACP, and the sessions on it: writes to the process, and passes each of its
-messages to the reader of the session that the message belongs to.
+"""One process of an agent that speaks ACP: passes each of its messages to the reader of the session that it
+belongs to.
 """
 
 from __future__ import annotations
@@ -28,29 +28,27 @@ from codex_proxy.process.child import Command, Exit
 
 CLIENT_NAME = "codex-proxy"
 MAX_LOG_LINE = 1 << 20
-"""The maximum length of a line on the agent's stderr, in bytes. A longer line is dropped, with what was read after
-it in the same chunk."""
+"""The maximum bytes of a line on the agent's stderr. A longer one is dropped, with the rest of its chunk."""
 SEARCHED_LOG_BYTES = 4096
-"""The bytes of such a line in which an error is looked for, since the search may take longer than the line is long."""
+"""The bytes of a line in which an error is looked for, since the search may take longer than the line is long."""
 AHEAD_PAUSE_SECONDS = 0.2
-"""Seconds without a running turn after which a process opens a session ahead of the next turn. A client that sends
-its next request sooner is not slowed down by that."""
+"""Seconds without a running turn after which the next session is opened ahead, so that no request has to
+wait for that.
+"""
 AHEAD_SECONDS = 10.0
-"""The most seconds that a session that was opened ahead waits for a turn; then it is closed. What the agent reads
-when a session starts (instructions, the names of files, the date) is at most that old. For some agents each session
-takes a process of its own."""
+"""The seconds after which a session that was opened ahead is closed, so that what the agent read for it (instructions,
+names of files, the date) is no older.
+"""
 
 
 class AcpProcess(SharedProcess[AcpConnection]):
-    """A process that serves many sessions at once, each on a channel of its `connection`. Call `start` and `probe`,
-    then `open_channel` for each session. When no turn is running, it opens one session ahead, so that the next turn
-    need not wait for it; that turn gets the session by `take_ahead`.
+    """A process with many sessions, each on a channel of its `connection`. Call `start` and `probe`, then
+    `open_channel` for each session. When no turn runs, it opens one session ahead, which the next turn gets by
+    `take_ahead`.
     """
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
-        """`preset`: of the agent whose process this is. `alone`: the process serves one session at a time, and opens
-        none ahead of the next turn.
-        """
+        """`alone`: the process serves one session at a time, and opens none ahead."""
         super().__init__(AcpConnection(CLIENT_NAME, __version__, preset.session_meta))
         self.alone_with: AgentSession | None = None
         """The newest session of a process that serves one at a time."""
@@ -66,8 +64,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Starts the process and sends `initialize`. Returns when it has answered. Raises `Fault` if the process
-        cannot be started, ends, refuses, or does not answer within `timeout_seconds`.
+        """Starts the process, and waits for its answer to `initialize`. Raises `Fault` if it cannot be started, ends,
+        refuses, or does not answer in time.
         """
         child = await self._spawn(command, None if self._error_log is None else self._log_received)
         child.write(self.connection.initialize())
@@ -78,9 +76,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
             raise
 
     async def probe(self, folder: str, *, timeout_seconds: float) -> None:
-        """Opens a session in the folder and closes it, to store the agent's answer in `connection.probe`: the
-        session's modes and models, or an error if the agent opens no session. Raises `Fault` if the process ends,
-        or there is no answer within `timeout_seconds`.
+        """Opens a session in the folder and closes it; stores the answer (modes and models, or an error) in
+        `connection.probe`. Raises `Fault` if the process ends or does not answer in time.
         """
         self._write(self.connection.open_probe(folder))
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
@@ -112,8 +109,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
 
     def open_channel(self) -> int:
-        """Opens a channel for a session, and returns its number. Closes the session that a process for one session
-        at a time keeps; the program can open it again.
+        """Opens a channel for a session, and returns its number. A process for one session at a time closes the one
+        that it keeps.
         """
         if self.alone_with is not None and self.alone_with.can_resume:
             self.alone_with.close()
@@ -130,9 +127,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
         super()._turn_began(channel)
 
     def take_ahead(self, folder: str) -> int | None:
-        """Assigns the session that was opened ahead in this folder to a turn, which must have no tools and no
-        system prompt, and returns its channel; None if there is no such session. Its `session/new` was already
-        sent, and perhaps answered.
+        """Gives the session that was opened ahead in this folder to a turn, without tools and system prompt, and
+        returns its channel; None if there is none. Its `session/new` may not be answered yet.
         """
         channel = self.connection.ahead
         if channel is None or folder != self._folder:
@@ -156,9 +152,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._await_ahead()
 
     def _await_ahead(self) -> None:
-        """Starts the timer of `AHEAD_SECONDS` after which the session that was opened ahead is closed, unless a
-        turn takes it first. If the agent has not answered its `session/new` by then, the timer starts again,
-        because the session cannot be closed before.
+        """Starts the timer after which the session that was opened ahead is closed; again, if `session/new` is not
+        answered by then.
         """
         self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._ahead_expired)
 
@@ -212,9 +207,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         super().ended(exit)
 
     def _log_received(self, chunk: bytes) -> None:
-        """Reads a chunk of the agent's stderr, and passes each failed model call that it reports to the session
-        that the log line names, as `ModelCallFailed`. Ignores all other lines.
-        """
+        """Reads a chunk of the agent's stderr, and passes each failed model call to the session that its line names."""
         assert self._error_log is not None
         try:
             lines = self._log_framer.feed(chunk)
@@ -227,9 +220,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
     def _received_without_reader(self, messages: Sequence[Message]) -> None:
-        """Handles messages for a channel that has no reader, which is the one of the session that was opened ahead.
-        Keeps the answer to `session/new` for the turn that takes the session; if it is an error, closes the
-        channel. Refuses requests.
+        """Handles messages for the session that was opened ahead: keeps the answer to `session/new` for its turn, or
+        closes the channel if that is an error. Refuses requests.
         """
         for message in messages:
             if message.method is None:
@@ -247,8 +239,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
 
 class AcpTransport(SharedTransport[AcpProcess]):
-    """The `Transport` of one session. It writes to the process that the sessions share, and passes the results of
-    calls to the session's tool server (`endpoint`; None if the client has no tools).
+    """The `Transport` of one session: writes to the shared process, and passes results of calls to the session's tool
+    server (`endpoint`; None without tools).
     """
 
     def __init__(

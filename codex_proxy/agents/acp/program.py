@@ -22,15 +22,13 @@ INITIALIZE: Final[dict[str, Any]] = {
         "_meta": CLIENT_META,
     },
 }
-"""The parameters of `initialize`, without the client's name. The client offers no files and no terminals, because
-the agent has its own and asks before it uses them."""
+"""The parameters of `initialize`. The client offers no files and terminals, because the agent has its own and asks
+before it uses them.
+"""
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """The properties that an agent declared in its answer to `initialize`, such as whether it accepts images, and
-    whether it can close sessions and open closed ones again (`session/resume`, `session/load`). A flag is False,
-    and a text empty, if the agent declared nothing about it.
-    """
+    """What an agent declared in its answer to `initialize`; False or empty where it declared nothing."""
 
     name: str = ""
     version: str = ""
@@ -80,8 +78,9 @@ class Program(msgspec.Struct, frozen=True):
     preset: AcpPreset
     declared: Declared = Declared()
     unconfined: bool = False
-    """The setting `agent_unconfined`: the agent is served even if it has no mode in which it asks before it acts,
-    and is allowed everything in turns with the sandbox `danger-full-access`."""
+    """The setting `agent_unconfined`: the agent is served although it has no mode in which it asks, and may do
+    everything with `danger-full-access`.
+    """
     confined: bool = False
     """Whether this server confines the agent's process to the sandbox of the turn."""
 
@@ -101,16 +100,16 @@ class Program(msgspec.Struct, frozen=True):
 
     @property
     def reopening(self) -> str:
-        """The method that opens a closed session again, `session/resume` or `session/load`; empty if the agent
-        declares neither, or its preset does not say that this works.
+        """The method that opens a closed session again; empty if the agent declares none, or the preset does not say
+        that it works.
         """
         if not self.preset.reopens:
             return ""
         return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
-        """Returns the names of the agent's modes in which a turn with this sandbox may run, the preferred one
-        first; empty if any mode will do. `tools`: the turn has client tools.
+        """Returns the modes in which a turn with this sandbox may run, the preferred one first; empty if any will do.
+        `tools`: it has client tools.
         """
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
@@ -122,8 +121,8 @@ class Program(msgspec.Struct, frozen=True):
         return self.preset.read_only or READ_ONLY_MODES
 
     def allows_all(self, sandbox: Sandbox) -> bool:
-        """Returns whether this server allows every request for permission of a turn in this sandbox. It does so
-        only with the setting `agent_unconfined` and the sandbox `danger-full-access`.
+        """Returns whether every request for permission is allowed: only with `agent_unconfined` and
+        `danger-full-access`.
         """
         return self.unconfined and sandbox == "danger-full-access"
 

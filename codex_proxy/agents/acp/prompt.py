@@ -1,11 +1,8 @@
-"""Converts the part of a turn's history that a session has not seen to a prompt: a list of ACP content blocks.
+"""Converts the part of a history that a session has not seen to a prompt: a list of ACP content blocks.
 
-A prompt of ACP is one message of the user, and a session has a system prompt only if the agent declares that it
-takes one. A history that contains other messages is sent as one text, in which each message has a label with its
-role.
-
-So is a message that begins with `/`, since agents take that for a command of their own: some answer it themselves,
-some write files. A line break, a blank or an empty block before it helps with some of them; a label helps with all.
+A prompt is one message of the user; only some agents take a system prompt. So a history with other messages is one
+text, in which each has a label with its role. So is a message that begins with `/`, which agents take for a command; a
+line break or blank before it helps with some of them, a label with all.
 """
 
 from __future__ import annotations
@@ -36,8 +33,8 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:
-    """Returns the prompt of a new session, from the whole history. `takes_system`: the agent takes a system prompt,
-    so the instructions at the beginning become that; otherwise they are part of the text.
+    """Returns the prompt of a new session. `takes_system`: instructions at the beginning are the system prompt, not a
+    part of the text.
     """
     rest = list(history)
     system: list[str] = []
@@ -48,9 +45,8 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
-    """Returns the prompt for a session that has seen everything before `items`. A single message of the user is
-    sent unchanged, and instructions after it as further text blocks that begin with `[system]`. Other items, and a
-    message that looks like a command, are sent as one text, in which each message has a label with its role.
+    """Returns the prompt for a session that has seen everything before `items`. A single message of the user is sent
+    unchanged, and instructions after it as texts that begin with `[system]`; anything else as one text with labels.
     """
     first, *rest = items or (None,)
     if (

@@ -1,9 +1,8 @@
-"""Reads the settings that a new session offers (modes, models, reasoning efforts), and makes the requests that set
-them for a turn.
+"""Reads the settings that a new session offers (modes, models, efforts), and makes the requests that set them for a
+turn.
 
-The models are in an option of the category `model`, set by `session/set_config_option`, or in `models`, set by
-`session/set_model`, which newer agents do not have. The modes are in `modes`, in an option of the category `mode`,
-or in both.
+Models are in an option of the category `model` (`session/set_config_option`), or in `models` (`session/set_model`) of
+older agents. Modes are in `modes`, in an option of the category `mode`, or in both.
 """
 
 from __future__ import annotations
@@ -49,9 +48,7 @@ class SessionOption(msgspec.Struct, frozen=True):
     """A display name for each of `values`."""
 
     def request(self, session: str, value: str) -> Request | None:
-        """Returns the request that sets the value in this session, as the method and its parameters; None if the
-        setting has the value already.
-        """
+        """Returns the request (method and parameters) that sets the value in this session; None if it has the value."""
         if value == self.current:
             return None
         params = {"sessionId": session, self.key: value}
@@ -71,8 +68,8 @@ class SessionOptions(msgspec.Struct, frozen=True):
         return next((name for name in names if name in offered), None)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models of the session; its current one is marked as the default. If the session offers no
-        choice of models, returns a single one with the name `default`.
+        """Returns the models of the session, the current one marked as the default; a single `default` if it offers no
+        choice.
         """
         choice = self.model
         if choice is None:
@@ -131,9 +128,9 @@ class SetupPlan(msgspec.Struct, frozen=True):
 def plan_setup(
     result: object, session: str, turn: Turn, program: Program, *, tools: bool
 ) -> SetupPlan | Failure:
-    """Returns the plan that sets up a session for the turn, or the failure if the turn cannot run on it. `result`
-    is the agent's answer to the request that opened the session, `session` its id. `tools`: the turn has client
-    tools."""
+    """Returns the plan that sets up a session for the turn, or why the turn cannot run on it. `result` is the answer to
+    the request that opened the session; `tools`: the turn has client tools.
+    """
     options = session_options_of(result)
     wanted = program.modes(turn.sandbox, tools=tools)
     mode = options.mode_of(wanted)
@@ -169,9 +166,7 @@ def plan_setup(
 
 
 def _option(option: dict[str, Any]) -> SessionOption | None:
-    """Converts an entry of `configOptions` to a `SessionOption`. Returns None if the entry does not offer a list of
-    values, or of groups of values, or has no id or current value.
-    """
+    """Converts an entry of `configOptions`; None if it has no list of values or groups, no id, or no current value."""
     id, current = option.get("id"), option.get("currentValue")
     entries = [
         entry
@@ -187,9 +182,8 @@ def _option(option: dict[str, Any]) -> SessionOption | None:
 
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> SessionOption | None:
-    """Converts `given`, the `modes` or `models` in the result of `session/new`, to a `SessionOption`; None if it has no
-    values. `list`, `id` and `current` are the names of the fields with the values, the id of a value, and the
-    current id; `method` and `key`: see `SessionOption`. The values always include the current one.
+    """Converts the `modes` or `models` of `session/new` (`given`); None without values. `list`, `id` and `current` are
+    the names of its fields; `method` and `key`: see `SessionOption`. The current value is always included.
     """
     if not isinstance(given, dict):
         return None

@@ -1,9 +1,8 @@
 """The MCP server at which agents call the client's tools: streamable HTTP on a loopback port.
 
-Each session has an endpoint (`ToolEndpoint`) with its own bearer token, which is valid until the session ends. A
-call is answered by an event stream at once; progress notifications keep it open until the client's next request
-brings the output. The reason is that agents time out after 60 s without a response, but not while a stream is open.
-Source: six agents, each of which waited for 100 s.
+Each session has an endpoint (`ToolEndpoint`) with its own bearer token. A call is answered by an event stream at once,
+which progress notifications keep open until the client brings the output: agents time out after 60 s without a
+response, but not on an open stream. Source: six agents, each of which waited for 100 s.
 """
 
 from __future__ import annotations
@@ -47,8 +46,9 @@ SETTLE_SECONDS: Final = 0.2
 UNREPORTED_SECONDS: Final = 5.0
 """Seconds to wait instead of `SETTLE_SECONDS` if the agent has reported other calls than it has made."""
 LIST_SECONDS: Final = 45.0
-"""The most seconds to wait until a program that was tested requests the tools of a new session, before its turn fails.
-It takes a second, ten times as long on a busy machine, and longer where two sessions are opened at once."""
+"""The most seconds until a tested program requests the tools of a new session. It takes one second, more on a busy
+machine, and where two sessions are opened at once.
+"""
 UNTESTED_LIST_SECONDS: Final = 10.0
 """The most seconds for any other program. After that it gets its prompt anyway, since it may request them later."""
 MAX_CALLS: Final = 128
@@ -65,8 +65,8 @@ TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
 
 
 class ToolEndpoint:
-    """The endpoint of one session at the tool server, with its own token and tools. It passes its events
-    (`ToolsListed`, `ToolCalled`, `ToolsSettled`, `ToolDropped`) to `sink`, which is called on the event loop.
+    """The endpoint of one session, with its own token and tools. Its events (`ToolsListed`, `ToolCalled`,
+    `ToolsSettled`, `ToolDropped`) go to `sink`, on the event loop.
     """
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
@@ -81,8 +81,8 @@ class ToolEndpoint:
         self._list_timer: asyncio.TimerHandle | None = None
 
     def server_entry(self, *, http: bool) -> dict[str, Any]:
-        """Returns the entry for this endpoint in `mcpServers` of `session/new`. `http`: the agent connects over
-        HTTP; if False, the entry is a command that forwards the agent's messages from stdin to the endpoint.
+        """Returns the entry in `mcpServers` of `session/new`: the address (`http`), or a command that forwards stdin to
+        it.
         """
         if http:
             headers = [{"name": "Authorization", "value": f"Bearer {self.token}"}]
@@ -92,8 +92,8 @@ class ToolEndpoint:
         return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
 
     def start_list_timer(self, *, tested: bool) -> None:
-        """Starts the time limit for the agent's request of the tool list. If it does not come within `LIST_SECONDS`
-        (`UNTESTED_LIST_SECONDS` for a program that was not tested), passes `ToolsListed(in_time=False)` to `sink`.
+        """Starts the time limit for the request of the tool list; after it `sink` gets `ToolsListed(in_time=False)`.
+        `tested`: the program was tested.
         """
         loop = asyncio.get_running_loop()
         seconds = LIST_SECONDS if tested else UNTESTED_LIST_SECONDS
@@ -106,8 +106,8 @@ class ToolEndpoint:
             self._notify(ToolsListed())
 
     def add_call(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
-        """Adds a call of the agent, and passes `ToolCalled` to `sink`. `params` are the parameters of `tools/call`.
-        Returns the call's key, and the future that `set_result` completes; None if `MAX_CALLS` calls are waiting.
+        """Adds a call (`params` of `tools/call`), and passes `ToolCalled` to `sink`. Returns its key, and the future
+        that `set_result` completes; None if `MAX_CALLS` are waiting.
         """
         if len(self._calls) >= MAX_CALLS:
             return None
@@ -259,9 +259,8 @@ class ToolServer:
 
 
 async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any], token: Any) -> None:
-    """Writes a progress notification to the response every `PROGRESS_SECONDS` until `future` is done. `token` is
-    the `progressToken` of the call; if it is None, SSE comments are written instead. Raises `ConnectionError` if
-    the agent has closed the connection.
+    """Writes a progress notification for `token` (None: an SSE comment) every `PROGRESS_SECONDS` until `future` is
+    done. Raises `ConnectionError` if the agent has closed the connection.
     """
     count = 0
     while not future.done():
@@ -297,9 +296,7 @@ def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> d
 
 
 def _call_id(meta: Any) -> str:
-    """Returns the model's id of a call from the `_meta` of the parameters of `tools/call`. Claude Code and Codex
-    send it; empty if there is none.
-    """
+    """Returns the model's id of a call, which Claude Code and Codex send in `_meta`; empty if there is none."""
     if isinstance(meta, dict):
         for name in ("claudecode/toolUseId", "callId"):
             if isinstance(meta.get(name), str):

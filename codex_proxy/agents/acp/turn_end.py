@@ -32,11 +32,10 @@ UNEXPLAINED: Final = Failure(
 def turn_end(
     result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
 ) -> TurnEnded | Failure:
-    """Returns the end of the turn, or its failure, by the result of `session/prompt`. The stop reason alone does
-    not say whether the turn succeeded. Text that `reader` has held back, because it could be an error message, stays
-    held if it is none; a text of the agent about itself becomes a `Notice` in the reader's events. `rejected`: a
-    request for permission was rejected in the turn; if the model has said nothing since (`reader.spoke`), the turn
-    has failed."""
+    """Returns the end of the turn, or its failure, by the result of `session/prompt` and the text that `reader` has
+    held back, which stays held if it is no error; the agent's text about itself becomes a `Notice`. `rejected`: a
+    permission was rejected in the turn, which has failed if the model has said nothing since.
+    """
     failure = _failure_in(result, reader, preset, rejected=rejected)
     if failure is not None:
         return failure

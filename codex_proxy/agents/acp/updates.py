@@ -1,9 +1,7 @@
-"""Converts an agent's `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls,
-which are called activities.
+"""Converts `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls (activities).
 
-A message ends when another item begins, since not every agent gives messages an id; its text is then added once
-more as a raw item (an item of the Responses API), for the history of later turns. A tool call becomes an item when
-the agent first reports it, in an update or in a request for permission. A step is one call of the model. Source:
+A message ends when another item begins, since not every agent gives messages an id; its text is then added as a raw
+item (of the Responses API), for later turns. A tool call becomes an item when the agent first reports it. Source:
 recordings of eight agents.
 """
 
@@ -61,9 +59,8 @@ RETRIES: Final = ("Retrying...", "retrying...")
 
 
 class OpenCall(msgspec.Struct):
-    """A tool call that the agent has reported and that has not ended. `id` is the id of its item. It is empty if
-    the item has not begun, because the agent has not reported what the call does; None if the call is of a client's
-    tool, for which the dialect adds a function call instead.
+    """A tool call that the agent has reported and that has not ended. `id` is that of its item: empty if that has not
+    begun, because the call is not described yet; None for a client's tool, for which the dialect adds a function call.
     """
 
     id: str | None
@@ -77,8 +74,8 @@ class OpenCall(msgspec.Struct):
 
 
 class UpdateReader:
-    """Converts the `session/update` messages of one session to events, which are appended to `events`. The caller
-    empties that list. A text that could be an error message is not appended at once, but held back in `held`.
+    """Converts the updates of one session to `events`, which the caller empties. A text that could be an error message
+    is first held back in `held`.
     """
 
     def __init__(self, new_id: Callable[[str], str], preset: AcpPreset) -> None:
@@ -107,9 +104,7 @@ class UpdateReader:
         """Whether the model has said anything since the dialect last set this to False."""
 
     def open_client_calls(self) -> list[Update]:
-        """Returns the calls of the client's tools that the agent has reported, and whose end it has not reported,
-        in order, each with all that was reported of it.
-        """
+        """Returns the open calls of the client's tools, in order, each with all that was reported of it."""
         return [call.known for call in self._client_calls.values()]
 
     def start_turn(self, tools: ClientTools) -> None:
@@ -123,11 +118,8 @@ class UpdateReader:
         self.start_request()
 
     def start_request(self) -> None:
-        """Prepares for the client's next request within the same turn of the agent. Sets `calls_model_again`
-        (whether the request takes more than one model call) to False, and forgets which of the agent's messages was
-        the latest, so that the request's first text does not count as a further model call. Open calls and held
-        text stay.
-        """
+        """Prepares for the client's next request within the same turn of the agent. Open calls and held text stay."""
+        # The first text of the request does not count as a further model call.
         self.calls_model_again = False
         self._message_name = None
 
@@ -190,9 +182,7 @@ class UpdateReader:
         self.events.append(TextDelta(self._message, text))
 
     def end_message(self) -> None:
-        """Ends the open message: adds `ItemEnded`, and the whole text as a raw item for the history of later turns.
-        Does nothing if no message is open.
-        """
+        """Ends the open message, if any: adds `ItemEnded`, and the whole text as a raw item for later turns."""
         if not self._message:
             return
         content = [{"type": "output_text", "text": "".join(self._said), "annotations": []}]
@@ -219,9 +209,8 @@ class UpdateReader:
     # --- what the agent does --------------------------------------------------------------------
 
     def add_call(self, call: Update) -> Update:
-        """Adds the events of a report about a tool call; the report is an update or the `toolCall` of a request for
-        permission. Returns the call with all fields that were reported so far. For a call without an id, or one
-        that has ended, adds nothing and returns `call`.
+        """Adds the events of a report about a tool call (an update, or a `toolCall`). Returns the call with all that
+        was reported so far. Adds nothing for a call without an id, or one that has ended.
         """
         name = call.tool_call_id
         if not name or name in self._ended_calls:
@@ -263,9 +252,8 @@ class UpdateReader:
         return id
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
-        """Adds the new part of the call's output in the update `call` as an event, and stores it in `state`. An
-        update contains either the next piece of the output, or the whole output so far. A whole output is ignored
-        if it does not begin with the output in `state`.
+        """Adds the new part of the call's output. An update has the next piece, or the whole output so far, which is
+        ignored if it does not continue what is in `state`.
         """
         delta = _terminal_delta(call.meta)
         if not delta:
@@ -294,8 +282,8 @@ class UpdateReader:
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
-        """Handles the `_meta` of an update: if it has a warning (a `sessionFailure` of the severity `warning`),
-        adds a `Notice` with its text; calls `retry` instead if the warning is about a model call that is retried.
+        """Handles the `_meta` of an update: a warning (`sessionFailure` of that severity) is a `Notice`, or
+        a `retry`.
         """
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
@@ -307,17 +295,16 @@ class UpdateReader:
                 self.events.append(Notice("agent_warning", text))
 
     def retry(self, reason: str) -> None:
-        """Adds `Retrying`, and forgets the open message, the open reasoning and held text, because the agent
-        repeats its model call and sends all text since the last tool call again. `reason` is the agent's message
-        about the retry.
+        """Adds `Retrying`, and forgets the open and held text, because the agent sends all since the last tool call
+        again. `reason` is its message.
         """
         self._message = self._reasoning = self.held = ""
         self._said.clear()
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
-        """Called when text or reasoning of a model call begins. Adds `StepCompleted` for the call before it if that
-        one had tool calls; a retry of the new call then does not affect the completed steps.
+        """Called when text or reasoning of a model call begins. Adds `StepCompleted` for the call before it if that had
+        tool calls, so that a retry does not affect it.
         """
         self.spoke = True
         if self._step_called:
@@ -370,9 +357,8 @@ def _merged(before: Update, call: Update) -> Update:
 
 
 def _is_unnamed(known: Update, newest: Update) -> bool:
-    """Returns whether the call is a command that cannot be described yet. Agents report a command first without its
-    text, which comes later in an update or in a request for permission. `known` has the fields reported so far,
-    `newest` is the last report.
+    """Returns whether the call is a command whose text the agent has not reported yet. `known` has all fields so far,
+    `newest` the last report.
     """
     named = isinstance(known.raw_input, dict) and known.raw_input.get("command")
     return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
@@ -387,8 +373,8 @@ def _line_of(call: Update) -> str:
 
 
 def _terminal_delta(meta: Any) -> str:
-    """Returns the new piece of a command's output in the `_meta` of an update, where Codex's adapter sends it;
-    empty if there is none.
+    """Returns the new piece of a command's output in `_meta`, where Codex's adapter sends it; empty if
+    there is none.
     """
     delta = meta.get("terminal_output_delta") if isinstance(meta, dict) else None
     data = delta.get("data") if isinstance(delta, dict) else None

@@ -1,9 +1,9 @@
-"""Converts the token counts that an agent reports to `Usage`. Agents differ in what a count covers
-(`AcpPreset.usage`); a count that covers more or less than the client's request is not used.
+"""Converts the token counts that an agent reports. A count that covers more or less than the client's request
+(`AcpPreset.usage`) is not used.
 
-Agents also differ in whether `inputTokens` includes cached tokens, and `outputTokens` thought tokens; `totalTokens`
-shows it. Source: one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by
-seven agents.
+Agents differ in whether `inputTokens` includes cached tokens, and `outputTokens` thought tokens; `totalTokens` shows
+it. Source: one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by seven
+agents.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ NO_TOKENS = Usage()
 
 
 def usage_in(counts: object) -> Usage | None:
-    """Converts a token count with ACP's or Gemini's field names. Returns None if the field of the input tokens or
-    of the output tokens is missing, or all numbers are 0.
-    """
+    """Converts a count with ACP's or Gemini's field names; None if input or output is missing, or all are 0."""
     if not isinstance(counts, dict):
         return None
     given = _count(counts, "inputTokens", "input_tokens")
@@ -54,8 +52,8 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
 
 
 class UsageCounter:
-    """Counts the tokens of the turns of one ACP session. `rule` is `AcpPreset.usage`: what the agent's counts
-    cover; None if that is not known, and then no count is used.
+    """Counts the tokens of the turns of one session. `rule` (`AcpPreset.usage`) says what the counts cover; None:
+    unknown, so none is used.
     """
 
     def __init__(self, rule: UsageRule | None) -> None:
@@ -75,9 +73,8 @@ class UsageCounter:
         self._one_call = self._whole = True
 
     def start_request(self) -> None:
-        """Resets the counts for another request of the client within the same turn of the agent. From now on a
-        count of the whole turn is not used, because it covers several requests; a count of the last model call
-        still is.
+        """Begins another request of the client within the same turn of the agent. A count of the whole turn is then not
+        used; one of the last model call is.
         """
         self._turn = NO_TOKENS
         self._whole = False
@@ -88,8 +85,8 @@ class UsageCounter:
         self._one_call = False
 
     def read_update(self, meta: object) -> Usage | None:
-        """Adds the token count in the `_meta` of an update. Returns the tokens of the client's request so far; None
-        if the update has no count, or the agent's rule is not `chunks` (counts in updates).
+        """Adds the count in the `_meta` of an update. Returns the tokens of the request so far; None without a count,
+        or if the rule is not `chunks`.
         """
         if self._rule != "chunks" or not isinstance(meta, dict):
             return None
@@ -100,8 +97,8 @@ class UsageCounter:
         return self._turn
 
     def read_result(self, result: object) -> Usage | None:
-        """Returns the tokens of the client's request, from the result of `session/prompt`; None if the result has
-        no count, or one that covers more or less than this request.
+        """Returns the tokens of the request from the result of `session/prompt`; None if it has no count that covers
+        just this request.
         """
         if self._rule in (None, "chunks"):
             return None

@@ -1,9 +1,5 @@
-"""Converts Claude Code's own tool calls to activities (items that only describe what the agent does), and decides
-the program's requests for permission.
-
-Input: a tool's name and input, as the model wrote them. Output: the kind of activity and a line that describes it;
-and whether the turn's sandbox allows what the program requests. The decision does not depend on text that the model
-wrote.
+"""Converts Claude Code's own tool calls to activities (items that only describe what the agent does), and decides the
+program's requests for permission, without regard to text that the model wrote.
 """
 
 from __future__ import annotations
@@ -59,8 +55,8 @@ def kind_of(tool: str) -> Kind:
 
 
 def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
-    """Returns the item for a call of one of the agent's own tools. `id` is the call's id. `input` is the JSON of
-    the call's arguments; None if they are not known, and the description is then only the tool's name.
+    """Returns the item for a call of one of the agent's own tools. `input` is the JSON of its arguments;
+    None: unknown.
     """
     kind = kind_of(tool)
     said = _text(input)
@@ -82,10 +78,8 @@ def permission_of(tool: str) -> Permission:
 
 
 def is_allowed(sandbox: Sandbox) -> bool:
-    """Returns whether everything for which the program requests permission is allowed: only in the sandbox
-    `danger-full-access`. The program makes no request for what its permission mode allows already. It requests
-    permission to read outside of the folder, to run commands, to use the network, and (except in `workspace-write`)
-    to change files in the folder.
+    """Returns whether everything is allowed for which the program requests permission: to read outside of the folder,
+    run commands, use the network, and (except in `workspace-write`) change files in the folder.
     """
     return sandbox == "danger-full-access"
 
@@ -95,8 +89,8 @@ class _Block(msgspec.Struct, frozen=True):
 
 
 def output_text(content: msgspec.Raw) -> str:
-    """Returns the text of a tool's output. `content` is the JSON of a text or of a list of blocks, as in Anthropic's
-    API; texts of blocks are joined by line feeds. Empty for any other JSON.
+    """Returns the text of a tool's output: JSON of a text or of a list of blocks, as in Anthropic's API. Empty for
+    other JSON.
     """
     try:
         value = msgspec.json.decode(content, type=str | list[_Block]) if content else ""

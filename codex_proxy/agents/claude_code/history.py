@@ -1,10 +1,9 @@
-"""Converts a turn's history to the system prompt and the lines that are written to Claude Code. A line is one
-message of the user or the assistant.
+"""Converts a turn's history to the system prompt and the lines for Claude Code, each one message of the user or the
+assistant.
 
-Input: the history, oldest first, including Responses items (`RawHistoryItem`). Output: lines that alternate between
-the user and the assistant, as Anthropic's API requires. The output of each call is in the line after the call, and
-the last line, which the model answers, is the user's. Reasoning that came from Claude Code (`ThinkingBlock`) is
-included with its signature. All other reasoning is left out, because the provider would refuse it.
+The lines alternate, as Anthropic's API requires; a call's output is in the line after the call, and the last line is
+the user's. Reasoning of Claude Code (`ThinkingBlock`) keeps its signature; the provider would refuse any other, so it
+is left out.
 """
 
 from __future__ import annotations
@@ -34,9 +33,7 @@ from codex_proxy.core.items import (
 Block = dict[str, Any]
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The text that is sent as the output of a call that has none. The provider refuses a conversation in which a call
-has no output.
-"""
+"""The output of a call that has none. The provider refuses a conversation without it."""
 CONTINUE: Final = "Continue."
 """The user's last line, if the history ends with a message of the assistant."""
 BEGIN: Final = "(The conversation begins with your message.)"
@@ -53,8 +50,8 @@ _SEAL: Final = "claude-thinking:"
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A thinking block of Anthropic's API, and the `model` that wrote it. The API accepts it in a history only with
-    its `signature`, and only for the same model.
+    """A thinking block of Anthropic's API, and the `model` that wrote it: only for that model, and with its
+    `signature`, the API accepts it in a history.
     """
 
     model: str
@@ -71,8 +68,8 @@ class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
         return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
 
     def raw_item(self) -> RawItem:
-        """Returns the block as a reasoning item of the Responses API, for the history of later turns. The item's
-        `encrypted_content` contains the block; `thinking_block_in` reads it.
+        """Returns the block as a reasoning item of the Responses API, for the history of later turns.
+        `thinking_block_in` reads it.
         """
         sealed = _SEAL + base64.b64encode(msgspec.json.encode(self)).decode()
         item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
@@ -117,8 +114,8 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def conversation(history: Sequence[HistoryItem]) -> Conversation:
-    """Converts a whole history. The instructions at its beginning become the system prompt. If it consists only of
-    instructions, they become the user's message instead.
+    """Converts a whole history. The instructions at its beginning become the system prompt; if there is nothing else,
+    the user's message.
     """
     items = list(_plain(history))
     system: list[str] = []
@@ -131,9 +128,7 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
 
 
 def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
-    """Converts a history, or the part of it that the agent has not seen, to lines. Instructions in it become text
-    of the user.
-    """
+    """Converts a history, or its part that the agent has not seen, to lines. Instructions become text of the user."""
     return _lines(_plain(history))
 
 
@@ -145,8 +140,8 @@ def _lines(items: Iterable[HistoryItem | ThinkingBlock]) -> tuple[Line, ...]:
 
 
 class PendingLines:
-    """The lines of a conversation that have not been written to the program yet, oldest first. The next ones are
-    written when the program has confirmed the previous line of the user.
+    """The lines that have not been written to the program yet. The next ones are written when the program has confirmed
+    the previous line of the user.
     """
 
     def __init__(self, lines: Sequence[Line], first_number: int, *, takes_mark: bool = True) -> None:
@@ -161,8 +156,8 @@ class PendingLines:
         return self._number
 
     def next(self) -> tuple[bytes, bool]:
-        """Removes the next lines, up to and including a line of the user. Returns their bytes, and whether that was
-        the last line, which the model answers; no bytes and True if there are no lines.
+        """Removes the next lines, up to a line of the user. Returns their bytes, and whether that was the last line,
+        which the model answers.
         """
         writes = []
         while self._lines:
@@ -185,8 +180,9 @@ class _Writer:
         self._waiting: dict[str, str] = {}
         """The calls that have no output yet: the id that is written, by the client's id."""
         self._thoughts: list[ThinkingBlock] = []
-        """The thinking blocks since the last other block. They are written before the assistant's next block,
-        because no line may end with one. If the user speaks first, they are dropped."""
+        """The thinking blocks since the last other block, for the assistant's next block, because no line may end with
+        one.
+        """
 
     def add(self, item: HistoryItem | ThinkingBlock) -> None:
         if isinstance(item, ThinkingBlock):
@@ -208,8 +204,8 @@ class _Writer:
             self._output(item)
 
     def close(self) -> list[Line]:
-        """Returns all lines. Calls without an output get `NO_OUTPUT`, and lines of the user are added if the first
-        or last line is the assistant's.
+        """Returns all lines, with `NO_OUTPUT` for calls without an output. The first and last are the user's, added if
+        needed.
         """
         self._answer_waiting()
         if not self._lines or self._lines[-1].role == "assistant":
@@ -254,9 +250,7 @@ class _Writer:
 
 
 def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | ThinkingBlock]:
-    """Yields the items of the history, with Responses items converted to thinking blocks or other items. Responses
-    items that cannot be converted are left out.
-    """
+    """Yields the items of the history, with Responses items converted, or left out if they cannot be."""
     for item in history:
         if isinstance(item, RawHistoryItem):
             thought = thinking_block_in(item.json)

@@ -1,11 +1,9 @@
-"""The command line and environment variables with which a `claude` process is started, as values.
+"""The command line and environment variables of a `claude` process.
 
-There are two kinds of process. A *plain-model* process has no tools of its own, none of the user's settings and
-instructions, and an empty folder. An *agent* process works in the turn's folder, with the user's own settings; its
-arguments determine what it may do without permission, and the dialect answers its requests for permission. Settings
-in the folder itself are ignored, since they could name commands that would run without permission. The reason for
-each switch is in the comment next to it. Source: experiments with release 2.1.330, and the tests with the real
-program.
+A *plain-model* process has no tools of its own, none of the user's settings and instructions, and an empty folder. An
+*agent* process works in the turn's folder with the user's settings; the dialect answers its requests for permission.
+Settings in the folder are ignored, since they could name commands that would run without permission. Source:
+experiments with release 2.1.330, and the tests with the real program.
 """
 
 from __future__ import annotations
@@ -55,8 +53,9 @@ MODES: Final[Mapping[Sandbox, str]] = {
     "danger-full-access": "default",
 }
 """The program's permission mode for each sandbox. In `default` every change needs permission; `acceptEdits` allows
-changes of files in the folder without it. In `danger-full-access` this server gives every permission, because the
-program refuses its own mode for that to root."""
+changes of files in the folder. In `danger-full-access` this server gives every permission, because the program refuses
+its own mode for that to root.
+"""
 
 SWITCHES: Final[Mapping[str, str]] = {
     **CLAUDE_VARIABLES,
@@ -74,9 +73,9 @@ ALLOWED_NAMES: Final = (
     *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
     *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
 )
-"""Environment variables that a process gets in addition to the usual ones: the addresses of its provider, and its
-home. Keys are not among them, because a key that was set for another program would be used, and charged, instead of
-the user's sign-in."""
+"""Environment variables beside the usual ones: the provider's addresses, and the program's home. No keys: one that was
+set for another program would be charged in place of the user's sign-in.
+"""
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Variables with keys that the operator may pass on by name (PROXY_CHILD_ENV)."""
 
@@ -96,8 +95,8 @@ class LaunchKey(msgspec.Struct, frozen=True):
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the argument vector of a process with the settings in `key`. `program` is the path of the program,
-    `unreadable` are absolute paths that the agent's own tools may not read.
+    """Returns the arguments of a process with the settings in `key`. `unreadable` are absolute paths that the agent's
+    own tools may not read.
     """
     if key.mode == "model":
         return (program, *COMMON, *PLAIN)

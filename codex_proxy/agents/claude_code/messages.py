@@ -1,7 +1,6 @@
-"""Decodes and encodes the JSON lines of `claude -p --input-format stream-json --output-format stream-json`.
-
-One line is one message. Fields whose form differs between messages are kept as raw JSON and decoded where they are
-read. Source: recordings of Claude Code 2.1.330 (tests/golden/recordings/claude-code).
+"""Decodes and encodes the JSON lines of `claude -p --input-format stream-json --output-format stream-json`. Fields
+whose form differs between messages stay raw JSON until they are read. Source: recordings of Claude Code 2.1.330
+(tests/golden/recordings/claude-code).
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ class TokenDetails(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamTokens(msgspec.Struct, frozen=True, gc=False):
-    """The `usage` of an event in Anthropic's stream. Each count is None if the event does not have it.
-    `input_tokens` does not include tokens that were read from or written to the cache.
+    """The `usage` of an event in Anthropic's stream; None for counts that it lacks. `input_tokens` excludes
+    the cache.
     """
 
     input_tokens: int | None = None
@@ -80,9 +79,8 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line from the program. Fields that a message does not have are None or empty. The raw fields contain JSON
-    whose form depends on the message: `message` is a `WholeMessage`, `request` a `ControlRequest`, `response` a
-    `ControlResponse`, and `error` the code of an error.
+    """A line from the program; fields that it lacks are None or empty. Of the raw fields, `message` is a
+    `WholeMessage`, `request` a `ControlRequest`, `response` a `ControlResponse`, and `error` the code of an error.
     """
 
     type: str = ""
@@ -101,8 +99,8 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """The message `system/api_retry`: the program repeats a model call that failed. `error_status` is the HTTP
-    status of that call; None if the program reports none.
+    """The message `system/api_retry`: the program repeats a model call that failed with the HTTP status
+    `error_status`.
     """
 
     attempt: int | None = None
@@ -128,9 +126,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class WholeBlock(msgspec.Struct, frozen=True):
-    """A content block of a message that is sent complete, not as stream events. Fields that its type does not have
-    are None or empty.
-    """
+    """A content block of a message that is sent complete. Fields that its type does not have are None or empty."""
 
     type: str = ""
     text: str | None = None
@@ -159,8 +155,8 @@ class WholeMessage(msgspec.Struct, frozen=True):
 
 
 class RpcParams(msgspec.Struct, frozen=True):
-    """The parameters of any JSON-RPC message to that server. The fields are empty where a method has none; `meta` is
-    the `_meta` of a call.
+    """The parameters of any JSON-RPC message to that server, empty where a method has none; `meta` is the `_meta` of a
+    call.
     """
 
     protocol_version: str = msgspec.field(default="2025-06-18", name="protocolVersion")
@@ -176,8 +172,8 @@ class RpcMeta(msgspec.Struct, frozen=True):
 
 
 class RpcMessage(msgspec.Struct, frozen=True):
-    """A JSON-RPC message from the program to the MCP server with the client's tools. This server plays the part of
-    that MCP server and answers it. `id` is None in a notification.
+    """A JSON-RPC message from the program to the MCP server with the client's tools, whose part this server plays. `id`
+    is None in a notification.
     """
 
     method: str = ""
@@ -186,8 +182,8 @@ class RpcMessage(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """A control request from the program to this server, such as `mcp_message` or `can_use_tool`. Fields that its
-    subtype does not have are None or empty.
+    """A control request of the program (`mcp_message`, `can_use_tool`). Fields that its subtype does not have are None
+    or empty.
     """
 
     subtype: str = ""
@@ -212,16 +208,12 @@ _DECODER: Final = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message:
-    """Decodes a line from the program. Raises one of the exceptions in `UNREADABLE` if it is not JSON, or a field
-    has the wrong type.
-    """
+    """Decodes a line from the program. Raises an exception of `UNREADABLE`."""
     return _DECODER.decode(line)
 
 
 def decode_part(json: msgspec.Raw, type: type[T]) -> T:
-    """Decodes a raw field of a message. Raises one of the exceptions in `UNREADABLE` if it is not JSON, a field has
-    the wrong type, or there are too many values in it.
-    """
+    """Decodes a raw field of a message. Raises an exception of `UNREADABLE`, also for too many values."""
     if len(json) > LONG_JSON and has_too_many_values(bytes(json)):
         raise msgspec.DecodeError("it has too many values")
     return msgspec.json.decode(json, type=type)
@@ -231,9 +223,7 @@ def decode_part(json: msgspec.Raw, type: type[T]) -> T:
 
 
 def encoded(value: Any) -> bytes:
-    """Returns the value as one line of JSON. If the value contains raw JSON of a client, line breaks between its
-    tokens are replaced by spaces.
-    """
+    """Returns the value as one line of JSON; line breaks in a client's raw JSON become spaces."""
     line = msgspec.json.encode(value)
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
@@ -252,46 +242,40 @@ def control_answer(request_id: str, answer: dict[str, Any]) -> bytes:
 
 
 def control_refusal(request_id: str) -> bytes:
-    """Returns the line that refuses the program's control request `request_id`, because this server does not
-    support it. The program would wait for an answer without a time limit.
+    """Returns the refusal of a control request that this server does not support; without it, the program
+    would wait.
     """
     response = {"subtype": "error", "request_id": request_id, "error": "not supported"}
     return encoded({"type": "control_response", "response": response})
 
 
 def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
-    """Returns the line that answers a JSON-RPC message to the MCP server with the client's tools with this result.
-    `request_id` is the id of the control request that contains the message. `rpc_id` is the id of the message; None
-    for a notification, whose answer gets the id 0, because the program requires one.
+    """Returns the line with the result of a JSON-RPC message to the server of the client's tools. `request_id` is the
+    id of the control request around it; `rpc_id` None: of a notification, whose answer needs the id 0.
     """
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "result": result}
     return control_answer(request_id, {"mcp_response": answer})
 
 
 def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
-    """Returns the line that answers a JSON-RPC message to the MCP server with the client's tools with the error
-    that its method is not supported. The ids are those of `rpc_answer`.
-    """
+    """Returns the line that refuses such a message: its method is not supported. The ids are those of `rpc_answer`."""
     error = {"code": -32601, "message": "Method not found"}
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "error": error}
     return control_answer(request_id, {"mcp_response": answer})
 
 
 def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = True) -> bytes:
-    """Returns the line of a user's message with these content blocks. `query`: the model answers it; if False, it
-    only becomes part of the history.
-
-    The line is marked as text that nobody typed: else the program runs commands (`/help`), reads files (`@path`) and
-    adds sentences for some words (`ultrathink`), in every message of the user. `takes_mark`: the release knows that
-    mark. For one that does not, a line break before a text that begins with `/` keeps it from being a command.
+    """Returns the line of a user's message. `query`: the model answers it; else it is history. `takes_mark`: the
+    release knows the mark of texts that nobody typed.
     """
-    if not takes_mark:
+    if not takes_mark:  # a line break before it keeps a text from being a command
         content = [_no_command(block) for block in content]
     line: dict[str, Any] = {
         "type": "user",
         "message": {"role": "user", "content": content},
         "parent_tool_use_id": None,
         "session_id": "",
+        # Else the program runs commands (`/help`), reads files (`@path`) and adds sentences for some words.
         "text_not_typed": True,
     }
     return encoded(line if query else line | {"shouldQuery": False})
@@ -303,9 +287,8 @@ def _no_command(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:
-    """Returns the line of an assistant's message in the history, with these content blocks. `number` must be
-    different for each such message of a process. `model` is the model that signed the thinking blocks; if the
-    turn's model is another one, the program leaves them out.
+    """Returns the line of an assistant's message in the history. `number` differs for each such message of a process.
+    `model` signed the thinking blocks; the program leaves them out for another one.
     """
     said = {"role": "assistant", "content": content}
     return encoded(

@@ -68,9 +68,7 @@ class _Initialized(msgspec.Struct, frozen=True):
 
 
 def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
-    """Reads the answer to `initialize`. Raises one of the exceptions in `UNREADABLE` if it is not JSON, or a field
-    has the wrong type.
-    """
+    """Reads the answer to `initialize`. Raises an exception of `UNREADABLE`."""
     told = msgspec.json.decode(response, type=_Initialized)
     models = tuple(
         AgentModel(
@@ -95,9 +93,8 @@ def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
 
 
 class _Question:
-    """Reads the output of a process until it has answered `initialize` and a marked command (see `request_initialize`).
-    Then its answer to `initialize` becomes the result of the future `answer`. If the process ends before that, the
-    future raises `Fault`.
+    """Reads the output of a process until it has answered `initialize` and a marked command (see `request_initialize`);
+    then `answer` is done. If the process ends before, it raises `Fault`.
     """
 
     def __init__(self) -> None:
@@ -132,12 +129,10 @@ class _Question:
 
 
 async def request_initialize(command: Command) -> InitializeResult:
-    """Starts a process, sends `initialize` and a command that is marked as text, and ends the process. Returns what it
-    answered. The model is not called: the command is in a line of the history, and a release that does not know the
-    mark answers it by itself, as the assistant.
+    """Starts a process, and returns what it answers to `initialize` and to a command that is marked as text. The model
+    is not called: the command is in the history, and a release that does not know the mark answers it by itself.
 
-    Raises `Fault` if the program cannot be started, ends early, does not answer within `START_SECONDS`, or its answer
-    cannot be read.
+    Raises `Fault` if the program cannot be started, ends early, is not done within `START_SECONDS`, or cannot be read.
     """
     question = _Question()
     try:

@@ -32,8 +32,8 @@ OLD: Final = "Claude Code {} is installed; the tested release is {}. Update it w
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Returns the agent. Finds the program and its release, and creates the empty folder in which plain-model turns
-    run. Raises `NoAgentError` if there is no program or folder to use, `Fault` if `claude --version` fails.
+    """Finds the program and its release, and makes the empty folder of plain-model turns. Raises `NoAgentError` if
+    there is no program or folder to use, `Fault` if `claude --version` fails.
     """
     from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
     from codex_proxy.agents.claude_code.launch import (
@@ -87,9 +87,7 @@ async def _make(context: AgentContext) -> Agent:
 
 
 async def _plain_confinement(context: AgentContext) -> PlainConfinement:
-    """Returns what confines plain-model turns. Beside what it needs to run, the program may use the folder and the
-    file in which it keeps its settings and its sign-in.
-    """
+    """Returns what confines plain-model turns. The program may use its own settings and sign-in."""
     from codex_proxy.agents.confinement_setup import plain_confinement, state_folders
 
     env = claude_environment(context)
@@ -104,9 +102,7 @@ async def _plain_confinement(context: AgentContext) -> PlainConfinement:
 
 
 def program_of(context: AgentContext) -> str:
-    """Returns the absolute path of the Claude Code program: the one in the settings, else `claude` on PATH. Raises
-    `NoAgentError` if there is none.
-    """
+    """Returns the program's absolute path: of the settings, else `claude` on PATH. Raises `NoAgentError`."""
     named = context.settings.claude_bin
     found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
     if found is None:
@@ -117,9 +113,8 @@ def program_of(context: AgentContext) -> str:
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:
-    """Returns the environment variables of a `claude` process: those that every child process gets, those with the
-    address of its model provider and with its home (`ALLOWED_NAMES`), those that the operator passes on (the only
-    ones that may have keys), and `SWITCHES`.
+    """Returns the variables of a `claude` process: those of every child, `ALLOWED_NAMES`, those that the operator
+    passes on (only these may have keys), and `SWITCHES`.
     """
     from codex_proxy.agents.claude_code.launch import ALLOWED_NAMES, SWITCHES
 
@@ -135,8 +130,8 @@ def _version_command(context: AgentContext, program: str) -> Command:
 
 
 async def _check(context: AgentContext) -> list[Check]:
-    """Returns the checks of `codex-proxy doctor` for the program, its release, and its sign-in. Starts the program
-    and sends `initialize`; the model is not called.
+    """Returns the checks of `codex-proxy doctor` for the program, its release, and its sign-in, without a
+    model call.
     """
     import tempfile
 
@@ -220,10 +215,8 @@ def _text_check(takes_mark: bool, version: str) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """Returns the check of the sign-in: `failed` if nobody is signed in, else `ok`. `account` is the kind of
-    sign-in, empty if unknown; `models` is the number of models that the program lists. `unseen` are the variables
-    with keys that are set in the server's environment, but not passed on to the program; a failed check's message
-    names them.
+    """Returns the check of the sign-in. `account` is its kind, empty if unknown; `models` is their number; `unseen` are
+    variables with keys that are set, but not passed on to the program.
     """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
 

@@ -1,9 +1,7 @@
-"""The client's tools as Claude Code takes them: tools of an MCP server, whose names the model gets with the prefix
-`mcp__<server>__`.
+"""The client's tools as Claude Code takes them: tools of an MCP server, with the prefix `mcp__<server>__`.
 
-Claude Code silently replaces characters of a name other than letters, digits, `_` and `-`. So a tool whose name has
-other characters is offered under a generated name, which `OfferedTools.find` converts back. Claude Code has no
-custom tools: they become functions with one string argument.
+Claude Code silently replaces characters of a name other than letters, digits, `_` and `-`; so such a tool gets a
+generated name, which `OfferedTools.find` converts back. Custom tools become functions with one string argument.
 """
 
 from __future__ import annotations
@@ -28,9 +26,8 @@ _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which Claude Code is offered the client's tool `name`: the same name if it has only
-    letters, digits, `_` and `-` and is short enough, else a name made of `client_`, its first characters and a
-    digest. Different names get different results.
+    """Returns the name under which the client's tool is offered: its own if Claude Code keeps it, else `client_`, its
+    first characters and a digest. Different names get different results.
     """
     if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _CHANGED.fullmatch(name):
         return name
@@ -73,9 +70,8 @@ def _definition(tool: Tool) -> dict[str, Any]:
 
 
 def call_input(arguments: str, kind: str) -> dict[str, Any]:
-    """Returns the `input` (an object) of a `tool_use` block for a call in the history. `arguments` is the JSON text
-    of that object; if it is not an object, the result has it in its only field, `arguments`. For a custom tool
-    (`kind`), `arguments` is the tool's input, and the result's only field is `input`.
+    """Returns the `input` (an object) of a `tool_use` block for a call in the history. `arguments` that are no JSON
+    object are in its only field `arguments`; those of a custom tool (`kind`) in `input`.
     """
     if kind == "custom":
         return {"input": arguments}

@@ -1,9 +1,7 @@
-"""Counts the tokens of a turn: those of each model call when it ends, and those of the whole turn from its
-`result`.
+"""Counts the tokens of each model call when it ends, and of the whole turn from its `result`.
 
-Anthropic's `input_tokens` exclude the cache; here the input includes cached tokens, as in OpenAI's counts. If a
-turn of the program waits for a tool's output, several requests of the client belong to it; each reports only the
-tokens since the request before.
+Anthropic's `input_tokens` exclude the cache; here they include it, as OpenAI's do. If a turn waits for a tool's output,
+each of the client's requests reports only the tokens since the one before.
 """
 
 from __future__ import annotations
@@ -47,14 +45,12 @@ class TurnUsage:
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:
-        """Records the beginning of a model call. `tokens` is the `usage` of its `message_start` event, which has
-        the input tokens; None if the event has none.
-        """
+        """Records the beginning of a model call, with the `usage` of its `message_start`, if any."""
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
-        """Adds the tokens of a model call that has ended, and returns them. `tokens` is the `usage` of its
-        `message_delta` event; counts that it does not have (all, if it is None) are taken from `message_start`.
+        """Adds the tokens of a model call, and returns them: those of its `message_delta`, where missing those of
+        `message_start`.
         """
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()
@@ -71,8 +67,8 @@ class TurnUsage:
         return usage
 
     def turn_ended(self, tokens: StreamTokens | None) -> None:
-        """Replaces the sum of the model calls by the total in the turn's `result`, if that is larger. This is the
-        case if a model call broke off. `tokens` is None if the `result` has no total.
+        """Replaces the sum of the model calls by the total of the `result`, if that is larger, as it is if a call broke
+        off.
         """
         if tokens is None:
             return

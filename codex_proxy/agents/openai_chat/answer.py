@@ -1,7 +1,7 @@
-"""Reads one answer of a Chat Completions server, chunk by chunk: text, reasoning, refusals and parts of calls.
+"""Reads one answer of a Chat Completions server: text, reasoning, refusals and parts of calls.
 
-Input: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`). Output: the events of the
-answer's items. The dialect decides what the end of the answer means. No form of a chunk raises.
+Input: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`), in any form. Output: the events of
+its items. The dialect decides what the end means.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ TOKEN_DETAILS: Final = {
         "rejected_prediction_tokens",
     ),
 }
-"""The token counts of `usage` that have no field in `Usage` and are passed on, by the name of the object that has
-them."""
+"""The token counts of `usage` that have no field in `Usage` and are passed on, by the object that has them."""
 MAX_ANNOTATIONS: Final = 1000
 Kind: TypeAlias = Literal["function", "custom"]
 
 
 class Answer:
-    """Collects the answer to one request, and converts it to events. `feed` and `close` return the events; the
-    attributes hold what the events do not have, such as the finish reason, the usage and the calls. The private
+    """Converts the answer to one request to events. The attributes hold the rest: finish reason, usage, calls. Private
     methods append events to `out`.
     """
 
@@ -55,10 +53,9 @@ class Answer:
         streamed_kind: Callable[[str], Kind | None],
         taken_ids: Container[str] = (),
     ) -> None:
-        """`new_id` returns a new id with the given prefix. `streamed_kind` takes a tool's name, and returns the
-        tool's kind if its calls are to be sent as events while their arguments arrive. If it returns None, the
-        tool's calls are only stored in `calls`. `taken_ids`: the ids of earlier calls in the conversation; a call
-        with one of them gets a new id.
+        """`new_id` returns a new id with the given prefix. `streamed_kind` returns the kind of a tool (by name) whose
+        calls are sent while their arguments arrive; None: they are only stored in `calls`. `taken_ids`: of earlier
+        calls in the conversation; a call with one of them gets a new id.
         """
         self.finish: str | None = None
         """The first finish reason in the answer; None before there is one."""
@@ -118,9 +115,7 @@ class Answer:
         return out
 
     def close(self) -> list[Event]:
-        """Ends the answer. Returns the events for text that was held back as a possible tag, for calls that are
-        complete now, and for the ends of all open items.
-        """
+        """Ends the answer. Returns the last events: held text, complete calls, and the ends of all open items."""
         out: list[Event] = []
         self._add_split(self._think.close(), out)
         for call in self.calls.named():
@@ -242,9 +237,8 @@ class Answer:
 
 
 def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
-    """Converts an annotation of Chat Completions, like `{"type": "url_citation", "url_citation": {...}}`, to the
-    form of the Responses API, in which the inner fields are beside `type`. Returns other objects unchanged, and
-    None if it is not an object.
+    """Converts an annotation (`{"type": "url_citation", "url_citation": {...}}`) to the form of the Responses API,
+    whose fields are beside `type`. None for what is no object.
     """
     if not isinstance(annotation, dict):
         return None
@@ -254,9 +248,7 @@ def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the first choice whose `index` is 0 or missing; None if the chunk has none. (Requests to the upstream
-    always ask for one choice.)
-    """
+    """Returns the first choice whose `index` is 0 or missing, if any; requests ask for only one."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and not choice.get("index"):
@@ -265,9 +257,7 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _reasoning_in(delta: dict[str, Any]) -> str:
-    """Returns the reasoning text in a delta: that of the first of the fields `reasoning_content`, `reasoning` and
-    `reasoning_details` that has one. Servers that send two of them repeat the text.
-    """
+    """Returns the reasoning in a delta: of the first field that has any, because servers with two repeat the text."""
     for name in ("reasoning_content", "reasoning"):
         said = delta.get(name)
         if isinstance(said, str) and said:
@@ -297,8 +287,8 @@ def usage_in(chunk: dict[str, Any]) -> Usage | None:
 
 
 def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns the token counts in a chunk's `usage` that are passed on although `Usage` has no field for them (such
-    as `audio_tokens`), by the name of the object that has them, such as `prompt_tokens_details`.
+    """Returns the token counts in `usage` that `Usage` has no field for (`audio_tokens`), by their object
+    (`prompt_tokens_details`).
     """
     usage = chunk.get("usage")
     found: dict[str, dict[str, int]] = {}

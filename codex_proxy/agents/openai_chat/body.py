@@ -1,8 +1,5 @@
-"""Converts a turn to the body of a request to `/chat/completions`.
-
-Input: a `Turn`, the upstream's name of the model, and the optional fields that the upstream has refused. Output:
-JSON. Images, tools, sampling and formats are passed on unchanged; custom tools are sent as functions with one
-string.
+"""Converts a turn to the body of a request to `/chat/completions`. Images, tools, sampling and formats are passed on
+unchanged; custom tools are functions with one string.
 """
 
 from __future__ import annotations
@@ -25,9 +22,9 @@ OPTIONAL: Final[Mapping[str, bytes]] = {
     "json_object": b"response_format",
     "strict": b"strict",
 }
-"""Fields that are left out, or sent in another form, for an upstream that refuses them; each with the word by which
-its error is recognised. An answer without them is still correct, because this server enforces or estimates what
-they are for."""
+"""Fields that are left out, or sent in another form, for an upstream that refuses them, with the word by which its
+error is recognised. This server enforces or estimates what they are for.
+"""
 _NO_SCHEMAS: Final = re.compile(
     rb"json_schema.{0,200}(?:support|available|must be|expected|one of|unknown|invalid type)"
     rb"|(?:support|available|must be|expected|one of|unknown|invalid type).{0,200}json_schema",
@@ -40,9 +37,9 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the JSON body for a turn whose conversation is `messages`. `refused`: what the upstream does not
-    accept, as `refused_field` names it: keys of `OPTIONAL` (fields that are then left out or renamed),
-    `json_schema` (the schema is then described in a message) and `parts` (text parts are then sent as one string).
+    """Returns the JSON body for a turn whose conversation is `messages`. `refused` are names of `refused_field`: fields
+    of `OPTIONAL` are left out or renamed; for `json_schema` a message describes the schema; for `parts` text parts are
+    one string.
     """
     told = [*messages, _schema_words(turn)] if _schema_in_words(turn, refused) else messages
     told = list(map(_without_parts, told)) if "parts" in refused else told
@@ -56,9 +53,8 @@ def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Colle
 
 
 def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
-    """Returns the request fields that control the answer: effort, verbosity, service tier, stop sequences, length
-    and format. Fields that the upstream has refused (`refused`) are left out, except `max_tokens`, which is renamed
-    to `max_completion_tokens`.
+    """Returns the fields that control the answer: effort, verbosity, service tier, stop sequences, length and format,
+    but for those in `refused`; `max_tokens` is then `max_completion_tokens`.
     """
     fields: dict[str, Any] = {
         "reasoning_effort": turn.effort,
@@ -143,12 +139,9 @@ def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
 def refused_field(
     turn: Turn, messages: Sequence[Any], refused: Collection[str], status: int, error: bytes
 ) -> str | None:
-    """Returns what the upstream refuses in the request for this turn: a key of `OPTIONAL`; `json_schema` for a
-    response format with a schema; `parts` for message contents that are lists of text parts; None if its error is
-    about something else.
-
-    `messages`: the messages that were sent. `refused`: what requests already leave out. `status` and `error`: the
-    status and body of the upstream's answer.
+    """Returns what the upstream refuses in this request: a key of `OPTIONAL`, `json_schema`, or `parts` (lists of text
+    parts); None if its error is about something else. `refused` is already left out; `status` and `error` are the
+    upstream's answer.
     """
     if status not in _REFUSING:
         return None

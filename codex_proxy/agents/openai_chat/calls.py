@@ -1,8 +1,7 @@
 """Assembles the tool calls of one answer from deltas, which servers number in different ways.
 
-A call may have an index, an id, both, or neither; the id may be in one delta, in every delta, or in none; several
-calls may all have the index 0. Input: the entries of `tool_calls`, in order. Output: the call to which each of them
-belongs.
+A call may have an index, an id, both, or neither; the id may be in one delta, in every delta, or in none; several calls
+may all have the index 0.
 """
 
 from __future__ import annotations
@@ -40,8 +39,9 @@ class Call:
         self.old_form = False
         """Whether the call came as `function_call`, the predecessor of `tool_calls`."""
         self._seen = 0
-        """The number of pieces that `is_complete` has looked at, and what it found at their end: how many brackets
-        are open, and whether it is within a string or directly behind a backslash."""
+        """How many pieces `is_complete` has looked at, and what it found at their end: open brackets, and whether it is
+        in a string or behind a backslash.
+        """
         self._depth = 0
         self._in_string = self._escaped = self._has_brackets = False
 
@@ -88,9 +88,8 @@ class ToolCalls:
     """Collects the tool calls of one answer from deltas. `all` has them in the order in which they began."""
 
     def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
-        """`new_id` returns a new id with the given prefix, for calls that have none. `taken`: the ids of earlier
-        calls in the conversation. Servers that number the calls of each answer from 0 repeat them; such a call gets
-        a new id.
+        """`new_id` returns a new id with the given prefix. `taken`: ids of earlier calls in the conversation, which
+        some servers use again; such a call gets a new one.
         """
         self.all: list[Call] = []
         self._new_id = new_id
@@ -99,8 +98,8 @@ class ToolCalls:
         self._by_index: dict[int, Call] = {}
 
     def feed(self, delta: Any, *, old_form: bool = False) -> Piece | None:
-        """Adds one entry of `tool_calls` (`delta`), or a `function_call` (`old_form`). Returns the call to which
-        the entry belongs and the piece of its arguments; None if the entry is not an object.
+        """Adds an entry of `tool_calls`, or a `function_call` (`old_form`). Returns its call and the piece of the
+        arguments; None if it is no object.
         """
         if not isinstance(delta, dict):
             return None
@@ -137,10 +136,8 @@ class ToolCalls:
         return call
 
     def _known(self, id: str, index: int | None, name: str) -> Call | None:
-        """Returns the earlier call that a delta continues; None if the delta begins a new call. `id`, `index` and
-        `name` are those of the delta; the strings are empty if it has none. The id decides; without one the index
-        does, and without both the delta continues the last call. A delta with a name, but without an id, begins a
-        new call if the arguments of the earlier one are already complete (see `Call.is_complete`).
+        """Returns the earlier call that a delta continues, if any: by its id, else its index, else the last call. A
+        name without an id begins a new call if the earlier one's arguments are complete.
         """
         if id:
             if id in self._by_id:

@@ -1,9 +1,7 @@
-"""The dialect of Chat Completions servers, for one turn. A turn is one request, or several if codex-proxy runs
-tools and sends their outputs in the next request.
+"""The dialect of Chat Completions servers, for one turn: one request, or several if codex-proxy runs tools.
 
-Input: the messages of each HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
-Output: `Event`s, and the bodies of requests. An answer is complete only with a finish reason or `[DONE]`; if the
-connection ends before that, the turn fails. The behaviour of real servers is recorded in tests/golden/upstreams.
+An answer is complete only with a finish reason or `[DONE]`; otherwise the turn fails. tests/golden/upstreams has the
+behaviour of real servers.
 """
 
 from __future__ import annotations
@@ -47,22 +45,20 @@ FAILURES: Final = {
     "no_answer": NO_ANSWER,
     "too_long": TOO_LONG,
 }
-"""The failure for each kind of `StreamEvent` that means that the body is not an answer; `done`: it is the first one
-that means anything."""
+"""The failure for each kind of `StreamEvent` that is no answer (`done`: before any content)."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 """Finish reasons of answers that were cut off, whose calls are ignored. All other reasons mean an ordinary end, or
 calls."""
 
 
 class OpenAIChat(UpstreamTurn[Answer]):
-    """The `Dialect` of Chat Completions servers, for one turn. Its methods return a `Step`: events, and the body of
-    the next request (empty for none). The base class sends the requests and reads the answers.
+    """The `Dialect` of Chat Completions servers. Methods return a `Step`: events, and the body of the next request, if
+    any.
     """
 
     def __init__(self, model: str, context: UpstreamContext, *, reasoning_back: str = "") -> None:
-        """`model`: the upstream's name for the model. `context`: what all turns of this upstream share.
-        `reasoning_back`: the field of an assistant message in which the model's reasoning is sent back with its
-        calls; empty if it is not sent back.
+        """`model`: the upstream's name. `context`: shared by all its turns. `reasoning_back`: the field of an assistant
+        message in which reasoning is sent back with its calls; empty: it is not.
         """
         super().__init__(model, context)
         self._reasoning_back = reasoning_back
@@ -93,9 +89,8 @@ class OpenAIChat(UpstreamTurn[Answer]):
         return Step([TurnStarted(model=self._model)], self._next_request())
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds the output of the call `request_id` to the conversation. If every call of the last answer now has
-        its output, the returned step sends the next request. Returns an empty step if the call does not wait for an
-        output.
+        """Adds the output of a call to the conversation. The step sends the next request if no call of the last answer
+        lacks its output.
         """
         if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
@@ -149,8 +144,8 @@ class OpenAIChat(UpstreamTurn[Answer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: Answer, out: list[Event]) -> None:
-        """Handles an answer that is complete: adds its message and calls to the conversation and to `out`, and ends
-        the turn unless outputs of calls have to be sent in a further request.
+        """Adds the complete answer to the conversation and to `out`, and ends the turn unless calls are waiting for
+        outputs.
         """
         self._answer = None
         self._add_details(answer, out)  # before the first item, if the answer's items come only now
@@ -193,10 +188,8 @@ class OpenAIChat(UpstreamTurn[Answer]):
         )
 
     def _request_outputs(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
-        """Adds the calls of `answer` to the conversation, and to `out`: first as raw items (Responses items that
-        later requests contain), then as requests for their outputs, for which the turn waits. An invalid call is
-        not requested: it gets an error text as its output at once. If all calls are invalid, `_writes` becomes the
-        next request.
+        """Adds the calls to the conversation and, as raw items and then requests for outputs, to `out`. An invalid call
+        gets an error text as its output at once; if all are invalid, `_writes` is the next request.
         """
         asks: list[ToolCallRequested] = []
         if self._reasoning_back and answer.reasoning:
@@ -234,9 +227,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
 
 
 def _wire_output(parts: Sequence[Part]) -> Any:
-    """Returns the output of a call in the form of a Responses item: a string if it is at most one text, otherwise a
-    list of content parts.
-    """
+    """Returns a call's output in the form of Responses: a string if it is at most one text, else content parts."""
     if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [

@@ -1,8 +1,7 @@
 """The dialect of a Chat Completions request that is forwarded, almost unchanged, to a server with the same API.
 
-Input: the messages of the HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
-Output: the body of the request; then the answer's bytes (`ForwardedBytes`, changed only where `pass_through` has
-to), its usage, and how it ended. An answer is complete only with a finish reason or `[DONE]`.
+Its events have the answer's bytes (`ForwardedBytes`, changed only where `pass_through` has to), usage, and how it
+ended. An answer is complete only with a finish reason or `[DONE]`.
 """
 
 from __future__ import annotations
@@ -38,10 +37,7 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 class Forwarding(SingleTurn):
-    """A `Dialect` for one turn that forwards the client's request. Its methods return a `Step`: events, and the
-    body of the next request (empty for none). It sends one request, or two if the upstream refuses the option
-    `stream_options`, which asks for usage.
-    """
+    """Forwards the client's request. Sends it again if the upstream refuses `stream_options`, which asks for usage."""
 
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
         """`request` is the client's request; `model` is the upstream's name for its model. `context`: what all
@@ -84,9 +80,7 @@ class Forwarding(SingleTurn):
         return Step(out, writes, close_stdin=self._ended)
 
     def eof(self, ended: Ended) -> Step:
-        """Fails the turn with a broken connection if the turn has not ended. (`ended` describes the end of a
-        process; an upstream has none.)
-        """
+        """Fails the turn with a broken connection if it has not ended."""
         out: list[Event] = []
         if not self._ended:
             self._fail(BROKEN_OFF, out)
@@ -111,10 +105,9 @@ class Forwarding(SingleTurn):
             self._complete(out)
 
     def _end(self, end: End, out: list[Event]) -> bytes:
-        """Handles the end of the exchange. If the upstream has refused the usage option, returns the body of a
-        second request. Otherwise ends the turn and returns no bytes: as completed if the answer ended with
-        `[DONE]`, was a whole JSON object, or had a finish reason and the connection did not fail; else, or if a
-        finish reason is `error`, as failed.
+        """Handles the end of the exchange: returns the body of a second request if the upstream refused the usage
+        option; else ends the turn. It is complete with `[DONE]`, a whole JSON object, or a finish reason (other than
+        `error`) on a connection that did not fail.
         """
         if self._error is not None:
             return self._refused_by_upstream(self._error, bytes(self._error_body), out)
@@ -129,9 +122,8 @@ class Forwarding(SingleTurn):
         return b""
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> bytes:
-        """Handles an answer with an error status. `head` is its status and headers. Returns the body of a second
-        request without the usage option, if the upstream refused that option and only this server had added it;
-        otherwise fails the turn and returns no bytes.
+        """Handles an answer with an error status. Returns the body of a second request if the upstream refused the
+        usage option that only this server had added; otherwise fails the turn.
         """
         ours = self._request.stream and _USAGE not in self._request.fields and _USAGE not in self._refused
         if ours and head.status in _REFUSING and _USAGE.encode() in body:
@@ -164,9 +156,8 @@ class Forwarding(SingleTurn):
 
 
 def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[str] = ()) -> bytes:
-    """Returns the JSON body of the client's request with `model` as the name of its model. A streaming request also
-    asks for usage, unless `refused` contains `stream_options`. The role `developer` becomes `system`, which every
-    server knows.
+    """Returns the client's request with `model`. A stream also asks for usage, unless `stream_options` is `refused`.
+    `developer` becomes `system`, which every server knows.
     """
     fields: dict[str, Any] = {**request.fields, "model": model}
     if request.stream and _USAGE not in refused:

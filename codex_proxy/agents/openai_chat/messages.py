@@ -1,8 +1,5 @@
-"""Converts a turn's history to the messages of a chat request.
-
-Input: the history, oldest first, including Responses items (`RawHistoryItem`). Output: messages in which every call
-is directly followed by its output, as Chat Completions requires. Reasoning is left out, since most servers refuse
-it, unless the upstream names a field for it.
+"""Converts a turn's history to the messages of a chat request, in which every call is directly followed by its output.
+Reasoning is left out, since most servers refuse it, unless the upstream names a field for it.
 """
 
 from __future__ import annotations
@@ -27,8 +24,7 @@ from codex_proxy.core.items import (
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
 """The output of a call that has none. Servers refuse a conversation without it."""
 IMAGE_BELOW: Final = "[image: see the next message]"
-"""The text in place of an image in a tool's output, since Chat Completions allows only text there. A user message
-after it contains the image."""
+"""The text in place of an image in a tool's output, where only text is allowed. The next user message has the image."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
 """The role in a chat message for each role of the history. Every server accepts `system`; only OpenAI's accept
 `developer`."""
@@ -50,8 +46,8 @@ class Conversation:
     """
 
     def __init__(self, history: Iterable[HistoryItem] = (), *, reasoning_back: str = "") -> None:
-        """`reasoning_back`: the field of an assistant message in which the model's reasoning is sent back with the
-        calls that followed it, until the next user message; empty if it is not sent back.
+        """`reasoning_back`: the field of an assistant message in which reasoning is sent back with the calls that
+        followed it, until the next user message; empty: it is not.
         """
         self._reasoning_back = reasoning_back
         self._reasoning = ""
@@ -64,8 +60,8 @@ class Conversation:
             self.add(item)
 
     def add(self, item: HistoryItem) -> None:
-        """Appends a history item. The output of a call goes directly after the message with the call; an output
-        whose call is unknown becomes a user message.
+        """Appends a history item. An output goes directly behind the message with its call, or is a user message if
+        that is unknown.
         """
         if isinstance(item, RawHistoryItem):
             self._reasoning += reasoning_text(item.json) if self._reasoning_back else ""
@@ -130,9 +126,7 @@ class Conversation:
 
 
 def _outputs(outputs: Mapping[str, HistoryOutput | None]) -> list[dict[str, Any]]:
-    """Returns a tool message for the output of each call, then a user message with the images of all outputs, if
-    there are any. A call without an output gets the text `NO_OUTPUT`.
-    """
+    """Returns a tool message for each call's output (or `NO_OUTPUT`), then a user message with the images of all."""
     out: list[dict[str, Any]] = []
     images: list[ImagePart] = []
     for call_id, output in outputs.items():
@@ -156,8 +150,8 @@ def _message(item: HistoryMessage) -> dict[str, Any]:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """Returns the `content` of a message for these parts: a string for a single text, since not every server
-    accepts parts; otherwise a list of parts.
+    """Returns the `content` of a message: a string for a single text, since not every server takes parts;
+    else parts.
     """
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text

@@ -1,12 +1,10 @@
-"""Passes the body of an answer on unchanged, and reads usage, finish reasons, errors and the end from it.
+"""Passes the body of an answer on, and reads usage, finish reasons, errors and the end from it.
 
-Input: the body's bytes, in chunks that may end at any point. Output: the same bytes, in whole server-sent events.
-They differ only in what must differ: usage is removed for a client that has not asked for it; the model's name is
-replaced by the name that the client used; errors are not passed on. If the upstream sends JSON although a stream
-was asked for, or a stream instead of JSON, it is converted.
+The client gets the same bytes, in whole server-sent events, but without usage that it has not asked for, with the
+model's name as it used it, and without errors. JSON in place of a stream, or the reverse, is converted.
 
-For speed, events that are only a delta are not decoded: a block of such events is recognised because each begins
-and ends like the previous one, or by counting certain field names in it.
+For speed, events that are only a delta are not decoded: a block of them is recognised because each begins and ends like
+the previous one, or by counting field names.
 """
 
 from __future__ import annotations
@@ -33,13 +31,11 @@ _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 class PassThrough:
-    """Passes the body of one answer on to the client. Call `feed` with each chunk and `close` at the end of the
-    body; if the answer then is not `over` but has a finish reason, also `finish`. All three return bytes for the
-    client.
+    """Passes the body of one answer on. Call `feed` with each chunk, then `close`; if the answer is not `over`, but has
+    a finish reason, also `finish`. All return bytes for the client.
 
-    They also set the attributes: `done` at the end of the answer; `fault` at an error, after which nothing is
-    passed on; `usage`, `finishes` (the finish reason of each choice), and `deltas` (the number of events with
-    content).
+    `done`: the answer has ended. `fault`: an error, after which nothing is passed on. `finishes`: the finish reason of
+    each choice. `deltas`: the number of events with content.
     """
 
     def __init__(
@@ -50,16 +46,13 @@ class PassThrough:
         model_shown: str | None = None,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
-        """`stream`: whether the client asked for a stream of events; otherwise it gets one JSON object.
-        `wants_usage`: whether the client asked for the usage in its stream. `model_shown`: the name that replaces
-        the upstream's model name; None to keep it. `max_event`: the maximum size of one event, of a whole JSON
-        object, and of what comes without any content, in bytes.
+        """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name of the model.
+        `max_event`: maximum bytes of an event, of a whole JSON object, and of what comes without content.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""
         self.fault: StreamEvent | None = None
-        """Why nothing more is passed on: an error of the upstream, or a body that is not an answer. None if there
-        is no reason."""
+        """Why nothing more is passed on: an error of the upstream, or a body that is no answer."""
         self.usage: Usage | None = None
         """The last usage that was reported."""
         self.finishes: dict[int, str] = {}
@@ -73,8 +66,9 @@ class PassThrough:
         self.said = False
         """Whether a text, a refusal or a call was read."""
         self._held: list[bytes] = []
-        """The events before the first content. Until then nothing is sent, so that a failure can still have an HTTP
-        status, and an answer without content a header."""
+        """The events before the first content, held so that a failure can still have an HTTP status, and an empty
+        answer a header.
+        """
         self._stream = stream
         self._wants_usage = wants_usage
         self._model_shown = model_shown
@@ -120,8 +114,8 @@ class PassThrough:
         return passed
 
     def close(self) -> bytes:
-        """Ends the body. Returns the last bytes to send to the client: those of an event that lacks its blank line,
-        or the converted JSON object.
+        """Ends the body. Returns the last bytes: of an event that lacks its blank line, or the converted
+        JSON object.
         """
         rest = _as_utf_8(b"".join(self._parts))
         self._parts.clear()
@@ -136,9 +130,7 @@ class PassThrough:
         return passed
 
     def finish(self) -> bytes:
-        """Completes an answer whose body has ended with a finish reason but without `[DONE]`. Returns its last
-        bytes: `[DONE]`, or the JSON object of the whole answer.
-        """
+        """Completes an answer with a finish reason but without `[DONE]`: returns that, or the JSON object."""
         self.done = True
         return b"".join((*self._held, DONE)) if self._stream else self._whole_answer()
 
@@ -154,9 +146,8 @@ class PassThrough:
         return True
 
     def _needs_no_decoding(self, block: bytes) -> bool:
-        """Returns whether a block of whole events can be passed on without being decoded, because each event is a
-        delta without a finish reason, usage or error, and nothing in it must be changed. Adds their number to
-        `deltas` if so.
+        """Returns whether a block of whole events is only deltas of which nothing must be changed, and counts them in
+        `deltas`.
         """
         if not (self._stream and self.begun) or self._held or self._model_shown is not None:
             return False
@@ -165,8 +156,8 @@ class PassThrough:
         return count > 0
 
     def _like_the_last(self, block: bytes) -> int:
-        """Returns the number of events in a block if each of them has the same bytes before and after its text as
-        the delta in `_head` and `_tail`, which `_plain_deltas` has examined; else 0.
+        """Returns the number of events in a block if each begins and ends as the delta that `_plain_deltas` has
+        examined; else 0.
         """
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
@@ -174,12 +165,10 @@ class PassThrough:
         return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
 
     def _plain_deltas(self, block: bytes) -> int:
-        """Returns the number of events in a block if each is a delta without a finish reason, usage or error, so
-        that it need not be decoded; else 0.
-
-        The test counts field names with their quotes. Text of the model cannot contain these, because quotes inside
-        of JSON strings have a backslash.
+        """Returns the number of events in a block if each is a delta without a finish reason, usage or
+        error; else 0.
         """
+        # Text of the model has no such names: quotes in JSON strings have a backslash.
         count = block.count(b'"choices":[{')
         if (
             count != block.count(b"\n\n")
@@ -222,8 +211,8 @@ class PassThrough:
             start = blank.end()
 
     def _event(self, lines: bytes, blank: bytes) -> Iterator[bytes]:
-        """Decodes one event, given its lines and the blank line that ends it (empty if the body ended without one),
-        and records its contents. Yields the bytes to pass on; sets `fault` and yields nothing for an error.
+        """Decodes one event (its lines, and the blank line, if any) and records its contents. Yields the bytes to pass
+        on; sets `fault` for an error.
         """
         fields = [line for line in _LINE_END.split(lines) if line]
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
@@ -277,9 +266,8 @@ class PassThrough:
         yield data
 
     def _changed(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
-        """Records a chunk's usage and finish reasons. Returns the chunk to send in its place, without usage that
-        the client has not asked for and with the client's name for the model. Returns None if the chunk can be sent
-        unchanged, and an empty dict if it must not be sent at all.
+        """Records a chunk's usage and finish reasons. Returns what to send in its place; None: the same, an empty dict:
+        nothing.
         """
         self._note(chunk)
         choices = chunk.get("choices")
@@ -323,9 +311,7 @@ class PassThrough:
     # --- one JSON object --------------------------------------------------------------------------------
 
     def _object(self, body: bytes) -> bytes:
-        """Converts a JSON body to what the client asked for: events, or the same object with the client's name for
-        the model. If the body is not an answer, returns no bytes and sets `fault`.
-        """
+        """Converts a JSON body to what the client asked for. If it is no answer, sets `fault` and returns no bytes."""
         event = decoded_event(body.strip(_SPACE), "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)
@@ -371,8 +357,8 @@ def _has_content(chunk: dict[str, Any]) -> bool:
 
 
 def _end_of_events(before: bytes, chunk: bytes) -> int:
-    """Returns the index in the chunk after the last event that is complete; 0 if none is. `before` are the two
-    bytes before the chunk, since a blank line may be cut in the middle.
+    """Returns the index behind the last complete event of the chunk, or 0. `before` are the two bytes before it, since
+    a blank line may be cut.
     """
     end = chunk.rfind(b"\n\n")
     if end >= 0:

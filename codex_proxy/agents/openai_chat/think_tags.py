@@ -1,7 +1,5 @@
-"""Separates reasoning from the answer in a model's text that begins with `<think>...</think>`.
-
-Input: pieces of the text, which may end at any point. Output: the reasoning and the answer in each piece. A text
-that does not begin with the tag is all answer, even if the tag appears later.
+"""Separates reasoning from the answer in a text that begins with `<think>...</think>`, piece by piece. A text that does
+not begin with the tag is all answer.
 """
 
 from __future__ import annotations
@@ -39,9 +37,7 @@ class ThinkTags:
         """The last characters, if they may be part of a tag."""
 
     def feed(self, piece: str) -> ThinkSplit:
-        """Splits the next piece of the text. The end of the piece is held back if it may be the first part of a
-        tag.
-        """
+        """Splits the next piece. Its end is held back if it may begin a tag."""
         if self.plain:
             return ThinkSplit(text=piece)
         if not (self._held or self._inside or self._after):
@@ -73,10 +69,7 @@ class ThinkTags:
         return ThinkSplit(text="" if self._after else self._all_plain())
 
     def _reasoning(self) -> str:
-        """Removes the reasoning from the held text, and returns it: everything before the closing tag. If there is
-        no closing tag yet, the whole text is reasoning, except last characters that may be the beginning of the
-        tag; these stay held.
-        """
+        """Removes the reasoning from the held text, and returns it; what may begin the closing tag stays held."""
         said, tag, rest = self._held.partition(CLOSE)
         if tag:
             self._inside, self._after, self._held = False, True, rest

@@ -1,7 +1,7 @@
-"""Converts a whole answer of Chat Completions to the chunks of a stream, and chunks to a whole answer.
+"""Converts a whole answer of Chat Completions to chunks of a stream, and the reverse, for servers that send the other
+one.
 
-Used when a server streams although it was asked not to, or the other way round. Unknown fields are kept. No input
-raises. The time and memory that it takes are linear in the input: the pieces of a text are joined once, at the end.
+Keeps unknown fields and raises for no input. Time and memory are linear.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
 
 
 class WholeAnswer:
-    """Combines the chunks of a stream to a whole answer: joins the texts of each choice, and the pieces of its calls
-    by their index. `add` takes the chunks, and may change them.
+    """Combines chunks to a whole answer: the texts of each choice, and the pieces of calls by index. `add` may change
+    its chunks.
     """
 
     def __init__(self) -> None:
