@@ -8,6 +8,7 @@ A `Source` returns the events of one answer: of one run, or of several that are 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Protocol
@@ -20,6 +21,7 @@ from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
     ForwardedBytes,
+    ItemEnded,
     ItemStarted,
     OutputDelta,
     ReasoningDelta,
@@ -36,13 +38,18 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import McpTools
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
-from codex_proxy.runs.event_log import Cursor, Push
+from codex_proxy.runs.event_log import EVENTS_AT_ONCE, Cursor, Push
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.ollama.render import TurnTimes
 from codex_proxy.surfaces.samples import Samples
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
+ENDS = frozenset({ItemEnded, TurnEnded})
+"""The types of events whose frames may repeat a whole text."""
+LONG_ANSWER = 1 << 20
+"""The weight of a turn's events, in bytes, above which each event of a batch with an end is rendered for itself, so
+that others are served between frames of megabytes."""
 SHOWN = VISIBLE - {TurnEnded}
 """The types of events of which a client can see something."""
 
@@ -149,6 +156,11 @@ class Source(Protocol):
         """Whether the answer has ended and `take` has returned all of its events."""
         ...
 
+    @property
+    def weight(self) -> int:
+        """About how many bytes the events weigh that `take` has returned."""
+        ...
+
     def wait(self, push: Push | None = None) -> Awaitable[None]:
         """Waits for events or the end; may be cancelled and called again.
 
@@ -182,6 +194,10 @@ class OneRun:
     def finished(self) -> bool:
         return self._cursor.finished
 
+    @property
+    def weight(self) -> int:
+        return self._cursor.weight
+
     def wait(self, push: Push | None = None) -> Awaitable[None]:
         return self._cursor.wait(push)
 
@@ -203,6 +219,8 @@ class SampledRuns:
         self._samples = Samples(len(runs))
         self._cursors: list[Cursor] = [run.log.cursor() for run in runs]
         self._waiting: dict[int, asyncio.Task[None]] = {}
+        self._next = 0
+        """The run from which `take` takes first."""
 
     continued = False
     """Always false: each choice is a turn of its own."""
@@ -210,6 +228,10 @@ class SampledRuns:
     @property
     def finished(self) -> bool:
         return self._samples.ended
+
+    @property
+    def weight(self) -> int:
+        return sum(cursor.weight for cursor in self._cursors)
 
     async def wait(self, push: Push | None = None) -> None:
         for index, cursor in enumerate(self._cursors):
@@ -222,8 +244,12 @@ class SampledRuns:
         for index in [index for index, task in self._waiting.items() if task.done()]:
             del self._waiting[index]
         events: list[Event] = []
-        for index, cursor in enumerate(self._cursors):
-            events += self._samples.feed(index, cursor.take())
+        for _ in self._cursors:
+            if len(events) >= EVENTS_AT_ONCE:
+                break  # the others come first at the next call
+            index = self._next
+            self._next = (index + 1) % len(self._cursors)
+            events += self._samples.feed(index, self._cursors[index].take())
         return events
 
     def close(self) -> None:
@@ -283,14 +309,16 @@ class WholeReader(Reader, Protocol):
 
 
 class Renderer(Protocol):
-    """Turns events into an API's bytes: `feed` for a stream, `open` its first ones, `result` for a body. `failure` is
-    why the turn failed; `visible`: the client sees something.
+    """Turns events into an API's bytes: `feed` for a stream (`pieces`: the same in pieces), `open` its first ones,
+    `result` for a body. `failure` is why the turn failed; `visible`: the client sees something.
     """
 
     failure: Failure | None
     visible: bool
 
     def feed(self, events: list[Event]) -> bytes: ...
+
+    def pieces(self, events: list[Event]) -> list[bytes]: ...
 
     def open(self) -> bytes: ...
 
@@ -304,22 +332,40 @@ class LogReader:
         self._source = source
         self._renderer = renderer
         self._timings = timings
+        self._left: deque[Event | bytes] = deque()
+        """What the next calls of `take` return: events that were taken from the source, and pieces of frames of the
+        event before them."""
 
     @property
     def finished(self) -> bool:
-        return self._source.finished
+        return self._source.finished and not self._left
 
     @property
     def refusal(self) -> Failure | None:
         return None if self._renderer.visible else self._renderer.failure
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        return self._source.wait(push)
+        if self._left:
+            return asyncio.sleep(0)  # others are served first
+        return self._source.wait(None if push is None else lambda: push() and not self._left)
 
     def take(self) -> bytes:
+        if self._left:
+            return self._next_piece()
         events = self._source.take()
         self._timings.record(events)
+        if self._source.weight > LONG_ANSWER and not ENDS.isdisjoint(map(type, events)):
+            self._left.extend(events)
+            return b""
         return self._renderer.feed(events)
+
+    def _next_piece(self) -> bytes:
+        """Renders the first of the events that are left, if it is not rendered yet, and returns the first piece."""
+        first = self._left.popleft()
+        if isinstance(first, bytes):
+            return first
+        self._left.extendleft(reversed(self._renderer.pieces([first])))
+        return b""
 
     def open(self) -> bytes:
         return self._renderer.open()

@@ -24,6 +24,9 @@ HEADERS = {
 STALL_SECONDS = 120.0
 """Seconds after which a client that does not read is disconnected: more than an interruption of a network."""
 
+WRITTEN_AT_ONCE = 1 << 18
+"""The most bytes of one write. Others are served between two of them."""
+
 CHECK_SECONDS = 10.0
 """Seconds between two checks whether writing to a stream takes too long."""
 
@@ -46,7 +49,7 @@ class _Response(web.StreamResponse):
 
 class EventStream:
     """Writes events to one client, the headers with the first, so that until then an error can have a status. A write
-    of more than `STALL_SECONDS` aborts the connection.
+    (of at most `WRITTEN_AT_ONCE` bytes) of more than `STALL_SECONDS` aborts the connection.
     """
 
     def __init__(
@@ -88,10 +91,20 @@ class EventStream:
         return self._timer is not None
 
     async def write(self, data: bytes) -> None:
-        """Writes bytes, the headers first. Raises `ConnectionError`."""
+        """Writes bytes, the headers first; waits for a slow client. Raises `ConnectionError`."""
         await self._start_write(data)
-        await self.response.write(data)
+        await self._write_all(data)
         self._writing_since = None
+
+    async def _write_all(self, data: bytes) -> None:
+        if len(data) <= WRITTEN_AT_ONCE:
+            await self.response.write(data)
+            return
+        # The transport copies what a client does not take at once: long data would take long, and twice the memory.
+        for start in range(0, len(data), WRITTEN_AT_ONCE):
+            await self.response.write(data[start : start + WRITTEN_AT_ONCE])
+            self._writing_since = self._loop.time()
+            await asyncio.sleep(0)
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
         """Writes the last bytes and the end, with a comment why the answer is empty if the headers could not say it;
@@ -101,6 +114,9 @@ class EventStream:
         if reason is not None and self.begun and self._has_comments:
             last = b": %s: %s\n\n" % (EMPTY_HEADER.encode(), reason.encode()) + last
         await self._start_write(last)
+        if len(last) > WRITTEN_AT_ONCE:
+            await self._write_all(last)
+            last = b""
         await self.response.write_eof(last)
         self.stop()
         return self.response

@@ -24,7 +24,7 @@ HEARTBEAT = b": heartbeat\n\n"
 AT_ONCE = 500
 """The most frames that are read from the store in one call."""
 MAX_UNREAD = 1 << 20
-"""Bytes that wait in memory for a follower; beyond them it reads from the store."""
+"""Bytes that wait in memory for a follower, or are read from the store at once; beyond them it reads from the store."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",
@@ -133,13 +133,15 @@ class Follower:
         return frames
 
     async def _fetch(self) -> None:
-        found = await self._store.frames(self._owner, self._id, after=self._after, limit=AT_ONCE)
+        found = await self._store.frames(
+            self._owner, self._id, after=self._after, limit=AT_ONCE, max_bytes=MAX_UNREAD
+        )
         frames = [(frame.number, frame.data) for frame in found]
-        if len(frames) < AT_ONCE:
+        if not frames:
             if self._live is not None:
                 self._behind = False
-            elif not (frames and is_last(frames[-1][1])):
-                frames += await self._made_end(frames[-1][0] if frames else self._after)
+            else:
+                frames = await self._made_end(self._after)
                 self.finished = True
         self._fetched = frames
 
@@ -163,7 +165,11 @@ class Follower:
     async def _last_frame(self) -> Frame | None:
         last = None
         while frames := await self._store.frames(
-            self._owner, self._id, after=-1 if last is None else last.number, limit=AT_ONCE
+            self._owner,
+            self._id,
+            after=-1 if last is None else last.number,
+            limit=AT_ONCE,
+            max_bytes=MAX_UNREAD,
         ):
             last = frames[-1]
         return last

@@ -1,15 +1,17 @@
 """The frames of one response (encoded, numbered events), for any number of readers.
 
-A batch that all readers have taken, or that nobody reads, is dropped; later readers find it in the store, if it is
+A frame that all readers have taken, or that nobody reads, is dropped; later readers find it in the store, if it is
 stored.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-from codex_proxy.runs.event_log import Push, Wakeup
+from codex_proxy.runs.event_log import TAKEN_AT_ONCE, Push, Wakeup
 
 Frames: TypeAlias = list[tuple[int, bytes]]
 """Frames of a stream, each with its sequence number."""
@@ -75,41 +77,69 @@ class FrameReader:
         """Whether frames were lost since the last `take`, which resets this."""
         self._buffer = buffer
         self._max_bytes = max_bytes
-        self._batches: list[Frames] = []
+        self._took_part = False
+        """Whether the last `take` has left something, because there was very much."""
+        self._frames: deque[tuple[int, bytes]] = deque()
         self._size = 0
+        """The bytes of the frames in the queue."""
         self.wakeup = Wakeup()
         """Woken by the buffer for each batch, and at its end."""
 
     @property
     def has_frames(self) -> bool:
-        return bool(self._batches)
+        return bool(self._frames)
 
     async def wait(self, push: Push | None = None) -> None:
         """Returns when there are frames that `push` has not delivered, an `overrun`, or the end. `push` gets each batch
         meanwhile (`Wakeup`); what it raises is raised. May be cancelled and called again.
         """
-        if not (self._batches or self.overrun or self._buffer.ended):
+        if not (self._frames or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)
+        elif self._took_part:
+            await asyncio.sleep(0)  # others are served first
 
     def take(self) -> Frames:
-        """Returns the frames since the last call, without waiting."""
-        batches, self._batches, self._size = self._batches, [], 0
-        self.overrun, self.finished = False, self._buffer.ended
-        if batches:
+        """Returns the frames since the last call, without waiting; of many only the first ones (`TAKEN_AT_ONCE` bytes,
+        or one longer frame), and the next call of `wait` returns at once.
+        """
+        taken = self._next()
+        self._took_part = bool(self._frames)
+        self.overrun, self.finished = False, self._buffer.ended and not self._frames
+        if taken and not self._frames:
             self._buffer.report_drained()
-        return batches[0] if len(batches) == 1 else [frame for batch in batches for frame in batch]
+        return taken
+
+    def _next(self) -> Frames:
+        """Removes the frames that `take` returns from the queue."""
+        frames = self._frames
+        if self._size <= TAKEN_AT_ONCE:
+            taken = list(frames)
+            frames.clear()
+            self._size = 0
+            return taken
+        taken = [frames.popleft()]
+        size = len(taken[0][1])
+        while frames and size + len(frames[0][1]) <= TAKEN_AT_ONCE:
+            taken.append(frames.popleft())
+            size += len(taken[-1][1])
+        self._size -= size
+        return taken
 
     def close(self) -> None:
         """Stops reading: the buffer keeps no more frames for this reader."""
-        self._batches = []
+        self._forget()
         self._buffer.remove(self)
 
     def put(self, frames: Frames, *, last: bool) -> None:
         """Adds a batch, for the buffer."""
-        if self._max_bytes is not None:
-            self._size += sum([len(frame) for _, frame in frames])
-            if self._size > self._max_bytes:
-                self._batches, self._size, self.overrun = [], 0, True
         if not self.overrun:
-            self._batches.append(frames)
-        self.wakeup.wake(last=last)
+            self._frames += frames
+            self._size += sum([len(frame) for _, frame in frames])
+            if self._max_bytes is not None and self._size > self._max_bytes:
+                self._forget()
+                self.overrun = True
+        self.wakeup.wake(last=last or self._size > TAKEN_AT_ONCE)  # more than a push may send at once
+
+    def _forget(self) -> None:
+        self._frames.clear()
+        self._size = 0

@@ -230,6 +230,8 @@ class Cursor:
     def __init__(self, log: EventLog, position: int, seen: int) -> None:
         self.position = position
         self.seen = seen
+        self.weight = 0
+        """About how many bytes the taken events weigh."""
         self._taken = seen
         self._took_part = False
         """Whether the last `take` has left something, because there was very much."""
@@ -248,6 +250,7 @@ class Cursor:
         self._took_part = self.position != self._log.end
         for batch in batches:
             self._taken += batch.size
+            self.weight += max(batch.size, batch.chars)
         if passed_on:
             self.seen = self._taken
         self._log.trim()

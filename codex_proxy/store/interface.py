@@ -397,9 +397,17 @@ class Responses(Protocol):
         ...
 
     async def frames(
-        self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
+        self,
+        owner: str,
+        response_id: str,
+        *,
+        after: int = -1,
+        limit: int = 1000,
+        max_bytes: int | None = None,
     ) -> list[Frame]:
-        """Returns at most `limit` events with numbers above `after`, in order. Raises `NotStored`."""
+        """Returns at most `limit` events with numbers above `after`, in order, of at most `max_bytes` (None: of any size)
+        unless it is one. Raises `NotStored`.
+        """
         ...
 
 

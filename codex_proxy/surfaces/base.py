@@ -162,6 +162,10 @@ class StreamRenderer(ABC):
 
     def feed(self, events: Iterable[Event]) -> bytes:
         """Returns the bytes of a batch; empty if the answer is not streamed or has ended."""
+        return b"".join(self.pieces(events))
+
+    def pieces(self, events: Iterable[Event]) -> list[bytes]:
+        """Returns what `feed` returns, in pieces, for a caller that does not send all of it at once."""
         out: list[bytes] = []
         handlers = self.handlers
         for event in pieces_together(events):
@@ -170,7 +174,7 @@ class StreamRenderer(ABC):
             handler = handlers.get(type(event))
             if handler is not None:
                 handler(self, event, out)
-        return b"".join(out) if self._stream else b""
+        return out if self._stream else []
 
     def open(self) -> bytes:
         """Returns the bytes that begin a stream, if they were not sent. Called before the first keepalive."""

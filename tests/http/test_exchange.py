@@ -11,11 +11,12 @@ from aiohttp.test_utils import TestClient, TestServer
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Stop, TextDelta, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpTools, Message
-from codex_proxy.http.exchange import LogReader, TurnTimings, stream_response, whole_response
+from codex_proxy.http.exchange import LONG_ANSWER, LogReader, TurnTimings, stream_response, whole_response
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.event_log import Push
 from codex_proxy.surfaces.chat.render import ChatRenderer
 from tests.http.serving import Hands
+from tests.surfaces.responses import answering as responses
 
 CRASH = TurnEnded(Stop.FAILED, "provider", Failure(kind=FaultKind.AGENT_CRASHED, message="It crashed."))
 SAID: list[Event] = [ItemStarted(Message("m")), TextDelta("m", "Half"), ItemEnded("m", "incomplete")]
@@ -25,6 +26,7 @@ class Given:
     """A source of these batches."""
 
     continued = False
+    weight = 0
 
     def __init__(self, *batches: list[Event]) -> None:
         self._batches = list(batches)
@@ -109,3 +111,36 @@ def test_metrics_count_from_the_first_word_and_a_rate_needs_time() -> None:
     assert observed.stream_metrics(10).time_to_first_token == 250.0
     assert observed.stream_metrics(10).throughput_after_first_token == 5.0
     assert observed.ended_by == "token_count"
+
+
+async def test_frames_of_a_long_text_are_taken_one_at_a_time() -> None:
+    text = "word " * (LONG_ANSWER // 5)
+    answer: list[Event] = [
+        ItemStarted(Message("m")),
+        TextDelta("m", text),
+        ItemEnded("m"),
+        TurnEnded(Stop.STOP),
+    ]
+    source = Given(answer)
+    source.weight = len(text) + 100
+    reader = LogReader(source, responses.renderer(stream=True), TurnTimings(Hands()))
+    pieces: list[bytes] = []
+    while not reader.finished:
+        await reader.wait(lambda: False)
+        pieces.append(reader.take())
+    assert b"".join(pieces) == responses.renderer(stream=True).feed(answer)
+    assert max(piece.count(b"event: ") for piece in pieces[-8:]) == 1
+
+
+async def test_a_push_that_leaves_frames_wakes_the_task() -> None:
+    class Pushing(Given):
+        async def wait(self, push: Push | None = None) -> None:
+            assert push is not None
+            pushed.append(push())
+
+    pushed: list[bool] = []
+    source = Pushing([ItemStarted(Message("m")), TextDelta("m", "Hi")], [ItemEnded("m")])
+    reader = LogReader(source, responses.renderer(stream=True), TurnTimings(Hands()))
+    for source.weight in (0, LONG_ANSWER + 1):
+        await reader.wait(lambda: bool(reader.take() or True))
+    assert pushed == [True, False]

@@ -44,6 +44,10 @@ class Streaming:
     def finished(self) -> bool:
         return self._cursor.finished
 
+    @property
+    def weight(self) -> int:
+        return self._cursor.weight
+
     async def wait(self, push: Push | None = None) -> None:
         self.waits += 1
         self.parked = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from codex_proxy.responses.frame_buffer import FrameBuffer, Frames
+from codex_proxy.runs.event_log import TAKEN_AT_ONCE
 from tests.runs.virtual import settled, virtual
 
 
@@ -138,3 +139,51 @@ async def test_the_last_frames_are_not_pushed_but_taken_with_the_end() -> None:
     assert pushed == [frames(0)]
     assert reader.take() == frames(1)
     assert reader.finished
+
+
+@virtual
+async def test_of_much_that_waits_a_part_is_taken_at_a_time_and_the_end_with_the_last() -> None:
+    drained: list[int] = []
+    buffer = FrameBuffer(lambda: drained.append(buffer.next))
+    reader = buffer.reader()
+    sizes = [40_000, 20_000, 40_000, 3 * TAKEN_AT_ONCE, 10, 10]
+    given = [(number, bytes(size)) for number, size in enumerate(sizes)]
+    buffer.append(given[:2])
+    buffer.append(given[2:], last=True)
+    buffer.end()
+    taken: list[Frames] = []
+    while not reader.finished:
+        await reader.wait()
+        taken.append(reader.take())
+    assert taken == [given[:2], given[2:3], given[3:4], given[4:]]
+    assert drained == []
+
+
+@virtual
+async def test_a_reader_that_has_left_a_part_counts_as_behind() -> None:
+    drained: list[int] = []
+    buffer = FrameBuffer(lambda: drained.append(buffer.next))
+    reader = buffer.reader()
+    buffer.append([(0, bytes(TAKEN_AT_ONCE)), (1, b"x")])
+    reader.take()
+    assert drained == []
+    reader.take()
+    assert drained == [2]
+
+
+@virtual
+async def test_a_batch_that_is_too_large_to_be_pushed_is_left_to_the_reader() -> None:
+    buffer = FrameBuffer()
+    reader = buffer.reader()
+    pushed: list[Frames] = []
+
+    def push() -> bool:
+        pushed.append(reader.take())
+        return True
+
+    waiting = asyncio.create_task(reader.wait(push))
+    await settled()
+    buffer.append([(0, bytes(TAKEN_AT_ONCE)), (1, b"x")])
+    await waiting
+    assert not pushed
+    assert [len(reader.take()), len(reader.take())] == [1, 1]

@@ -354,6 +354,20 @@ async def test_frames_are_read_after_a_number_in_order(store: Store) -> None:
     assert await store.frames(OWNER, "resp_1", after=2, limit=3) == frames[3:6]
 
 
+async def test_frames_of_no_more_bytes_than_asked_for_are_read_at_a_time_but_one_at_least(
+    store: Store,
+) -> None:
+    await store.add_response(response("resp_1", background=True, status="in_progress"))
+    frames = [Frame(number, b"x" * size) for number, size in enumerate((40, 50, 20, 300, 1))]
+    await store.append_frames(OWNER, "resp_1", frames)
+    parts: list[list[Frame]] = []
+    after = -1
+    while part := await store.frames(OWNER, "resp_1", after=after, max_bytes=100):
+        parts.append(part)
+        after = part[-1].number
+    assert parts == [frames[:2], frames[2:3], frames[3:4], frames[4:]]
+
+
 @pytest.mark.parametrize(("after", "count"), [(10**30, 0), (-(10**30), 3)])
 async def test_a_number_beyond_all_numbers_is_no_fault(store: Store, after: int, count: int) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))

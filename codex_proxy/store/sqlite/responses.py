@@ -283,14 +283,27 @@ def append_frames(
 
 
 def frames(
-    connection: sqlite3.Connection, owner: str, response_id: str, after: int, limit: int
+    connection: sqlite3.Connection,
+    owner: str,
+    response_id: str,
+    after: int,
+    limit: int,
+    max_bytes: int | None = None,
 ) -> list[Frame]:
-    """Returns at most `limit` events with numbers above `after`, which may be any integer of a client. Raises
-    `NotStored`.
+    """Returns at most `limit` events with numbers above `after`, which may be any integer of a client, of at most
+    `max_bytes` (None: of any size) unless it is one. Raises `NotStored`.
     """
     rows = connection.execute(
         "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
         (row_of(connection, "response", owner, response_id), max(-1, min(after, BEYOND)), limit),
     )
     what = f"an event of the response {response_id}"
-    return [Frame(number, checked(data, stored, what)) for number, data, stored in rows]
+    found: list[Frame] = []
+    size = 0
+    with contextlib.closing(rows):
+        for number, data, stored in rows:
+            size += len(data)
+            if found and max_bytes is not None and size > max_bytes:
+                break
+            found.append(Frame(number, checked(data, stored, what)))
+    return found

@@ -283,9 +283,15 @@ class SqliteStore:
         await self._write(responses.append_frames, owner, response_id, frames)
 
     async def frames(
-        self, owner: str, response_id: str, *, after: int = -1, limit: int = 1000
+        self,
+        owner: str,
+        response_id: str,
+        *,
+        after: int = -1,
+        limit: int = 1000,
+        max_bytes: int | None = None,
     ) -> list[Frame]:
-        return await self._read(responses.frames, owner, response_id, after, limit)
+        return await self._read(responses.frames, owner, response_id, after, limit, max_bytes)
 
     # --- conversations --------------------------------------------------------------------------
 

@@ -47,6 +47,10 @@ class ForwardedAnswer:
         self._body += out
         return b""
 
+    def pieces(self, events: Iterable[Event]) -> list[bytes]:
+        """Returns what `feed` returns, in a list."""
+        return [self.feed(events)]
+
     def open(self) -> bytes:
         """Returns nothing: the upstream sends its own first chunk. A failure is an error frame from now on."""
         self.visible = True

@@ -22,7 +22,7 @@ from codex_proxy.core.items import (
     Reasoning,
     ToolCall,
 )
-from codex_proxy.surfaces.base import json_lines, raw_text
+from codex_proxy.surfaces.base import json_lines, json_text, raw_text
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
 
@@ -65,6 +65,9 @@ class Part:
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
         """Appends `texts` to the part. Returns each of them encoded as a JSON string."""
+        if len(texts) == 1:  # it may be long
+            self.fragments.append(json_text(texts[0]))
+            return self.fragments[-1:]
         lines = json_lines(texts)
         self.fragments.append(lines.replace(b'"\n"', b""))
         return lines.split(b"\n")

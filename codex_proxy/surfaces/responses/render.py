@@ -126,7 +126,8 @@ class ResponsesRenderer:
         self._step_began = False
         self._begun = False
         self._status = "queued" if background else "in_progress"
-        self._final: dict[str, Any] | None = None
+        self.final: dict[str, Any] | None = None
+        """The final response object, whose texts may be encoded (`msgspec.Raw`); None until the turn has ended."""
         self.spent = TurnTokens()
         self.visible = False
         self.ended = False
@@ -139,8 +140,12 @@ class ResponsesRenderer:
 
     def feed(self, events: Iterable[Event]) -> bytes:
         """Returns the SSE bytes of a batch; empty if the answer is not streamed or has ended."""
+        return b"".join(self.pieces(events))
+
+    def pieces(self, events: Iterable[Event]) -> list[bytes]:
+        """Returns what `feed` returns, in pieces, for a caller that does not send all of it at once."""
         if self.ended:
-            return b""
+            return []
         handlers = HANDLERS
         for event in pieces_together(events):
             self._status = "in_progress"
@@ -158,7 +163,7 @@ class ResponsesRenderer:
         if self.ended:
             return b""
         self._begin()
-        return self._take_frames()
+        return b"".join(self._take_frames())
 
     def take_frames(self) -> list[tuple[int, bytes]]:
         """Returns the numbered frames since the last call, without `[DONE]`, for a stored stream; none without
@@ -191,21 +196,21 @@ class ResponsesRenderer:
     # --- the turn -------------------------------------------------------------------------------
 
     def _current(self) -> dict[str, Any]:
-        if self._final is not None:
-            return self._final
+        if self.final is not None:
+            return self.final
         return self._head.object(self._status, self._whole_output())
 
     def _whole_output(self) -> list[dict[str, Any]]:
         return [output.whole() for output in self._output]
 
-    def _take_frames(self) -> bytes:
+    def _take_frames(self) -> list[bytes]:
         frames = self._events.take()
         if self._frames is not None:
             first = self._events.number - len(frames)
             self._frames += enumerate(frames, first)
         if not self._stream:
-            return b""
-        return b"".join(frames) + (self._events.end if self.ended else b"")
+            return []
+        return [*frames, self._events.end] if self.ended else frames
 
     def _begin(self, *, visible: bool = True) -> None:
         if not self._begun:
@@ -235,7 +240,7 @@ class ResponsesRenderer:
         self.ended = True
         self.spent.end(event)
         self.failure = event.failure
-        self._final = self._head.object(
+        self.final = self._head.object(
             status,
             self._whole_output(),
             completed_at=int(self._clock.epoch()) if status == "completed" else None,
@@ -245,7 +250,7 @@ class ResponsesRenderer:
         )
         if event.failure is not None:
             self._events.fail(event.failure)
-        self._events.finish(self._final)
+        self._events.finish(self.final)
 
     def sends_as_event(self, failure: Failure) -> bool:
         """Whether a failure before the first event is sent as an event, in a profile, instead of a status."""
