@@ -105,6 +105,7 @@ class Admission:
         self._check_capabilities(turn, fields)
         if turn.tools or turn.output_schema is not None:
             await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
+        turn = msgspec.structs.replace(turn, schema_field=_schema_field(turn, fields))
         turn = in_workspace(turn, workdir_field, client.workspace)
         if self._images is not None or "forwarding" not in agent_for(self._agent, turn.model).capabilities:
             turn = await inline_images(turn, self._images, image_fields or {}, fields.input)
@@ -192,6 +193,17 @@ class Admission:
         else:
             advice = "No agent supports it."
         return bad_request(f"{message} {advice}", field, "unsupported_by_agent")
+
+
+def _schema_field(turn: Turn, fields: FieldNames) -> str:
+    """Returns the request's field with the schema of the answer, else that of its first strict tool; empty if there
+    is none.
+    """
+    forwarded = turn.forwarded.fields.get("response_format") if turn.forwarded is not None else None
+    if turn.output_schema is not None or (forwarded is not None and b'"json_schema"' in bytes(forwarded)):
+        return fields.output_schema
+    strict = (place for place, tool in enumerate(turn.tools) if tool.strict and tool.parameters is not None)
+    return next((fields.tool_schema.format(place) for place in strict), "")
 
 
 def _check_sampling(turn: Turn) -> None:

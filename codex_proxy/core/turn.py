@@ -100,6 +100,9 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     """The MCP calls that this server runs in the turn; None for any number. Further calls get the same output."""
     output_schema: msgspec.Raw | None = None
     """A JSON schema that the answer's text must follow; None if there is none."""
+    schema_field: str = ""
+    """The request's field with a schema that the agent's model server has to compile: that of the answer or of a strict
+    tool. Empty if there is none. Admission sets it, for errors."""
     workdir: str = ""
     """The folder of the agent's commands. Admission makes it absolute, and sets the default folder if it is empty."""
     sandbox: Sandbox = "read-only"

@@ -31,7 +31,8 @@ class DeadlineWatch:
         self._timers = timers
         self._expired: Callable[[Failure], None] | None = expired
         self._began = self._last = timers.time()
-        self._visible = False
+        self.visible = False
+        """Whether there was an event that the client sees."""
         self.paused = False
         """Whether the idle deadline is stopped, because the agent waits for this server."""
         self._timer: TimerHandle | None = None
@@ -40,7 +41,7 @@ class DeadlineWatch:
     def alive(self, *, visible: bool) -> None:
         """Restarts the idle deadline, because there was an event; a `visible` one meets `first`."""
         self._last = self._timers.time()
-        self._visible = self._visible or visible
+        self.visible = self.visible or visible
 
     def pause(self) -> None:
         """Stops the idle deadline until `resume`, while the agent waits for this server."""
@@ -66,7 +67,7 @@ class DeadlineWatch:
         candidates = [(self._began + limits.total, "the whole answer", limits.total)]
         if not self.paused:
             candidates.append((self._last + limits.idle, "the next sign of life", limits.idle))
-        if not self._visible:
+        if not self.visible:
             candidates.append((self._began + limits.first, "the first word", limits.first))
         return min(candidates)
 

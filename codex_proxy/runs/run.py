@@ -58,6 +58,7 @@ DECLINED = Decision(approve=False)
 HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
 """The events that a run handles itself."""
 
+SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
 TOO_SLOW = Failure(
     kind=FaultKind.TIMED_OUT,
     message=f"The client left {CUT_WATER >> 20} MiB of the answer unread. Read faster, or ask for less.",
@@ -240,6 +241,9 @@ class Run:
 
     def _deadline_passed(self, failure: Failure) -> None:
         hint = self._session.silence_hint if self._session is not None else ""
+        if self.turn.schema_field and not self._watch.visible:
+            failure = msgspec.structs.replace(failure, param=self.turn.schema_field)
+            hint = f"{SLOW_SCHEMA.format(self.turn.schema_field)} {hint}".rstrip()
         self.fail(deadline_failure(failure, self._repair.retrying, self._repair.retries, hint))
 
     # --- what the session calls ---------------------------------------------------------------------

@@ -405,7 +405,7 @@ class Responses(Protocol):
         limit: int = 1000,
         max_bytes: int | None = None,
     ) -> list[Frame]:
-        """Returns at most `limit` events with numbers above `after`, in order, of at most `max_bytes` (None: of any size)
+        """Returns at most `limit` events with numbers above `after`, in order, of at most `max_bytes` (None: any)
         unless it is one. Raises `NotStored`.
         """
         ...

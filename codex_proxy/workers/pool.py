@@ -68,14 +68,14 @@ class WorkerPool(Generic[Q, A]):
         """The process ids of the running workers."""
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
-    async def ask(self, question: Q, owner: str = "") -> A | NoAnswer:
-        """Returns a worker's answer, or why there is none. Waits up to `WAIT_SECONDS` for one of the
+    async def ask(self, question: Q, owner: str = "", *, wait_seconds: float = WAIT_SECONDS) -> A | NoAnswer:
+        """Returns a worker's answer, or why there is none. Waits up to `wait_seconds` for one of the
         `owner`'s share.
         """
         if self._closed:
             return NoAnswer.STOPPING
         try:
-            slot = await self._slots.take(owner, WAIT_SECONDS)
+            slot = await self._slots.take(owner, wait_seconds)
         except TimeoutError:
             return NoAnswer.BUSY
         except Fault:

@@ -15,13 +15,15 @@ from typing import Final
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import StrictForm, TextCheck, Verdict
-from codex_proxy.workers.pool import NoAnswer, WorkerPool
+from codex_proxy.workers.pool import WAIT_SECONDS, NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 
-WALL_SECONDS: Final = 10.0
-"""The most seconds that one check may take."""
+WALL_SECONDS: Final = 4.0
+"""The most seconds that one check may take; on a machine that is not busy its CPU time ends it long before."""
+REQUEST_SECONDS: Final = 5.0
+"""The most seconds for all schemas of a request, the wait for a free worker included."""
 BATCH_SECONDS: Final = 20.0
-"""Seconds for all schemas of a request or MCP server, or all texts of an answer."""
+"""Seconds for all schemas of an MCP server, or all texts of an answer."""
 MAX_KNOWN: Final = 20_000
 """Cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
@@ -61,8 +63,12 @@ class SchemaChecks:
         """The process ids of the running workers."""
         return self._pool.workers
 
-    async def of_schemas(self, schemas: Sequence[bytes]) -> list[Verdict]:
-        """Returns a verdict on each schema, in order. Raises nothing (`Verdict.unchecked`)."""
+    async def of_schemas(
+        self, schemas: Sequence[bytes], seconds: float = BATCH_SECONDS, *, all_or_none: bool = False
+    ) -> list[Verdict]:
+        """Returns a verdict on each schema, in order. Raises nothing (`Verdict.unchecked`). Those that were not checked
+        after `seconds` are `BUSY`; with `all_or_none`, so are those after the first that is invalid or takes too long.
+        """
         # It brings the validator, which most turns do without.
         from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
 
@@ -79,7 +85,7 @@ class SchemaChecks:
             else:
                 slow.append(schema)
         if slow:
-            verdicts |= await self._in_workers(slow)
+            verdicts |= await self._in_workers(slow, seconds, all_or_none=all_or_none)
         for digest, schema in by_digest.items():
             found = verdicts[schema]
             assert found is not None
@@ -146,20 +152,25 @@ class SchemaChecks:
         while self._form_bytes > MAX_FORM_BYTES:
             self._form_bytes -= _kept_size(self._forms.popitem(last=False)[1])
 
-    async def _in_workers(self, schemas: Sequence[bytes]) -> dict[bytes, Verdict | None]:
-        """Checks schemas in workers, one by one. After `BATCH_SECONDS` the rest
-        is `BUSY`.
-        """
+    async def _in_workers(
+        self, schemas: Sequence[bytes], seconds: float, *, all_or_none: bool
+    ) -> dict[bytes, Verdict | None]:
+        """Checks schemas in workers, one by one (see `of_schemas`)."""
         # Other requests get workers in between.
         loop = asyncio.get_running_loop()
-        until = loop.time() + BATCH_SECONDS
-        return {
-            schema: await self._ask_worker(Question(schema)) if loop.time() < until else BUSY
-            for schema in schemas
-        }
+        until = loop.time() + seconds
+        verdicts: dict[bytes, Verdict | None] = dict.fromkeys(schemas, BUSY)
+        for schema in schemas:
+            left = until - loop.time()
+            if left <= 0:
+                break
+            verdicts[schema] = found = await self._ask_worker(Question(schema), left)
+            if all_or_none and (found.wrong is not None or found == TOO_LONG):
+                break
+        return verdicts
 
-    async def _ask_worker(self, question: Question) -> Verdict:
-        answered = await self._pool.ask(question)
+    async def _ask_worker(self, question: Question, seconds: float = WAIT_SECONDS) -> Verdict:
+        answered = await self._pool.ask(question, wait_seconds=seconds)
         return _UNCHECKED[answered] if isinstance(answered, NoAnswer) else answered
 
 
@@ -180,7 +191,7 @@ async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: 
             fields.append((bytes(each.parameters), tool.format(place)))
     if not fields:
         return
-    verdicts = await checks.of_schemas([schema for schema, _ in fields])
+    verdicts = await checks.of_schemas([schema for schema, _ in fields], REQUEST_SECONDS, all_or_none=True)
     for (_, field), verdict in zip(fields, verdicts, strict=True):
         wrong = TOO_LONG.unchecked if verdict == TOO_LONG else verdict.wrong
         if wrong is not None:

@@ -9,8 +9,8 @@ import msgspec
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers.worker_process import run
 
-CPU_SECONDS: Final = 1.0
-"""Seconds of CPU time for one question; the largest harmless schema takes a tenth."""
+CPU_SECONDS: Final = 0.5
+"""Seconds of CPU time for one question; the largest harmless schema takes a fifth."""
 MEMORY_BYTES: Final = 768 << 20
 """Address space; Python and the validator take some 100 MiB."""
 

@@ -80,7 +80,7 @@ class Scene:
         scheduler, before = self.proxy.server.runs, self._times_silent()
         answers = [asyncio.create_task(self.ask(mode, prompt)) for mode, prompt in asked]
         await until(lambda: self._times_silent() == before + len(asked))
-        await until(lambda: sum(run._watch._visible for run in scheduler._runs) == shown)
+        await until(lambda: sum(run._watch.visible for run in scheduler._runs) == shown)
         out_of_patience(scheduler)
         return await asyncio.gather(*answers)
 

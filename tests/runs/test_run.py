@@ -329,6 +329,21 @@ async def test_a_silence_after_a_retry_that_succeeded_is_a_timeout() -> None:
 
 
 @virtual
+@pytest.mark.parametrize("begins", [False, True])
+async def test_a_schema_that_may_take_long_to_compile_is_named_where_nothing_came(begins: bool) -> None:
+    field = "text.format.schema"
+    run, lane, _ = await begun(deadlines=Deadlines(first=5, idle=10, total=20), schema_field=field)
+    if begins:
+        lane.say(*said("It has compiled."))
+    await asyncio.sleep(11)
+    failure = end_of(run).failure
+    assert failure is not None
+    assert failure.kind is FaultKind.TIMED_OUT
+    assert failure.param == (None if begins else field)
+    assert (f"The schema in '{field}'" in failure.message) is not begins
+
+
+@virtual
 async def test_a_silent_agent_is_told_of_with_what_its_silence_can_mean() -> None:
     agent = WordAgent()
     run, lane, _ = await begun(agent, deadlines=Deadlines(first=5, idle=10, total=20))

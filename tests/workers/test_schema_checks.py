@@ -10,16 +10,21 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
+from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.core.items import Tool
+from codex_proxy.core.turn import Turn
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers import schema_checks
 from codex_proxy.workers.pool import NoAnswer
-from codex_proxy.workers.schema_checks import STOPPING, TOO_LONG, SchemaChecks
+from codex_proxy.workers.schema_checks import STOPPING, TOO_LONG, SchemaChecks, check_schemas
 from codex_proxy.workers.schema_worker import MEMORY_BYTES, Question
 from tests.cpu_time import cpu_seconds
 from tests.process.children import gone
+from tests.runs.virtual import virtual
 from tests.waiting import eventually
 
 DOUBLING = {
@@ -110,12 +115,58 @@ async def test_a_check_without_end_is_given_up_and_the_next_one_is_made(checks: 
     assert await of_text(checks, LONG, "{}") == Verdict()
 
 
+def strict_tools(count: int) -> Turn:
+    """A turn with so many tools whose schemas are too large to be checked on the loop."""
+    tools = tuple(
+        Tool(f"f{number}", parameters=msgspec.Raw(raw({**LONG, "title": str(number)})), strict=True)
+        for number in range(count)
+    )
+    return Turn(model="m", history=(), tools=tools)
+
+
+@virtual
+async def test_a_request_is_refused_at_its_first_schema_that_takes_too_long() -> None:
+    checks, asked = SchemaChecks(), []
+
+    async def ask(question: Question, **_: Any) -> NoAnswer:
+        asked.append(question)
+        return NoAnswer.GAVE_UP
+
+    checks._pool.ask = ask  # type: ignore[method-assign]
+    with pytest.raises(Fault) as raised:
+        await check_schemas(
+            checks, strict_tools(30), answer="text.format.schema", tool="tools[{}].parameters"
+        )
+    assert (raised.value.failure.param, len(asked)) == ("tools[0].parameters", 1)
+    assert raised.value.failure.kind is FaultKind.INVALID_REQUEST
+
+
+@virtual
+async def test_all_schemas_of_a_request_share_one_time_limit() -> None:
+    checks = SchemaChecks()
+    waits: list[float] = []
+
+    async def ask(question: Question, *, wait_seconds: float) -> Verdict:
+        waits.append(wait_seconds)
+        await asyncio.sleep(2)
+        return Verdict()
+
+    checks._pool.ask = ask  # type: ignore[method-assign, assignment]
+    with pytest.raises(Fault) as raised:
+        await check_schemas(
+            checks, strict_tools(30), answer="text.format.schema", tool="tools[{}].parameters"
+        )
+    assert waits == pytest.approx([5, 3, 1])
+    failure = raised.value.failure
+    assert (failure.param, failure.kind) == ("tools[3].parameters", FaultKind.UNAVAILABLE)
+
+
 async def test_a_schema_that_takes_too_long_is_given_up_once_for_all_texts_of_an_answer(
     checks: SchemaChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
-    async def ask(question: Question) -> NoAnswer:
+    async def ask(question: Question, **_: Any) -> NoAnswer:
         asked.append(question)
         return NoAnswer.GAVE_UP
 
