@@ -25,6 +25,7 @@ from pydantic_core import PydanticCustomError
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
+from codex_proxy.surfaces.field_lists import FieldNotes
 
 DEPTH: Final = 128
 """Levels of nesting, so that code that walks a value has enough stack. Real schemas need a dozen."""
@@ -144,15 +145,18 @@ def by_kind(
     )
 
 
-def parse_as(model: type[M], body: bytes, context: Any = None) -> M:
-    """Returns the body as an instance of `model`. `context` is pydantic's (see `field_lists.FieldNotes`). Raises the
-    `Fault`s of `decoded`, and INVALID_REQUEST that names the field if a field is invalid.
+def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
+    """Returns the body as an instance of `model`. `notes`, if it is not None, gets what is found about its fields.
+    Raises the `Fault`s of `decoded`, and INVALID_REQUEST that names the field if a field is invalid.
     """
     value = decoded(body)
     try:
-        return model.model_validate(value, context=context)
+        parsed = model.model_validate(value, context=notes)
     except ValidationError as error:
         raise _fault(error) from None
+    if notes is not None:
+        notes.add_unknown_of(value, parsed)
+    return parsed
 
 
 T = TypeVar("T")

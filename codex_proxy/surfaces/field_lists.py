@@ -1,25 +1,27 @@
 """The lists that every field of a request is in: served, ignored, refused.
 
 A field of the wire model is served unless it is marked: `Ignored` fields change nothing and are named in
-`x-codex-ignored-params`; `Refused` ones would change the answer and are a 400. Unknown fields are ignored and named,
-but refused if they hold an id of this server, because they refer to something stored here. Null, false and empty values
-ask for nothing. Source: docs/decisions.md#fields-of-requests.
+`x-codex-ignored-params`; `Refused` ones would change the answer and are a 400. Unknown fields, also of objects within
+the request, are ignored and named, but refused if they hold an id of this server, because they refer to something
+stored here; only a field `id` within the request may, the object's own name. Null, false and empty values ask for
+nothing. Source: docs/decisions.md#fields-of-requests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
+from functools import cache
 from typing import Any, Final, LiteralString
 
-from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import excerpt
 
 MAX_NAMED: Final = 20
-"""The most unknown fields that a response header names."""
+"""The most unknown fields of a request that a response header names."""
 FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """The names of fields that a response header can contain."""
 _OWN_ID: Final = re.compile(
@@ -30,14 +32,51 @@ _OWN_ID: Final = re.compile(
 
 class FieldNotes:
     """What a validation has found (pydantic's `context`): ignored fields in order, and refused ones that an upstream
-    may serve, with their messages.
+    may serve, with their messages. `unknown`: the paths of unknown fields, at most `MAX_NAMED`, as a header can name
+    them. `own`: the first unknown field with an id of this server, and the id.
     """
 
-    __slots__ = ("ignored", "refused")
+    __slots__ = ("ignored", "own", "refused", "unknown")
 
     def __init__(self) -> None:
         self.ignored: dict[str, None] = {}
         self.refused: dict[str, str] = {}
+        self.unknown: dict[str, None] = {}
+        self.own: tuple[str, str] | None = None
+
+    def add_unknown(self, given: Mapping[str, Any], known: Container[str], place: str = "") -> None:
+        """Notes those fields of the object `given` that are not `known`. `place` is the object's path, such as
+        `messages[]`; empty for the request itself.
+        """
+        for name, value in given.items():
+            if name in known or not value:
+                continue
+            path = f"{place}.{name}" if place else name
+            if self.own is None and (own := _own_id(value)) and not (place and name == "id"):
+                self.own = (path, own)
+            if len(self.unknown) < MAX_NAMED and FIELD_NAME.fullmatch(name):
+                self.unknown[path] = None
+
+    def add_unknown_of(self, given: Mapping[str, Any], model: BaseModel, place: str = "") -> None:
+        """Notes the unknown fields of the object `given`, from which `model` was made, and of the objects in it that
+        have a model. Others, such as JSON schemas, and those that are kept with all that they have, are as the
+        client needs them.
+        """
+        names = _attributes(type(model))
+        if not place or model.model_config.get("extra") != "allow":
+            self.add_unknown(given, names, place)
+        for name, value in given.items():
+            if not isinstance(value, dict | list) or name not in names:
+                continue
+            made = getattr(model, names[name])
+            inner = f"{place}.{name}" if place else name
+            if isinstance(made, BaseModel) and isinstance(value, dict):
+                self.add_unknown_of(value, made, inner)
+            elif isinstance(made, list) and isinstance(value, list):
+                inner += "[]"
+                for each, one in zip(value, made, strict=False):
+                    if isinstance(one, BaseModel):
+                        self.add_unknown_of(each, one, inner)
 
 
 class Ignored:
@@ -95,21 +134,38 @@ def refuse_noted(notes: FieldNotes) -> None:
         raise bad_request(f"Invalid value for '{field}': {message}.", field, "unsupported_value")
 
 
-def ignored_fields(notes: FieldNotes, unknown: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Returns ignored and `unknown` fields, at most `MAX_NAMED`, as a header can name them. Raises `Fault`
-    INVALID_REQUEST for an unknown field with an id of this server.
+def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
+    """Returns ignored and unknown fields. Raises `Fault` INVALID_REQUEST for an unknown field with an id of this
+    server.
     """
-    given = {name: value for name, value in (unknown or {}).items() if value}
-    for name, value in given.items():
-        if own := _own_id(value):
-            raise bad_request(
-                f"Unknown parameter: '{excerpt(name)}'. It holds the id '{excerpt(own)}', and this API has no such "
-                "field: what the id names would be missing from the answer.",
-                excerpt(name),
-                "unknown_parameter",
-            )
-    named = [name for name in given if FIELD_NAME.fullmatch(name)]
-    return (*notes.ignored, *named[:MAX_NAMED])
+    _refuse_own_id(notes)
+    return (*notes.ignored, *notes.unknown)
+
+
+def ignored_within(notes: FieldNotes) -> tuple[str, ...]:
+    """Returns the names of the unknown fields of objects within the request, for a request whose own unknown fields
+    are sent to an upstream. Raises as `ignored_fields`, for these fields.
+    """
+    if notes.own is not None and "." in notes.own[0]:
+        _refuse_own_id(notes)
+    return tuple(name for name in notes.unknown if "." in name)
+
+
+def _refuse_own_id(notes: FieldNotes) -> None:
+    if notes.own is not None:
+        path, own = notes.own
+        raise bad_request(
+            f"Unknown parameter: '{excerpt(path)}'. It holds the id '{excerpt(own)}', and this API has no such "
+            "field: what the id names would be missing from the answer.",
+            excerpt(path),
+            "unknown_parameter",
+        )
+
+
+@cache
+def _attributes(model: type[BaseModel]) -> Mapping[str, str]:
+    """Returns the attribute of a wire model for each of its fields' names in a request."""
+    return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
 def _own_id(value: Any) -> str | None:

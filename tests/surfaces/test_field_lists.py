@@ -222,6 +222,7 @@ def ignored_or_wrong_type(model: type[BaseModel], name: str, value: Any) -> tupl
     return named
 
 
+TEXTS: Any = [{"role": "user", "content": [{"type": "text", "text": "x", "of_tomorrow": 1}]}]
 NESTED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (
         ask_chat,
@@ -274,9 +275,27 @@ NESTED: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     ),
     (
         ask_messages,
-        {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "of_tomorrow": 1}]}]},
+        {"messages": TEXTS},
         "messages[].content[].of_tomorrow",
     ),
+    (ask_messages, {"messages": [{"role": "user", "content": "x", "weight": 0.5}]}, "messages[].weight"),
+    (ask_chat, {"messages": TEXTS}, "messages[].content[].of_tomorrow"),
+    (ask_chat, {"messages": [{"role": "user", "content": "x", "weight": 0.5}]}, "messages[].weight"),
+    (
+        ask_chat,
+        {"tools": [{"type": "function", "function": {"name": "f", "cached": True}}]},
+        "tools[].function.cached",
+    ),
+    (ask_chat, {"response_format": {"type": "text", "style": "terse"}}, "response_format.style"),
+    (ask_chat, {"reasoning": {"effort": "low", "max_tokens": 100}}, "reasoning.max_tokens"),
+    (ask_responses, {"text": {"format": {"type": "text", "style": "terse"}}}, "text.format.style"),
+    (ask_responses, {"reasoning": {"effort": "low", "max_tokens": 100}}, "reasoning.max_tokens"),
+    (
+        ask_responses,
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x", "of_tomorrow": 1}]}]},
+        "input[].content[].of_tomorrow",
+    ),
+    (ask_responses, {"tools": [{"type": "function", "name": "f", "cached": True}]}, "tools[].cached"),
 ]
 
 
@@ -338,6 +357,53 @@ def test_an_unknown_field_that_holds_an_id_of_ours_is_refused(ask: Any, id: str,
     failure = raised.value.failure
     assert (failure.param, failure.code) == ("continue_from", "unknown_parameter")
     assert id in failure.message
+
+
+WITHIN: list[tuple[Callable[..., Any], Callable[[Any], dict[str, Any]], str]] = [
+    (ask_chat, lambda it: {"messages": [{"role": "user", "content": "x", **it}]}, "messages[]"),
+    (
+        ask_chat,
+        lambda it: {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **it}]}]},
+        "messages[].content[]",
+    ),
+    (
+        ask_chat,
+        lambda it: {"tools": [{"type": "function", "function": {"name": "f", **it}}]},
+        "tools[].function",
+    ),
+    (ask_responses, lambda it: {"input": [{"role": "user", "content": "x", **it}]}, "input[]"),
+    (ask_responses, lambda it: {"reasoning": {"effort": "low", **it}}, "reasoning"),
+    (ask_responses, lambda it: {"text": {"verbosity": "low", **it}}, "text"),
+    (ask_messages, lambda it: {"messages": [{"role": "user", "content": "x", **it}]}, "messages[]"),
+    (
+        ask_messages,
+        lambda it: {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", **it}]}]},
+        "messages[].content[]",
+    ),
+    (ask_messages, lambda it: {"tools": [{"name": "f", "input_schema": {}, **it}]}, "tools[]"),
+]
+
+
+@pytest.mark.parametrize(("ask", "fields", "place"), WITHIN, ids=[place for _, _, place in WITHIN])
+def test_an_unknown_field_of_an_inner_object_that_holds_an_id_of_ours_is_refused(
+    ask: Any, fields: Callable[[Any], dict[str, Any]], place: str
+) -> None:
+    with pytest.raises(Fault) as raised:
+        ask(**fields({"after": {"item": OWN_IDS[0]}}))
+    failure = raised.value.failure
+    assert (failure.param, failure.code) == (f"{place}.after", "unknown_parameter")
+    assert f"{place}.id" in ask(**fields({"id": "msg_013Zva2CMHLNnXjNJJKqJ2EF", "after": 1})).ignored or (
+        place == "input[]"  # an item has an id
+    )
+
+
+@pytest.mark.parametrize(("ask", "fields", "place"), WITHIN, ids=[place for _, _, place in WITHIN])
+def test_unknown_fields_of_inner_objects_are_named_up_to_a_number_and_without_what_no_header_takes(
+    ask: Any, fields: Callable[[Any], dict[str, Any]], place: str
+) -> None:
+    many = {f"f{number}": 1 for number in range(50)} | {"nothing": None}
+    named = ask(**fields({"a\r\nb": 1, "x" * 65: 1, **many})).ignored
+    assert named == tuple(f"{place}.f{number}" for number in range(20))
 
 
 @pytest.mark.parametrize("ask", ASK.values(), ids=["chat", "responses", "messages"])

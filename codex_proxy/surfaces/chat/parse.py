@@ -39,7 +39,7 @@ from codex_proxy.surfaces.chat.forward import (
 from codex_proxy.surfaces.chat.messages import has_calls, has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.tools import offered_tools
 from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
-from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, refuse_noted
+from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, ignored_within, refuse_noted
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, ResolvedModel, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     FieldNames,
@@ -116,7 +116,7 @@ def parse(
     policy = forward_policy(resolved.agent_model)
     if policy is None:
         refuse_noted(notes)
-        ignored = ignored_fields(notes, request.model_extra)
+        ignored = ignored_fields(notes)
         parsed = _converted(request, resolved, settings, catalog, headers, pdfs)
         return msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *ignored))
     fields = fields_of(body)
@@ -133,7 +133,7 @@ def parse(
     return msgspec.structs.replace(
         parsed,
         turn=turn,
-        ignored=(*logprobs_asked_for(request), *named),
+        ignored=(*logprobs_asked_for(request), *named, *ignored_within(notes)),
         web_search=False,
         service_tier=None,
         passed_on=unknown_fields(request, fields),

@@ -16,7 +16,7 @@ from codex_proxy.core.media import NoImageError, PdfTexts, clean_data_url, decod
 from codex_proxy.core.shown_text import escaped, excerpt
 from codex_proxy.surfaces.attachments import image_part
 from codex_proxy.surfaces.body import none_of
-from codex_proxy.surfaces.field_lists import FIELD_NAME
+from codex_proxy.surfaces.field_lists import FIELD_NAME, FieldNotes
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
 
 _PDF: Final = "application/pdf"
@@ -32,15 +32,19 @@ class BlockReader:
     images with their first field.
     """
 
-    def __init__(self, pdfs: PdfTexts | None, *, takes_images: bool = True, fetches: bool = True) -> None:
-        """`pdfs`: the texts of PDFs (None: none are read). `takes_images`: the agent can pass images on. `fetches`:
-        images with a web address stay in earlier messages too, instead of a note.
+    def __init__(
+        self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
+    ) -> None:
+        """`pdfs`: the texts of PDFs (None: none are read). `notes` gets the blocks' fields without effect.
+        `takes_images`: the agent can pass images on. `fetches`: images with a web address stay in earlier messages
+        too, instead of a note.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
         self.refetches = False
         """Whether an earlier message refers to an image by address."""
         self._pdfs = pdfs
+        self._notes = notes
         self._takes_images = takes_images
         self._fetches = fetches
 
@@ -84,13 +88,10 @@ class BlockReader:
             yield TextPart(f"[A content block ({shown}) was left out: this model cannot read it.]")
 
     def note_fields(self, block: Any) -> None:
-        """Adds the block's fields that have no effect to `ignored`, such as `messages[].content[].citations`."""
+        """Adds the block's fields that have no effect to the notes."""
         served = BLOCK_FIELDS.get(block_type(block))
         if served is not None and not served.issuperset(block):
-            named = [
-                name for name in block if name not in served and block[name] and FIELD_NAME.fullmatch(name)
-            ]
-            self.ignored |= dict.fromkeys(f"messages[].content[].{name}" for name in named)
+            self._notes.add_unknown(block, served, "messages[].content[]")
 
     def note_left_out(self, block: Any) -> None:
         """Adds the type of a block that the model does not get to `ignored`."""

@@ -91,12 +91,11 @@ def parse(
     """
     notes = FieldNotes()
     request = parse_body(body, notes)
-    named = ignored_fields(notes, request.model_extra)
     check_length("messages", len(request.messages), settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
-    offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages))
+    offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)
     turn, workdir_param = _turn(request, offered, settings, catalog, headers)
-    reader = BlockReader(pdfs, takes_images=takes_images(turn), fetches=fetches)
+    reader = BlockReader(pdfs, notes, takes_images=takes_images(turn), fetches=fetches)
     history = history_of(request.messages, reader, identity(turn))
     if not history:
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
@@ -109,7 +108,7 @@ def parse(
         thinking=wants_thinking(request.thinking),
         web_search=offered.web_search,
         client_names=offered.client_names,
-        ignored=(*_ignored(request), *named, *offered.ignored[:MAX_NAMED], *reader.ignored),
+        ignored=(*_ignored(request), *ignored_fields(notes), *offered.ignored[:MAX_NAMED], *reader.ignored),
         workdir_param=workdir_param,
         web_images=reader.web_images,
         refetches=reader.refetches,

@@ -22,7 +22,7 @@ from codex_proxy.core.items import ClientName, Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.field_lists import FIELD_NAME
+from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.messages.wire import TOOL_FIELDS, GivenToolChoice
 from codex_proxy.surfaces.offered_tools import OfferedTools, refuse_duplicates
 from codex_proxy.surfaces.tool_calls import model_name
@@ -50,11 +50,15 @@ class MessagesTools(OfferedTools, frozen=True, kw_only=True):
 
 
 def offered_tools(
-    given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
+    given: Sequence[dict[str, Any]],
+    choice: GivenToolChoice | None,
+    referenced: Collection[str],
+    notes: FieldNotes,
 ) -> MessagesTools:
     """Returns the tools and the tool choice to offer to the model. `given` and `choice` are the request's `tools` and
     `tool_choice` (None: the request has none). `referenced` are the names of the tools that the history refers to
-    or calls: they are offered even if they have `defer_loading` (see `loaded_names`). Raises `Fault`
+    or calls: they are offered even if they have `defer_loading` (see `loaded_names`). `notes` gets the fields of
+    tools that have no effect. Raises `Fault`
     INVALID_REQUEST for an invalid or duplicate tool, for a tool that only Anthropic's servers run, and for a choice
     of a tool that is not offered.
     """
@@ -71,8 +75,7 @@ def offered_tools(
             ignored.append(param)
         elif kind in ("", "custom"):
             made = _tool(tool, param)
-            left = [name for name in tool if name not in TOOL_FIELDS and tool[name]]
-            ignored += [f"tools[].{name}" for name in left if FIELD_NAME.fullmatch(name)]
+            notes.add_unknown(tool, TOOL_FIELDS, "tools[]")
             if not tool.get("defer_loading") or _name_of(tool) in loaded:
                 found.append((made, f"{param}.name"))
         else:

@@ -197,7 +197,7 @@ def _checked(body: bytes, settings: ResponsesSettings) -> tuple[ResponseRequest,
     """Returns the request, and its fields without effect. Raises `Fault` INVALID_REQUEST."""
     notes = FieldNotes()
     request = parse_body(body, notes)
-    named = ignored_fields(notes, request.model_extra)
+    named = ignored_fields(notes)
     check_input(request, settings.max_items)
     _refuse_unsupported(request, settings)
     return request, (*_ignored_by_us(request), *named)

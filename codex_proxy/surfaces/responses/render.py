@@ -126,8 +126,7 @@ class ResponsesRenderer:
         self._step_began = False
         self._begun = False
         self._status = "queued" if background else "in_progress"
-        self.final: dict[str, Any] | None = None
-        """The final response object, whose texts may be encoded (`msgspec.Raw`); None until the turn has ended."""
+        self._final: dict[str, Any] | None = None
         self.spent = TurnTokens()
         self.visible = False
         self.ended = False
@@ -196,8 +195,8 @@ class ResponsesRenderer:
     # --- the turn -------------------------------------------------------------------------------
 
     def _current(self) -> dict[str, Any]:
-        if self.final is not None:
-            return self.final
+        if self._final is not None:
+            return self._final
         return self._head.object(self._status, self._whole_output())
 
     def _whole_output(self) -> list[dict[str, Any]]:
@@ -240,7 +239,7 @@ class ResponsesRenderer:
         self.ended = True
         self.spent.end(event)
         self.failure = event.failure
-        self.final = self._head.object(
+        self._final = self._head.object(
             status,
             self._whole_output(),
             completed_at=int(self._clock.epoch()) if status == "completed" else None,
@@ -250,7 +249,7 @@ class ResponsesRenderer:
         )
         if event.failure is not None:
             self._events.fail(event.failure)
-        self._events.finish(self.final)
+        self._events.finish(self._final)
 
     def sends_as_event(self, failure: Failure) -> bool:
         """Whether a failure before the first event is sent as an event, in a profile, instead of a status."""

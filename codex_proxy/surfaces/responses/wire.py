@@ -172,6 +172,7 @@ def parse_body(body: bytes, notes: FieldNotes | None = None) -> ResponseRequest:
 
 def parse_context(body: bytes, *, counting: bool) -> ContextFields:
     """Returns the body of `input_tokens` (`counting`) or `compact`. Raises `Fault` INVALID_REQUEST with the field."""
-    request = parse_as(ContextFields if counting else CompactRequest, body)
-    ignored_fields(FieldNotes(), request.model_extra)
+    notes = FieldNotes()
+    request = parse_as(ContextFields if counting else CompactRequest, body, notes)
+    ignored_fields(notes)
     return request
