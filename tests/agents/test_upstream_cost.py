@@ -19,6 +19,7 @@ from codex_proxy.agents.openai_chat.forwarding import Forwarding
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
 from codex_proxy.agents.upstream.failures import ErrorReader
+from codex_proxy.agents.upstream.secrets import Secrets
 from codex_proxy.agents.upstream.stream import (
     MAX_EVENT_MARKS,
     AnswerReader,
@@ -271,6 +272,38 @@ def test_an_answer_of_more_than_a_thousand_calls_is_refused(
     assert read(dialect("m", context()), body(MAX_UNANSWERED))
     with pytest.raises(TooMuchHeld, match=f"more than {MAX_UNANSWERED} tools"):
         read(dialect("m", context()), body(MAX_UNANSWERED + 1))
+
+
+KEY: Final = "sk-aaaa/aaaa-key"
+HIDDEN_SHAPES: Final[dict[str, tuple[int, int, Callable[[int], bytes]]]] = {
+    "one long text": (1 << 19, READ_BYTES, lambda n: b"word " * (n // 5)),
+    "one long text in one read": (1 << 20, 1 << 30, lambda n: b"word " * (n // 5)),
+    "keys": (1 << 14, READ_BYTES, lambda n: KEY.encode() * n),
+    "keys, a byte at a time": (200, 1, lambda n: KEY.encode() * n),
+    "keys that are escaped": (1 << 12, READ_BYTES, lambda n: b"".join(b"\\u%04x" % ord(c) for c in KEY) * n),
+    "escaped keys, a byte at a time": (60, 1, lambda n: b"".join(b"\\u%04X" % ord(c) for c in KEY) * n),
+    "beginnings of keys": (1 << 14, READ_BYTES, lambda n: KEY[:-1].encode() * n),
+    "beginnings of keys, a few bytes at a time": (400, 7, lambda n: KEY[:-1].encode() * n),
+    "what a key repeats": (1 << 16, READ_BYTES, lambda n: b"sk-" + b"a" * n),
+    "backslashes": (1 << 17, READ_BYTES, lambda n: b"\\" * n),
+    "backslashes, a byte at a time": (2000, 1, lambda n: b"\\" * n),
+    "escapes that do not end": (1 << 15, READ_BYTES, lambda n: b"\\u00" * n),
+}  # fmt: skip
+
+
+def hidden(secrets: Secrets, body: bytes, at_once: int) -> bytes:
+    """The body without the secrets, read in pieces of so many bytes."""
+    reader = secrets.reader()
+    parts = [reader.feed(body[start : start + at_once]) for start in range(0, len(body), at_once)]
+    return b"".join([*parts, reader.close()])
+
+
+@pytest.mark.sampled(every=4)
+@pytest.mark.parametrize("shape", HIDDEN_SHAPES)
+def test_to_hide_a_key_costs_what_the_answer_weighs(shape: str) -> None:
+    size, at_once, make = HIDDEN_SHAPES[shape]
+    secrets = Secrets([KEY, "another/key"])
+    assert_linear(make, lambda body: hidden(secrets, body, at_once), size)
 
 
 ENDLESS: Final = {

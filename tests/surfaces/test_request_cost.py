@@ -75,14 +75,14 @@ def said(*given: Fields) -> Fields:
 
 CHAT: Final[dict[str, tuple[int, Make]]] = {
     "messages": (
-        400,
+        1200,
         lambda n: said(
             *rounds(n, lambda i: user(f"word {i}"), lambda i: {"role": "assistant", "content": "ok"})
         ),
     ),
     "one long text": (1 << 20, lambda n: said(user("word " * (n // 5)))),
     "parts": (400, lambda n: said(user([text("a")] * n))),
-    "images": (150, lambda n: said(user([{"type": "image_url", "image_url": {"url": PIXEL}}] * n))),
+    "images": (400, lambda n: said(user([{"type": "image_url", "image_url": {"url": PIXEL}}] * n))),
     "tools": (32, lambda n: {"tools": [chat.function_tool(f"f{i}", parameters=schema(3)) for i in range(n)]}),
     "properties of a tool": (500, lambda n: {"tools": [chat.function_tool(parameters=schema(n))]}),
     "properties of an answer": (
@@ -91,14 +91,14 @@ CHAT: Final[dict[str, tuple[int, Make]]] = {
             "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema(n)}}
         },
     ),
-    "calls of one message": (400, lambda n: said(assistant(*calls_of(n)), *outputs_of(n))),
-    "calls answered backwards": (400, lambda n: said(assistant(*calls_of(n)), *outputs_of(n)[::-1])),
+    "calls of one message": (1000, lambda n: said(assistant(*calls_of(n)), *outputs_of(n))),
+    "calls answered backwards": (1000, lambda n: said(assistant(*calls_of(n)), *outputs_of(n)[::-1])),
     "calls of many messages": (
-        400,
+        1200,
         lambda n: said(*rounds(n, lambda i: assistant(chat.call(f"c{i}")), lambda i: chat.answer(f"c{i}"))),
     ),
     "calls of one id": (
-        400,
+        1000,
         lambda n: said(*rounds(n, lambda _: assistant(chat.call()), lambda _: chat.answer())),
     ),
     "outputs without calls": (400, lambda n: said(*outputs_of(n))),
@@ -132,29 +132,29 @@ def talk(*given: Fields) -> Fields:
 
 MESSAGES: Final[dict[str, tuple[int, Make]]] = {
     "messages": (
-        400,
+        1200,
         lambda n: talk(*rounds(n, lambda i: user(f"word {i}"), lambda _: messages.said("assistant", "ok"))),
     ),
     "one long text": (1 << 16, lambda n: talk(user("word " * (n // 5)))),
     "one long word": (1 << 16, lambda n: talk(user("w" * n))),
     "blocks": (500, lambda n: talk(user([text("a")] * n))),
     "blocks of the assistant": (500, lambda n: talk(messages.said("assistant", *["a"] * n))),
-    "images": (150, lambda n: talk(user([picture()] * n))),
-    "tools": (100, lambda n: {"tools": [messages.tool(f"f{i}", input_schema=schema(3)) for i in range(n)]}),
+    "images": (400, lambda n: talk(user([picture()] * n))),
+    "tools": (400, lambda n: {"tools": [messages.tool(f"f{i}", input_schema=schema(3)) for i in range(n)]}),
     "deferred tools": (
-        100,
+        400,
         lambda n: {
             "tools": [messages.tool(f"f{i}", defer_loading=True) for i in range(n)] + [messages.tool()]
         },
     ),
     "properties of a tool": (500, lambda n: {"tools": [messages.tool(input_schema=schema(n))]}),
-    "calls of one message": (400, lambda n: talk(messages.said("assistant", *uses(n)), user(results(n)))),
+    "calls of one message": (1200, lambda n: talk(messages.said("assistant", *uses(n)), user(results(n)))),
     "calls answered backwards": (
-        400,
+        1200,
         lambda n: talk(messages.said("assistant", *uses(n)), user(results(n)[::-1])),
     ),
     "calls of many messages": (
-        400,
+        1200,
         lambda n: talk(
             *rounds(
                 n,
@@ -164,7 +164,7 @@ MESSAGES: Final[dict[str, tuple[int, Make]]] = {
         ),
     ),
     "calls of one id": (
-        400,
+        1000,
         lambda n: talk(
             *rounds(
                 n, lambda _: messages.said("assistant", messages.use()), lambda _: user([messages.result()])
@@ -212,14 +212,14 @@ def given(*items: Fields) -> Fields:
 
 RESPONSES: Final[dict[str, tuple[int, Make]]] = {
     "messages": (
-        400,
+        1200,
         lambda n: given(
             *rounds(n, lambda i: user(f"word {i}"), lambda _: {"role": "assistant", "content": "ok"})
         ),
     ),
     "one long text": (1 << 20, lambda n: {"input": "word " * (n // 5)}),
     "parts": (500, lambda n: given(user([text("a", "input_text")] * n))),
-    "images": (150, lambda n: given(user([{"type": "input_image", "image_url": PIXEL}] * n))),
+    "images": (400, lambda n: given(user([{"type": "input_image", "image_url": PIXEL}] * n))),
     "tools": (
         30,
         lambda n: {"tools": [responses.function_tool(f"f{i}", parameters=schema(3)) for i in range(n)]},
@@ -229,10 +229,10 @@ RESPONSES: Final[dict[str, tuple[int, Make]]] = {
         500,
         lambda n: {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema(n)}}},
     ),
-    "calls and outputs by turns": (400, lambda n: given(*rounds(n, function_call, function_output))),
-    "calls, then outputs": (400, lambda n: given(*rounds(n, function_call), *rounds(n, function_output))),
+    "calls and outputs by turns": (1200, lambda n: given(*rounds(n, function_call, function_output))),
+    "calls, then outputs": (1000, lambda n: given(*rounds(n, function_call), *rounds(n, function_output))),
     "calls, then outputs, backwards": (
-        400,
+        1000,
         lambda n: given(*rounds(n, function_call), *rounds(n, function_output)[::-1]),
     ),
     "calls of one id": (
@@ -242,7 +242,7 @@ RESPONSES: Final[dict[str, tuple[int, Make]]] = {
     "outputs without calls": (400, lambda n: given(*rounds(n, function_output))),
     "calls without outputs": (400, lambda n: given(*rounds(n, function_call))),
     "reasoning": (
-        400,
+        1600,
         lambda n: given(
             *(
                 {"type": "reasoning", "id": f"rs_{i}", "summary": [], "encrypted_content": "x"}
@@ -252,7 +252,7 @@ RESPONSES: Final[dict[str, tuple[int, Make]]] = {
     ),
     "references": (400, lambda n: given(*({"type": "item_reference", "id": f"msg_{i}"} for i in range(n)))),
     "searches": (
-        400,
+        1000,
         lambda n: given(
             *({"type": "web_search_call", "id": f"ws_{i}", "status": "completed"} for i in range(n))
         ),

@@ -189,7 +189,7 @@ def _parsed(
         stream=request.stream is not False,
         thinking=request.think is not False,
         client_names={tool.name: tool.client_name.name for tool in tools if tool.client_name is not None},
-        ignored=(*ignored_fields(notes, request.model_extra), *_ignored_options(options)),
+        ignored=(*ignored_fields(notes), *_ignored_options(options)),
         web_search=False,
         workdir_param=place.workdir_param,
         web_images={},

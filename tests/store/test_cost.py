@@ -1,0 +1,260 @@
+"""What a client or a model has sent costs what it weighs to be stored, read and removed, whatever its shape.
+
+The functions of the store run here on a connection of this thread, so that their CPU time can be measured.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from typing import Final
+
+import pytest
+
+from codex_proxy.store.interface import (
+    ContextLimits,
+    Frame,
+    PageRequest,
+    PendingWebhook,
+    Pruned,
+    StoredItem,
+)
+from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
+from codex_proxy.store.sqlite.items import found_among
+from codex_proxy.store.sqlite.opening import open_in_memory
+from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
+from tests.growth import assert_linear
+from tests.store.stored import OWNER, conversation, item, response
+
+NOW: Final = 1_800_000_000.0
+BY_DAY: Final = UsageQuery(owner=OWNER, start=0, end=1 << 40, width=86400)
+Connection = sqlite3.Connection
+
+
+def written(write: Callable[[Connection, int], object]) -> Callable[[int], Connection]:
+    """Makes a new database in which this has been written."""
+
+    def make(count: int) -> Connection:
+        connection = open_in_memory()
+        connection.execute("BEGIN")
+        write(connection, count)
+        connection.execute("COMMIT")
+        return connection
+
+    return make
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def many_items(count: int, side: str) -> list[StoredItem]:
+    return [item(f"{side}_{number}", raw=b'{"type":"message"}') for number in range(count)]
+
+
+def one_response(connection: Connection, count: int) -> None:
+    responses.add(connection, response("resp"), many_items(count, "in"), many_items(count, "out"), None, NOW)
+
+
+def one_item_each(connection: Connection, count: int) -> None:
+    """A chain in which each response has an item more."""
+    for number in range(count):
+        after = f"resp_{number - 1}" if number else None
+        given = response(f"resp_{number}", after=after)
+        responses.add(connection, given, [item(f"in_{number}")], [item(f"out_{number}")], None, NOW)
+
+
+def unconnected(connection: Connection, count: int, *, background: bool = False) -> None:
+    for number in range(count):
+        given = response(f"resp_{number}", background=background)
+        responses.add(connection, given, [item(f"in_{number}")], [], None, NOW)
+
+
+def same_item(connection: Connection, count: int) -> None:
+    for number in range(count):
+        responses.add(connection, response(f"resp_{number}"), [item("item")], [], None, NOW)
+
+
+def conversed(connection: Connection, count: int) -> None:
+    conversations.add(connection, conversation("conv"), [], ContextLimits(), NOW)
+    for start in range(0, count, 20):
+        given = [item(f"item_{number}") for number in range(start, min(count, start + 20))]
+        conversations.append(connection, OWNER, "conv", given, None, ContextLimits(), NOW)
+
+
+def pages(read: Callable[[PageRequest], object]) -> Callable[[], None]:
+    def all_pages() -> None:
+        after = None
+        while True:
+            page = read(PageRequest(limit=100, order="asc", after=after))
+            if not page.has_more:  # type: ignore[attr-defined]
+                return
+            after = page.items[-1].id  # type: ignore[attr-defined]
+
+    return all_pages
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+def streamed(connection: Connection, count: int, *, at_once: int = 1) -> None:
+    responses.add(connection, response("resp", background=True), [], [], None, NOW)
+    for start in range(0, count, at_once):
+        frames = [Frame(number, b"data: x" * 20) for number in range(start, min(count, start + at_once))]
+        responses.append_frames(connection, OWNER, "resp", frames)
+
+
+def frames_in_parts(connection: Connection) -> None:
+    after = -1
+    while found := responses.frames(connection, OWNER, "resp", after, 100, 1 << 12):
+        after = found[-1].number
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+def entries(connection: Connection, count: int) -> None:
+    for number in range(count):
+        keyed_rows.remember(connection, OWNER, {b"key %d" % number: b"value" * 20}, NOW)
+
+
+def one_entry_again(connection: Connection, count: int) -> None:
+    for _ in range(count):
+        keyed_rows.remember(connection, OWNER, {b"key": b"value" * 20}, NOW)
+
+
+def keys(connection: Connection) -> object:
+    count = connection.execute("SELECT count(*) FROM steps").fetchone()[0]
+    return keyed_rows.recall(connection, OWNER, [b"key %d" % number for number in range(count)], 0.0)
+
+
+def used(connection: Connection, count: int) -> None:
+    given = [UsageEntry(OWNER, "m", 3600 * number, Figures(turns=1)) for number in range(count)]
+    for start in range(0, count, 50):
+        keyed_rows.add_usage(connection, given[start : start + 50])
+
+
+def to_send(connection: Connection, count: int) -> None:
+    keyed_rows.put_webhooks(
+        connection, [PendingWebhook(f"evt_{number}", "https://x", b"{}") for number in range(count)]
+    )
+
+
+def sent(connection: Connection) -> None:
+    while found := keyed_rows.oldest_webhooks(connection, 50):
+        for each in found:
+            keyed_rows.drop_webhook(connection, each.event_id, each.url)
+
+
+# --- removal --------------------------------------------------------------------------------------
+
+
+def swept(connection: Connection) -> None:
+    while removal.piece(connection):
+        pass
+
+
+def deleted(connection: Connection, id: str = "resp") -> None:
+    removal.delete(connection, responses.mark_deleted, OWNER, id)
+    swept(connection)
+
+
+def pruned(job: Callable[..., Pruned]) -> Callable[[Connection], None]:
+    def until_nothing_is_left(connection: Connection) -> None:
+        while job(connection, before=NOW + 1) != retention.NOTHING:
+            swept(connection)
+
+    return until_nothing_is_left
+
+
+WRITES: Final[dict[str, tuple[int, Callable[[Connection, int], object]]]] = {
+    "items of a response": (400, one_response),
+    "a chain of responses": (300, one_item_each),
+    "responses with the same item": (300, same_item),
+    "items of a conversation": (600, conversed),
+    "frames, one at a time": (800, streamed),
+    "frames, many at once": (3000, lambda connection, n: streamed(connection, n, at_once=250)),
+    "entries of the step memory": (1000, entries),
+    "one entry again and again": (1000, one_entry_again),
+    "sums of usage": (1500, used),
+    "webhooks": (1500, to_send),
+}
+
+READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[[Connection], object]]]] = {
+    "the context of one response": (400, one_response, lambda c: responses.context(c, OWNER, "resp")),
+    "the context of a chain": (
+        400,
+        one_item_each,
+        lambda c: responses.context(c, OWNER, c.execute("SELECT id FROM responses ORDER BY seq DESC").fetchone()[0]),
+    ),
+    "a chain, item by item": (
+        400,
+        one_item_each,
+        lambda c: responses.scan(
+            c, OWNER, c.execute("SELECT id FROM responses ORDER BY seq DESC").fetchone()[0], ContextLimits(), id
+        ),
+    ),
+    "pages of input items": (
+        800,
+        one_response,
+        lambda c: pages(lambda page: responses.input_items(c, OWNER, "resp", page))(),
+    ),
+    "pages of a conversation": (
+        800,
+        conversed,
+        lambda c: pages(lambda page: conversations.items(c, OWNER, "conv", page))(),
+    ),
+    "a conversation, item by item": (
+        800,
+        conversed,
+        lambda c: conversations.scan(c, OWNER, "conv", ContextLimits(), id),
+    ),
+    "items by their ids": (
+        400,
+        conversed,
+        lambda c: found_among(c, OWNER, [id for (id,) in c.execute("SELECT id FROM items")]),
+    ),
+    "frames in parts": (3000, streamed, frames_in_parts),
+    "entries by their keys": (1500, entries, keys),
+    "usage": (1500, used, lambda c: keyed_rows.usage_sums(c, BY_DAY)),
+}  # fmt: skip
+
+REMOVALS: Final[
+    dict[str, tuple[int, Callable[[Connection, int], object], Callable[[Connection], object]]]
+] = {
+    "a response of many items": (400, one_response, deleted),
+    "a response of many frames": (4000, streamed, deleted),
+    "responses by their age": (300, unconnected, pruned(retention._responses)),
+    "a chain by its age": (300, one_item_each, pruned(retention._responses)),
+    "frames by their age": (2500, streamed, pruned(retention._frames)),
+    "entries by their age": (2500, entries, pruned(retention._steps)),
+    "the oldest objects": (300, unconnected, pruned(retention._oldest_objects)),
+    "webhooks that were sent": (1000, to_send, sent),
+}
+
+
+@pytest.mark.sampled(every=4)
+@pytest.mark.parametrize("what", WRITES)
+def test_what_is_stored_costs_what_it_weighs_to_be_written(what: str) -> None:
+    size, write = WRITES[what]
+    assert_linear(lambda count: count, written(write), size)
+
+
+@pytest.mark.sampled(every=4, first=1)
+@pytest.mark.parametrize("what", READS)
+def test_what_is_stored_costs_what_it_weighs_to_be_read(what: str) -> None:
+    size, write, read = READS[what]
+    assert_linear(written(write), read, size)
+
+
+@pytest.mark.sampled(every=4, first=2)
+@pytest.mark.parametrize("what", REMOVALS)
+def test_what_is_stored_costs_what_it_weighs_to_be_removed(what: str) -> None:
+    size, write, remove = REMOVALS[what]
+
+    def made_and_removed(connection: Connection) -> None:
+        connection.execute("SAVEPOINT before")
+        remove(connection)
+        connection.execute("ROLLBACK TO before")
+        connection.execute("RELEASE before")
+
+    assert_linear(written(write), made_and_removed, size)

@@ -1,0 +1,131 @@
+"""The tests of cost become red where they should: a search of everything before, planted into one function that is
+called for each element, is seen in a row of each of their tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Final
+
+import pytest
+
+from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
+from codex_proxy.agents.upstream.secrets import Secrets
+from tests.agents import test_upstream_cost as upstream
+from tests.agents.child_readers import READERS, as_lines
+from tests.agents.child_shapes import SHAPES
+from tests.agents.test_child_growth import SIZE
+from tests.growth import assert_linear
+from tests.responses import test_cost as stored
+from tests.store import test_cost as store
+from tests.surfaces import test_cost as turns
+from tests.surfaces import test_request_cost as requests
+
+Row = tuple[int, Callable[[int], Any], Callable[[Any], object]]
+
+
+def request(api: str, shape: str) -> Row:
+    shapes, parse = requests.APIS[api]
+    size, make = shapes[shape]
+    return size, lambda count: requests.body_of(make(count), api), parse
+
+
+def child(name: str, shape: str) -> Row:
+    def read(data: bytes) -> object:
+        reader = READERS[name]()
+        reader.read(data)
+        return reader
+
+    return SIZE, lambda count: as_lines(SHAPES[name][shape](count)), read
+
+
+def chat_upstream(reader: str, shape: str) -> Row:
+    size, make = upstream.CHAT_SHAPES[shape]
+    return size, make, lambda body: upstream.read(upstream.CHAT[reader](), body)
+
+
+def responses_upstream(shape: str) -> Row:
+    size, make = upstream.RESPONSES_SHAPES[shape]
+    return size, make, lambda body: upstream.read(OpenAIResponses("m", upstream.context()), body)
+
+
+def hidden(shape: str) -> Row:
+    size, at_once, make = upstream.HIDDEN_SHAPES[shape]
+    return size, make, lambda body: upstream.hidden(Secrets([upstream.KEY]), body, at_once)
+
+
+def turn(reader: str, shape: str) -> Row:
+    size, make = turns.SHAPES[shape]
+    return size, make, turns.READERS[reader]
+
+
+def history(reader: str, shape: str) -> Row:
+    return 800, stored.HISTORIES[shape], stored.READERS[reader]
+
+
+def written(what: str) -> Row:
+    size, write = store.WRITES[what]
+    return size, lambda count: count, store.written(write)
+
+
+ROWS: Final[dict[str, Row]] = {
+    "codex_proxy.surfaces.chat.messages:_Reader.read": request("chat", "messages"),
+    "codex_proxy.surfaces.chat.messages:_Reader._output": request("chat", "calls of many messages"),
+    "codex_proxy.surfaces.messages.history:_past_call": request("messages", "calls of one message"),
+    "codex_proxy.surfaces.messages.history:_History.read": request("messages", "messages"),
+    "codex_proxy.surfaces.responses.history:_Reader.read": request("responses", "calls, then outputs"),
+    "codex_proxy.agents.codex_proto.dialect:CodexProto._handle_line": child("codex-proto", "many messages"),
+    "codex_proxy.agents.codex_exec.dialect:CodexExec._next_id": child("codex-exec", "empty ids"),
+    "codex_proxy.agents.codex_app_server.dialect:AppServerTurn._handle_message": child(
+        "app-server", "one id reused"
+    ),
+    "codex_proxy.agents.claude_code.dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),
+    "codex_proxy.agents.acp.dialect:AcpTurn._read_update": child("acp", "many messages"),
+    "codex_proxy.agents.openai_chat.calls:ToolCalls.feed": chat_upstream("openai-chat", "many calls"),
+    "codex_proxy.agents.openai_chat.pass_through:PassThrough._event": chat_upstream(
+        "forwarded stream", "usage in each chunk"
+    ),
+    "codex_proxy.agents.openai_responses.answer:Answer.feed": responses_upstream("many searches"),
+    "codex_proxy.agents.upstream.secrets:Secrets.begun_in": hidden("backslashes, a byte at a time"),
+    "codex_proxy.core.repair:TurnRepair._open": turn("repair", "messages"),
+    "codex_proxy.surfaces.chat.choice:Choice.open_message": turn("chat", "messages"),
+    "codex_proxy.surfaces.responses.output_order:OutputOrder.add": turn("responses", "messages"),
+    "codex_proxy.surfaces.messages.content:GrowingBlock.open": turn("messages", "messages"),
+    "codex_proxy.runs.model_items:_kind_and_call_id": history(
+        "calls with their outputs", "raw calls and outputs by turns"
+    ),
+    "codex_proxy.store.sqlite.responses:keep": written("items of a response"),
+    "codex_proxy.store.sqlite.keyed_rows:remember": written("entries of the step memory"),
+}  # fmt: skip
+"""The function into which the fault is planted, and the row that has to see it."""
+
+
+@pytest.mark.sampled(every=3)
+@pytest.mark.parametrize("place", ROWS)
+def test_a_planted_search_of_all_earlier_elements_is_seen(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size, make, read = ROWS[place]
+    module, _, path = place.partition(":")
+    *names, name = path.split(".")
+    owner = import_module(module)
+    for each in names:
+        owner = getattr(owner, each)
+    real: Callable[..., object] = getattr(owner, name)
+    seen: list[str] = []
+
+    def planted(*given: Any, **more: Any) -> object:
+        element = f"element {len(seen)}"
+        if not [each for each in seen if each == element]:
+            seen.append(element)
+        return real(*given, **more)
+
+    def read_anew(given: Any) -> object:
+        seen.clear()
+        return read(given)
+
+    monkeypatch.setattr(owner, name, planted)
+    with pytest.raises(AssertionError, match="CPU seconds"):
+        assert_linear(make, read_anew, size, tries=3)
+    assert len(seen) >= size // 2, "the row does not come past the fault"
