@@ -5,11 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from codex_proxy.admission.admit import FieldNames, _schema_field
+from codex_proxy.admission.admit import _schema_field
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn
-from codex_proxy.http import chat, messages
-from codex_proxy.responses import prepare
+from codex_proxy.surfaces.chat import parse as chat
+from codex_proxy.surfaces.messages import parse as messages
+from codex_proxy.surfaces.request_options import FieldNames
+from codex_proxy.surfaces.responses import parse as responses
 
 SCHEMA = msgspec.Raw(b'{"type":"object"}')
 TOOLS = (Tool("a", parameters=SCHEMA), Tool("b", parameters=SCHEMA, strict=True))
@@ -25,7 +27,7 @@ def turn(**fields: object) -> Turn:
     [
         (chat.FIELDS, "response_format.json_schema.schema", "tools[1].function.parameters"),
         (messages.FIELDS, "output_config.format.schema", "tools[1].input_schema"),
-        (prepare.FIELDS, "text.format.schema", "tools[1].parameters"),
+        (responses.FIELDS, "text.format.schema", "tools[1].parameters"),
     ],
     ids=["chat", "messages", "responses"],
 )

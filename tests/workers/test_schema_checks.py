@@ -132,7 +132,7 @@ async def test_a_request_is_refused_at_its_first_schema_that_takes_too_long() ->
         asked.append(question)
         return NoAnswer.GAVE_UP
 
-    checks._pool.ask = ask  # type: ignore[method-assign]
+    checks._pool.ask = ask  # type: ignore[method-assign, assignment]
     with pytest.raises(Fault) as raised:
         await check_schemas(
             checks, strict_tools(30), answer="text.format.schema", tool="tools[{}].parameters"
