@@ -52,6 +52,7 @@ from tests.agents.acp_replayer import (
     play,
     sessions_of,
 )
+from tests.growth import assert_linear
 
 K = FaultKind
 SAID = "Hello from the mock model, word by word."
@@ -376,6 +377,36 @@ def test_a_call_that_the_agent_reports_after_it_was_made_is_passed_on_then() -> 
     assert played.calls == [], "another call of the step is to come"
     played.receive([ToolCalled("call-2", "", "add", "{}"), ToolsSettled()])
     assert [call.name for call in played.calls] == ["get_weather", "add"]
+
+
+@pytest.mark.parametrize(
+    ("made", "reported"),
+    [
+        ('{"a": 1, "b": [2.0, {"c": 3}]}', {"b": [2, {"c": 3.0}], "a": 1.0}),
+        ('{"a": "1.0"}', {"a": "1.0"}),
+        ("{}", {}),
+    ],
+)
+def test_equal_arguments_are_those_of_one_call_however_they_are_written(made: str, reported: Any) -> None:
+    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played.receive([report("a", rawInput=reported), ToolCalled("call-1", "", "get_weather", made)])
+    played.receive([ToolsSettled(last=True)])
+    assert [call.name for call in played.calls] == ["get_weather"]
+
+
+def test_updates_of_a_call_cost_what_they_weigh_whatever_its_arguments() -> None:
+    def make(count: int) -> list[Any]:
+        arguments = {"text": "word " * 40 * count}
+        made = ToolCalled("call-1", "", "get_weather", json.dumps(arguments))
+        begun = [report("a", rawInput=arguments), report("b", "add"), made, ToolsSettled()]
+        output = [{"type": "content", "content": {"type": "text", "text": "word " * 40}}]
+        more = report("a", sessionUpdate="tool_call_update", status="in_progress", content=output)
+        return [*begun, *[more] * count]
+
+    def read(messages: list[Any]) -> None:
+        opened("copilot-client_tool_parked", tools=TOOLS).receive(messages)
+
+    assert_linear(make, read, 400, memory=False)
 
 
 def test_one_report_counts_for_one_call() -> None:

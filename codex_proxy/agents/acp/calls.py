@@ -8,9 +8,14 @@ a request for permission, which may come before the call or after it); all other
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Callable
+from typing import Any, Final
 
-from codex_proxy.agents.acp.client_tools import ClientTools, arguments_in, call_result
+import msgspec
+
+from codex_proxy.agents.acp.client_tools import ClientTools, agent_name, arguments_in, call_result
 from codex_proxy.agents.acp.messages import ToolCalled, ToolsSettled, tool_output
 from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.conversation import raw_call
@@ -23,6 +28,7 @@ REFUSED = (
     "This call was refused: the client does not offer the tool, or the model of this session did not call it."
 )
 """The output of a call that the client does not get."""
+_ZERO: Final = re.compile(rb"\.0(?=[],}]|$)")
 
 
 class ClientCalls:
@@ -52,6 +58,10 @@ class ClientCalls:
         self._alone = alone
         self._new: list[ToolCalled] = []
         """Calls that have not been passed on to the client yet."""
+        self._made: dict[str, bytes] = {}
+        """Their arguments in the form of `_comparable`, by the tool server's key."""
+        self._reports: dict[str, _Report] = {}
+        """The agent's reports that were read last, by its ids of the calls."""
         self._settled = False
         """Whether the time to wait for further calls is over, although the agent has not reported all calls that
         were made."""
@@ -74,11 +84,14 @@ class ClientCalls:
         """Forgets all calls, because the turn is over."""
         self._waiting.clear()
         self._new.clear()
+        self._made.clear()
+        self._reports.clear()
         self._passed_on.clear()
 
     def add(self, call: ToolCalled) -> None:
         """Adds a call of the agent that has arrived at the tool server."""
         self._new.append(call)
+        self._made[call.key] = _comparable(msgspec.json.decode(call.arguments))
         self._settled = False
 
     def refuse(self, call: ToolCalled) -> None:
@@ -112,25 +125,52 @@ class ClientCalls:
         """Returns the agent's id of the reported call for each new call that the agent has reported, by the key of
         the tool server. No report counts for two calls. Reports whose arguments are known are taken first.
         """
-        reports = [
-            each for each in self._reader.open_client_calls() if each.tool_call_id not in self._passed_on
-        ]
-        reports.sort(key=lambda report: not arguments_in(report))
+        reports = self._open_reports()
+        free: dict[tuple[str, bytes], deque[str]] = {}
+        """The ids of the reports, by the tool and the arguments; empty arguments are not known."""
+        for id, report in reports.items():
+            if report.tool:
+                free.setdefault((report.tool, report.arguments), deque()).append(id)
         found: dict[str, str] = {}
+        taken: set[str] = set()
         for call in self._new:
-            report = next((each for each in reports if self.tools.is_reported_in(call, each)), None)
-            if report is not None and report.tool_call_id is not None:
-                reports.remove(report)
-                found[call.key] = report.tool_call_id
+            candidates: tuple[deque[str], ...]
+            if call.call_id:
+                own = reports.get(call.call_id)
+                candidates = (deque([call.call_id] if own is not None and own.tool == call.name else []),)
+            else:
+                candidates = tuple(free.get((call.name, key), deque()) for key in (self._made[call.key], b""))
+            for ids in candidates:
+                while ids and call.key not in found:
+                    id = ids.popleft()
+                    if id not in taken:
+                        taken.add(id)
+                        found[call.key] = id
         return found
+
+    def _open_reports(self) -> dict[str, _Report]:
+        """Returns the agent's reports of open calls that the client was not asked for, by the agent's ids. Their
+        arguments are read again only where they are new."""
+        reports: dict[str, _Report] = {}
+        for update in self._reader.open_client_calls():
+            id = update.tool_call_id or ""
+            if id in self._passed_on:
+                continue
+            tool, given, known = self.tools.called_in(update), arguments_in(update), self._reports.get(id)
+            if known is not None and known.given is given:
+                arguments = known.arguments
+            else:
+                arguments = _comparable(given) if given else b""
+            reports[id] = _Report("" if tool is None else agent_name(tool.name), given, arguments)
+        self._reports = reports
+        return reports
 
     def _all_arrived(self) -> bool:
         """Returns whether exactly those calls have arrived at the tool server that the agent has reported; for an
         agent that makes its calls one after the other, whether all that have arrived were reported. If so, no further
         call of this step (one call of the model), and no text that comes before the calls, can arrive."""
-        found, open_calls = self._reported(), self._reader.open_client_calls()
-        expected = sum(1 for each in open_calls if each.tool_call_id not in self._passed_on)
-        return len(found) == len(self._new) and (self._one_at_a_time or len(found) == expected)
+        found = self._reported()
+        return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))
 
     def ask_client(self) -> None:
         """Asks the client for the outputs of the new calls that the agent has reported, because it has given all
@@ -175,5 +215,20 @@ class ClientCalls:
         """Forgets the call `key`, because the agent has stopped waiting for its output, if the client was not asked
         for it yet. If it was, the turn cannot be resumed with outputs any more (`broken`)."""
         self._new = [call for call in self._new if call.key != key]
+        self._made.pop(key, None)
         if key in self._waiting.values():
             self.broken = True
+
+
+class _Report(msgspec.Struct, frozen=True):
+    """What an agent has reported about a call: the agent's name of the client's `tool`, empty for another one, the
+    arguments as they were `given`, and in the form of `_comparable`, empty if they are not known yet."""
+
+    tool: str
+    given: Any
+    arguments: bytes
+
+
+def _comparable(arguments: Any) -> bytes:
+    """Returns JSON that is the same for equal arguments: 1.0 is 1, and the order of fields has no meaning."""
+    return _ZERO.sub(b"", msgspec.json.encode(arguments, order="deterministic"))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.acp.messages import ToolCalled, Update
+from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.conversions import READ_ONLY, WHOLE_OUTPUTS, function_parameters, mcp_content
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Part, Tool
@@ -146,18 +146,6 @@ class ClientTools:
             for prefix in (f"mcp__{SERVER}__", f"{SERVER}_", f"{SERVER}-")
         )
         return next((tool for tool in named if tool is not None), None)
-
-    def is_reported_in(self, made: ToolCalled, report: Update) -> bool:
-        """Returns whether the call `made` at the tool server can be the one that the agent's `report` is about, by the
-        tool, the model's id of the call, and the arguments, as far as they are known.
-        """
-        tool = self.called_in(report)
-        if tool is None or tool is not self.tool(made.name):
-            return False
-        if made.call_id:
-            return made.call_id == report.tool_call_id
-        arguments = arguments_in(report)
-        return not arguments or arguments == msgspec.json.decode(made.arguments)
 
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:
         return self._tools.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
