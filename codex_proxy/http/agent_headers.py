@@ -48,8 +48,9 @@ def agent_headers(
 
 
 def _ignored(ran: _RanTurn) -> Iterator[str]:
-    sampling = ran.turn.sampling if ran.can("sampling") else ()
-    yield from (name for name in ran.parsed.ignored if name not in sampling)
+    # A model server gets these as they are, whatever it makes of them.
+    sent = {*ran.turn.sampling, "service_tier"} if ran.can("sampling") else ()
+    yield from (name for name in ran.parsed.ignored if name not in sent)
     for field, has_no_effect in _WITHOUT_EFFECT.items():
         if has_no_effect(ran):
             yield getattr(ran.parsed.fields, field, field)

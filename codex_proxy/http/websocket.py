@@ -13,11 +13,13 @@ the key has become invalid, the connection is closed.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
@@ -25,10 +27,11 @@ from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parsed_from
 from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, counted
-from codex_proxy.http.middleware.request_context import CLIENT
+from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
+from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
 from codex_proxy.surfaces.body import decoded
@@ -122,6 +125,8 @@ class _ResponsesSocket:
         self._busy = False
         """Whether a turn is running."""
         self._last: _LastResponse | None = None
+        self._empty = ""
+        """Why the running turn's answer is empty, if it has ended as an empty one."""
 
     async def serve(self) -> None:
         """Reads and answers frames until the client or the server closes the connection; the server does so with an
@@ -231,7 +236,10 @@ class _ResponsesSocket:
         previous = parsed.previous_response_id
         try:
             prepared = await self._prepare(parsed)
-            response, reader = await start_foreground(self._responses, prepared, "websocket")
+            self._empty = ""
+            response, reader = await start_foreground(
+                self._responses, prepared, "websocket", self._note_empty
+            )
             await self._send_events(reader)
             if response.failure is not None:
                 self._forget(previous)
@@ -247,6 +255,10 @@ class _ResponsesSocket:
         if self._last is not None and self._last.id == id:
             self._last = None
 
+    def _note_empty(self, events: Sequence[Event]) -> None:
+        if events and isinstance(events[-1], TurnEnded):
+            self._empty = events[-1].empty
+
     async def _send_events(self, reader: ResponseReader) -> None:
         try:
             while not reader.finished:
@@ -255,7 +267,14 @@ class _ResponsesSocket:
                 if reader.refusal is not None:
                     raise Fault(reader.refusal)
                 for _, frame in frames:
-                    await self._send(payload_of(frame))
+                    payload = payload_of(frame)
+                    if self._empty and is_last(frame):  # it has no header and no comment that could say it
+                        payload = b'%b,"%b":"%b"}' % (
+                            payload[:-1],
+                            EMPTY_HEADER.encode(),
+                            self._empty.encode(),
+                        )
+                    await self._send(payload)
         finally:
             reader.close()
 

@@ -119,7 +119,8 @@ class TestCatalog:
         models = with_own_default(bundled, configured)
         assert [model.slug for model in models if model.is_own_default] == [own]
         assert {model.slug for model in models} == {"hidden", *places, own}
-        assert not any(agent_model(model, "flex").native for model in models if model.slug == "mine")
+        added = [agent_model(model, "flex") for model in models if model.slug == "mine"]
+        assert not any(model.native or model.verbosity for model in added), "Codex knows nothing of it"
 
     @pytest.mark.parametrize(("said", "taken"), [({}, True), (True, True), (False, False)])
     def test_a_model_that_gets_no_verbosity_is_known(self, said: Any, taken: bool) -> None:

@@ -131,6 +131,22 @@ async def test_text_and_reasoning_reach_both_apis_once(
     )
 
 
+@pytest.mark.parametrize("said", ["flex", "default", None])
+async def test_a_service_tier_is_asked_of_the_upstream_and_its_own_is_told(
+    said: str | None, proxy: Proxy, server: Upstream
+) -> None:
+    more: dict[str, Any] = {} if said is None else {"service_tier": said}
+    server.script = [answered(message("Hello there."), **more)] * 2
+    asked = {"model": "small", "service_tier": "flex"}
+    response = await proxy.send("POST", "/v1/responses", {**asked, "input": "Hi", "store": False})
+    assert server.asked[-1].body["service_tier"] == "flex"
+    assert "x-codex-ignored-params" not in response.headers
+    assert response.body["service_tier"] == (said or "default")
+    chat = await proxy.ask({**user("Hi"), **asked})
+    assert "x-codex-ignored-params" not in chat.headers
+    assert chat.body["service_tier"] == (said or "default")
+
+
 async def test_a_stream_tells_deltas_as_they_come(client: AsyncOpenAI, server: Upstream) -> None:
     server.script = [answered(message("Hello there.")), answered(message("No.", "refusal"))]
     stream = await client.responses.create(model="small", input="Hi", stream=True)

@@ -116,7 +116,8 @@ def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -
     marked = tuple(msgspec.structs.replace(model, is_own_default=model.slug == own) for model in models)
     if own is None or any(model.is_own_default for model in marked):
         return marked
-    return (*marked, CatalogModel(own, "", None, (), (), None, "hide", is_own_default=True))
+    added = CatalogModel(own, "", None, (), (), None, "hide", verbosity=False, is_own_default=True)
+    return (*marked, added)
 
 
 def plain_catalog(

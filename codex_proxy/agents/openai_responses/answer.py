@@ -16,6 +16,7 @@ from codex_proxy.agents.conversions import CustomInput, custom_input
 from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.core.events import (
     AnnotationAdded,
+    AnswerDetails,
     ArgumentsDelta,
     Event,
     FullArguments,
@@ -34,6 +35,8 @@ from codex_proxy.core.items import Activity, Item, Message, Reasoning, ToolCall
 TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
 )
+MAX_TIER: Final = 64
+"""The most characters of the name of a service tier."""
 Kind: TypeAlias = Literal["function", "custom"]
 _KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
 """The kind of tool that is called, by the type of the item."""
@@ -293,6 +296,9 @@ class Answer:
         self.reason = str(details.get("reason") or "") if isinstance(details, dict) else ""
         self.error = response.get("error")
         self.usage = usage_in(response.get("usage"))
+        tier = response.get("service_tier")
+        if isinstance(tier, str) and len(tier) <= MAX_TIER:
+            out.append(AnswerDetails({"service_tier": msgspec.Raw(encoded(tier))}))
 
 
 def _final_status(response: Mapping[str, Any], of_event: str) -> str:

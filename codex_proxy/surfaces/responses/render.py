@@ -16,6 +16,7 @@ import msgspec
 
 from codex_proxy.core.events import (
     AnnotationAdded,
+    AnswerDetails,
     ArgumentsDelta,
     Event,
     ItemEnded,
@@ -255,6 +256,11 @@ class ResponsesRenderer:
         """Whether a failure before the first event is sent as an event, in a profile, instead of a status."""
         return False
 
+    def _take_details(self, event: AnswerDetails) -> None:
+        tier = event.fields.get("service_tier")
+        if tier is not None and bytes(tier) != b"null":
+            self._head.served_in(tier)
+
     def _usage(self) -> dict[str, Any] | None:
         if self.spent.reported is None and self.failure is not None:
             return None
@@ -443,6 +449,7 @@ HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
     ItemEnded: lambda renderer, event: renderer._item_ended(event),  # a profile has its own
     RawItem: ResponsesRenderer._raw_item,
     UsageReported: lambda renderer, event: renderer.spent.add_total(event),
+    AnswerDetails: lambda renderer, event: renderer._take_details(event),
     StepCompleted: ResponsesRenderer._step_completed,
     TurnEnded: ResponsesRenderer._turn_ended,
 }

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
+import msgspec
+
 from codex_proxy.core.events import Stop, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
@@ -162,6 +164,10 @@ class ResponseHead:
     def __init__(self, id: str, created_at: int, echo: dict[str, Any]) -> None:
         self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}
         self._echo = {key: schema_json(value) for key, value in echo.items()}
+
+    def served_in(self, tier: msgspec.Raw) -> None:
+        """Takes the service tier (JSON) that the model server says."""
+        self._echo["service_tier"] = tier
 
     def object(
         self,
