@@ -68,6 +68,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.confinement",
         "agents.plain_confinement",
         "agents.read_list",
+        "agents.skills",
         "agents.codex.program",
         "agents.codex.home_locks",
         "agents.codex.plain_home",

@@ -115,6 +115,8 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     declining_env: Mapping[str, str] = {}
     """Environment variables with which the agent is started if this server declines all that it asks for, in place of
     those of the same name in `env`. They forbid it from the start, so that the model is not offered it."""
+    adds_skills: bool = False
+    """Whether a text with `$NAME` adds an installed skill of Codex's to the prompt."""
     lists_late: bool = False
     """Whether the agent requests the tools of MCP servers only after the prompt."""
 
@@ -312,6 +314,7 @@ CODEX_ACP: Final = AcpPreset(
     keys=("OPENAI_API_KEY", "CODEX_API_KEY"),
     sign_in="Run `codex login`, or set OPENAI_API_KEY.",
     null_usage_fails=True,
+    adds_skills=True,
 )
 
 PRESETS: Final[Mapping[str, AcpPreset]] = {

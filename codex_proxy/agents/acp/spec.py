@@ -21,6 +21,7 @@ from codex_proxy.agents.acp.presets import (
     QWEN,
     AcpPreset,
 )
+from codex_proxy.agents.skills import skills_check
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.core.checks import Check
 
@@ -224,7 +225,11 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
-        return await check_program(preset, lambda: found_launch(context), context.where_set("agent_command"))
+        found = await check_program(preset, lambda: found_launch(context), context.where_set("agent_command"))
+        if not preset.adds_skills:
+            return found
+        settings, home = context.settings, context.environ.get("HOME", "")
+        return [*found, *skills_check(settings.codex_home, home, settings.workdir, bundled=False)]
 
     return AgentSpec(
         name=preset.name,

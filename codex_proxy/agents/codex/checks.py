@@ -38,6 +38,7 @@ from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.confinement_setup import confinement_check
+from codex_proxy.agents.skills import skills_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.config import Settings
 from codex_proxy.core.checks import Check, Fact, failed_check
@@ -74,11 +75,12 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
             program, version, agent, lambda: ask_binary(program, folder, environment), environment
         )
     checks = [checked, found, protocol_check(protocol)]
-    return (
-        checks
-        if protocol.fault
-        else [*checks, *await sign_in_and_sandbox_checks(program, protocol.agent, context)]
-    )
+    if protocol.fault:
+        return checks
+    checks += await sign_in_and_sandbox_checks(program, protocol.agent, context)
+    if protocol.agent == "codex-exec":
+        checks += skills_check(settings.codex_home, environ.get("HOME", ""), settings.workdir, bundled=True)
+    return checks
 
 
 def version_check(version: Version) -> Check:

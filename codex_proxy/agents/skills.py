@@ -1,0 +1,46 @@
+"""The check of `doctor` for programs of Codex that search a client's text for the names of installed skills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from codex_proxy.core.checks import Check
+from codex_proxy.core.shown_text import excerpt
+
+MAX_SHOWN: Final = 10
+"""The most skills that the check names."""
+
+
+def skills_check(codex_home: Path, home: str, workdir: Path, *, bundled: bool) -> list[Check]:
+    """Returns a warning that names the skills which a client's text with `$NAME` adds to an agent turn; none if there
+    are no skills. `home` is the user's; `bundled`: Codex's own skills (in `.system`) count, too.
+    """
+    folders = [codex_home / "skills", workdir / ".codex" / "skills", workdir / ".agents" / "skills"]
+    if home:
+        folders.append(Path(home) / ".agents" / "skills")
+    if bundled:
+        folders.append(codex_home / "skills" / ".system")
+    names = sorted({excerpt(name) for folder in folders for name in _skills_in(folder)})
+    if not names:
+        return []
+    shown = ", ".join(names[:MAX_SHOWN]) + (
+        f" and {len(names) - MAX_SHOWN} more" if names[MAX_SHOWN:] else ""
+    )
+    return [
+        Check(
+            name="skills",
+            status="warning",
+            message=f"In agent turns a client's text with $NAME adds the skill of that name: {shown}.",
+            advice="Remove skills that clients must not call, or serve Codex with --agent codex-app-server, which "
+            "adds none.",
+        )
+    ]
+
+
+def _skills_in(folder: Path) -> Iterable[str]:
+    try:
+        return [path.parent.name for path in folder.glob("*/SKILL.md")]
+    except OSError:
+        return []
