@@ -233,7 +233,8 @@ def memories_in(home: Path) -> list[str]:
 
 
 def words_of(text: str) -> set[str]:
-    """Returns the words of a text, but for what differs from request to request: times, numbers, ids, and the folder of
-    a session.
+    """Returns the words of a text, but for what differs from request to request: times, numbers, ids, the folder of a
+    session, and the order of lists, so what separates their words.
     """
-    return set(re.sub(r"\S*/codex-proxy-sessions-\S+|[0-9a-fA-F-]{8,}|\d+", "#", text).split())
+    words = re.sub(r"\S*/codex-proxy-sessions-\S+|[0-9a-fA-F-]{8,}|\d+", "#", text).split()
+    return {word.strip("'\"`(),.;:") for word in words}

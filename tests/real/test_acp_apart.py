@@ -12,14 +12,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 from openai import AsyncOpenAI
 
+from codex_proxy.agents.acp.calls import REFUSED
+from codex_proxy.agents.acp.presets import PRESETS
+from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
 from tests.access.keyed import file_in, key_of, write_keys
 from tests.real.acp_proxy import AGENTS, acp_proxy
 from tests.real.scripted_apis import ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on
 from tests.real.test_acp import WEATHER
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.parametrize("agent", AGENTS, scope="module")]
 MODES = ["agent", "model"]
@@ -126,3 +131,43 @@ async def test_a_client_that_leaves_does_not_disturb_the_others_waiting_call(
             break
     await stream.close()
     await waiting.answer()
+
+
+async def test_a_call_at_the_sessions_tool_server_that_its_own_model_did_not_make_is_refused(
+    agent: str, apis: ScriptedApis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the program had taken the tool server of one session for that of another."""
+    if PRESETS[agent].apart != "sessions":
+        pytest.skip("a process of it serves one session with tools: no call can be another's")
+    endpoints: list[ToolEndpoint] = []
+    opened = ToolServer.open
+
+    async def recorded(server: ToolServer, tools: Any) -> ToolEndpoint:
+        endpoints.append(await opened(server, tools))
+        return endpoints[-1]
+
+    monkeypatch.setattr(ToolServer, "open", recorded)
+    async with acp_proxy(agent, tmp_path, apis.url) as (client, _):
+        prompt = f"Go. {script({'text': 'word ' * 400, 'delay': 0.05})}"
+        stream = await client.chat.completions.create(
+            model="codex-5", messages=[{"role": "user", "content": prompt}], tools=[WEATHER], stream=True
+        )
+        async for chunk in stream:
+            if chunk.choices and chunk.choices[0].delta.content:
+                break
+        [endpoint] = [each for each in endpoints if each.was_listed]
+        foreign = {"name": "get_weather", "arguments": {"city": "Oslo"}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": foreign}
+        headers = {"Authorization": f"Bearer {endpoint.token}"}
+        async with (
+            asyncio.timeout(PATIENCE),
+            aiohttp.ClientSession() as http,
+            http.post(endpoint.server_entry(http=True)["url"], json=body, headers=headers) as reply,
+        ):
+            answer = await reply.text()
+        assert REFUSED in answer
+        async for chunk in stream:
+            assert not (chunk.choices and chunk.choices[0].delta.tool_calls)
+            if chunk.choices and chunk.choices[0].delta.content:
+                break  # its own turn goes on
+        await stream.close()
