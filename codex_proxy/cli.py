@@ -14,6 +14,7 @@ import click
 
 from codex_proxy import __version__
 from codex_proxy.agents import registry
+from codex_proxy.cassettes.commands import group as cassettes_group
 from codex_proxy.core.shown_text import escaped_json, escaped_lines
 
 Result = TypeVar("Result")
@@ -319,6 +320,9 @@ def run(
         sys.exit(run_client(client, given, settings, os.environ, agent=agent, model=model, key=key))
     except RunError as error:
         raise click.ClickException(str(error)) from error
+
+
+main.add_command(cassettes_group(_print))
 
 
 @main.group(name="store", short_help="Inspect, export and clean up stored responses and conversations.")

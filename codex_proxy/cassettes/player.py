@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -29,7 +30,7 @@ from codex_proxy.agents.session import AgentSession, TransportReader
 from codex_proxy.cassettes.content import key_of
 from codex_proxy.cassettes.format import Cassette, Line, Session
 from codex_proxy.cassettes.scrubbing import stable_id
-from codex_proxy.core.events import ApprovalRequested, InputRequested, ToolCallRequested
+from codex_proxy.core.events import ApprovalRequested, Event, InputRequested, ToolCallRequested
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import (
     HistoryCall,
@@ -333,6 +334,38 @@ def played_session(
     return PlayedSession(turn, dialect, transport, _Primed(act, new_items, thread))
 
 
+def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
+    """Returns the events that today's dialect reads in the last cassette of `chain`, without a server. `turn` has its
+    content. Raises `UnknownDialectError` if the dialect cannot be made.
+    """
+    for session in chain[-1].sessions:
+        act, thread, before, lines = _start_of(session)
+        ids = RequestIds()
+        dialect = remade(session.dialect, session.facts, RemakeContext(turn.model, _counted(), lambda: 0.0))
+        new_items = turn.history[_new_from(turn.history, 1) :]
+        if act == "resume":
+            _prime(chain[:-1], dialect, turn, ids)
+            _read_all(Script(session.dialect, before, ids), dialect, before, ())
+        script = Script(session.dialect, lines, ids)
+        if act == "begin":
+            step = dialect.begin(turn)
+        elif act == "resume":
+            step = dialect.resume(turn, new_items)
+        else:
+            step = dialect.reopen(turn, thread, new_items)  # type: ignore[attr-defined]
+        script.wrote(step.writes)
+        yield from step.events
+        yield from _read_all(script, dialect, lines, step.events)
+        ended = next((line.value for line in lines if line.kind == "ended"), None)
+        if ended is not None:
+            yield from dialect.eof(msgspec.convert(ended, Ended)).events
+
+
+def _counted() -> Callable[[str], str]:
+    count = itertools.count(1)
+    return lambda prefix: f"{prefix}{next(count)}"
+
+
 def _start_of(session: Session) -> tuple[str, str, list[Line], list[Line]]:
     """Returns how the session was begun, the agent's id of a session that was opened again, the lines before that,
     and those after it.
@@ -402,10 +435,16 @@ def parts_of(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
     )
 
 
-def _read_all(script: Script, dialect: Dialect[Any], lines: Sequence[Line], events: Sequence[Any]) -> None:
-    """Lets a dialect read lines, and answers it as the server has done."""
+def _read_all(
+    script: Script, dialect: Dialect[Any], lines: Sequence[Line], events: Sequence[Event]
+) -> list[Event]:
+    """Lets a dialect read lines, and answers it as the server has done. Returns its events. `events` are those that it
+    has returned before.
+    """
+    found: list[Event] = []
 
     def take(step: Step) -> None:
+        found.extend(step.events)
         script.wrote(step.writes)
         for event in step.events:
             if isinstance(event, ApprovalRequested | InputRequested):
@@ -415,6 +454,7 @@ def _read_all(script: Script, dialect: Dialect[Any], lines: Sequence[Line], even
 
     asked: list[str] = []
     take(Step(list(events)))
+    found.clear()
     for line in lines:
         if line.kind == "answer":
             reply = line.value["reply"]
@@ -427,3 +467,4 @@ def _read_all(script: Script, dialect: Dialect[Any], lines: Sequence[Line], even
         message = script.message(line)
         if message is not None:
             take(dialect.receive([message]))
+    return found

@@ -95,16 +95,15 @@ class ReplayAgent(AgentBase):
         folder: Folder,
         pace: Pace,
         missing: Agent | None = None,
-        on_turn: Callable[[Cassette, Turn], None] | None = None,
         epoch: Callable[[], float] = time.time,
     ) -> None:
-        """`on_turn` is called with each cassette that is played, and the turn that it answers."""
         super().__init__()
         self.folder = folder
         self.missing = missing
         self._pace = pace
         self._epoch = epoch
-        self._on_turn = on_turn
+        self.on_turn: Callable[[Cassette, Turn], None] | None = None
+        """Called with each cassette that is played, and the turn that it answers; None for nothing."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -128,8 +127,8 @@ class ReplayAgent(AgentBase):
                 return await self.missing.open(turn)
             playing = Playing(cassette)
             PLAYING.set(playing)
-            if self._on_turn is not None:
-                self._on_turn(cassette, asked)
+            if self.on_turn is not None:
+                self.on_turn(cassette, asked)
         index = playing.next_session
         playing.next_session += 1
         cassette = playing.cassette

@@ -98,6 +98,8 @@ class Cassettes(msgspec.Struct, frozen=True):
     """Records every turn."""
     folder: Folder | None = None
     """Has the cassettes that answer."""
+    middlewares: tuple[Any, ...] = ()
+    """Further middlewares, for tests."""
 
     async def agent(self, make: Callable[[Any], Awaitable[Agent]]) -> Agent:
         """Returns the agent of the server. `make` returns the agent of the settings that it is given."""
@@ -117,6 +119,7 @@ class Cassettes(msgspec.Struct, frozen=True):
         """Adds the middlewares. The one that records is the outermost, since it sees the answers of all others."""
         if self.folder is not None:
             app.middlewares.append(replaying)
+        app.middlewares.extend(self.middlewares)
         recorder = self.recorder
         if recorder is not None:
             app.middlewares.insert(0, recording(recorder))

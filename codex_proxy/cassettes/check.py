@@ -1,0 +1,293 @@
+"""Renders the answers of cassettes anew with today's code, and says what differs.
+
+Each recorded request is sent to a server that replays its cassette, and the answer is compared with the recorded one:
+a change of a parser, a dialect or a renderer shows up as a diff.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import msgspec
+
+from codex_proxy.app import Server, StartError, make_server
+from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
+from codex_proxy.cassettes.events import IDS, diff, events_of
+from codex_proxy.cassettes.folder import Folder
+from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, CassetteError, lines_of, write
+from codex_proxy.cassettes.middleware import CASSETTE_HEADER
+from codex_proxy.cassettes.recorder import sent_in
+from codex_proxy.cassettes.replay import ReplayAgent
+from codex_proxy.cassettes.settings import MATTER
+from codex_proxy.config import Settings
+from codex_proxy.core.turn import Turn
+from codex_proxy.logs import configure
+
+READ: Final = tuple(name for name in FIELDS if name != "model")
+"""What of a turn is compared: the model's name depends on the agent's list of models."""
+SECONDS: Final = 60.0
+POLL_SECONDS: Final = 0.01
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """One cassette, with today's answer."""
+
+    cassette: Cassette
+    answer: Answer
+    content: Content | None
+    """The content of the turn that today's code has read; None if no turn was started."""
+    read: list[str]
+    """What of the request is read differently."""
+    diff: list[str]
+    """The lines of the diff of the answers; none if they are the same."""
+
+    @property
+    def same(self) -> bool:
+        return not self.read and not self.diff
+
+
+async def checked(folder: Folder) -> list[Checked]:
+    """Returns every cassette of a folder with today's answer. Raises `CassetteError` if a server cannot replay it."""
+    groups: dict[bytes, list[Cassette]] = {}
+    for cassette in folder.cassettes.values():
+        groups.setdefault(msgspec.json.encode(cassette.settings, order="deterministic"), []).append(cassette)
+    found: dict[str, Checked] = {}
+    for cassettes in groups.values():
+        async with _serving(folder, cassettes[0].settings) as (server, session):
+            answers = _Answers(server, session)
+            for cassette in cassettes:
+                found[cassette.name] = await answers.check(cassette)
+    return [found[name] for name in folder.cassettes]
+
+
+def update(folder: Folder, result: Checked) -> None:
+    """Writes today's answer into a cassette. Raises `OSError`."""
+    cassette = msgspec.structs.replace(
+        result.cassette, answer=result.answer, content=result.content or result.cassette.content
+    )
+    path = folder.path if folder.path.is_file() else folder.path / f"{cassette.name}{SUFFIX}"
+    beside = cassette.name.rpartition("/")[0]
+    after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
+    write(path, list(lines_of(msgspec.structs.replace(cassette, after=after))))
+
+
+@asynccontextmanager
+async def _serving(
+    folder: Folder, recorded: Mapping[str, Any]
+) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
+    """A server that replays the folder with the recorded settings, whatever the environment says."""
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-check-") as place:
+        own = {name: field.default for name, field in Settings.model_fields.items() if name in MATTER} | dict(
+            recorded
+        )
+        settings = Settings(
+            **own, agent="fake", host="127.0.0.1", port=0, replay=folder.path, replay_pace="none", store="memory",
+            state_dir=Path(place), workdir=Path(place), drain_ms=0, api_key=None, keys_file=None, record=None,
+            record_missing=False, sse_keepalive_ms=0, heartbeat_interval=0, log_content=False, metrics=False,
+            rate_limit_rpm=0, webhook_urls="", mcp_config=None, trusted_proxies="", allowed_hosts="",
+        )  # fmt: skip
+        server = await make_server(settings, {})
+        try:
+            await server.start()
+            async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS)) as session:
+                yield server, session
+        finally:
+            await server.stop()
+
+
+class _Answers:
+    """Asks one server for its answers."""
+
+    def __init__(self, server: Server, session: aiohttp.ClientSession) -> None:
+        assert isinstance(server.agent, ReplayAgent)
+        self._agent = server.agent
+        self._url = f"http://127.0.0.1:{server.port}"
+        self._session = session
+        self._ids: dict[str, str] = {}
+        """The ids that today's answers have in place of the recorded ones."""
+
+    async def check(self, cassette: Cassette) -> Checked:
+        contents: list[Content] = []
+
+        def on_turn(_: Cassette, turn: Turn) -> None:
+            contents.append(content_of(turn))
+
+        self._agent.on_turn = on_turn
+        answer = await self._answer(cassette)
+        recorded = cassette.answer
+        self._learn(recorded, answer)
+        content = contents[0] if contents else None
+        read = [] if content is None else differences(content, cassette.content, READ)
+        return Checked(
+            cassette,
+            self._with_recorded_ids(answer),
+            content,
+            read,
+            diff(events_of(recorded), events_of(answer)),
+        )
+
+    async def _answer(self, cassette: Cassette) -> Answer:
+        request = cassette.request
+        method, _, path = request.line.partition(" ")
+        headers = {**request.headers, CASSETTE_HEADER: cassette.name}
+        body = self._today(request.body)
+        if request.socket:
+            return await self._on_socket(path, headers, body)
+        async with self._session.request(
+            method, self._url + path, data=body, headers={**headers, "Content-Type": "application/json"}
+        ) as reply:
+            said = await reply.read()
+            if reply.content_type == "text/event-stream":
+                answer = Answer(reply.status, None, _decoded(list(sent_in(said))))
+            else:
+                answer = Answer(reply.status, msgspec.json.decode(said))
+        if cassette.answer.final is None or answer.status != 200:
+            return answer
+        return msgspec.structs.replace(answer, final=await self._final(answer))
+
+    def _today(self, body: Any) -> bytes:
+        """Returns a recorded body with today's ids."""
+        text = msgspec.json.encode(body).decode()
+        for recorded, today in self._ids.items():
+            if recorded in text:
+                text = text.replace(f'"{recorded}"', f'"{today}"')
+        return text.encode()
+
+    async def _on_socket(self, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        sent: list[Any] = []
+        async with self._session.ws_connect(self._url + path, headers=headers) as socket:
+            await socket.send_str(body.decode())
+            async for message in socket:
+                sent.append(msgspec.json.decode(message.data))
+                if sent[-1].get("type") in ENDS:
+                    break
+        return Answer(101, None, sent)
+
+    async def _final(self, answer: Answer) -> Any:
+        """Returns the object of a background response when it has ended."""
+        first = answer.body if answer.sent is None else answer.sent[0]["response"]
+        async with asyncio.timeout(SECONDS):
+            while True:
+                async with self._session.get(f"{self._url}/v1/responses/{first['id']}") as reply:
+                    found = msgspec.json.decode(await reply.read())
+                if found.get("status") not in ("queued", "in_progress"):
+                    return found
+                await asyncio.sleep(POLL_SECONDS)
+
+    def _learn(self, recorded: Answer, today: Answer) -> None:
+        """Notes which id of today stands for each recorded one: the ids come in the same order."""
+        for old, new in zip(_ids_in(recorded), _ids_in(today), strict=False):
+            if old != new:
+                self._ids[old] = new
+
+    def _with_recorded_ids(self, answer: Answer) -> Answer:
+        text = msgspec.json.encode(answer).decode()
+        for recorded, today in self._ids.items():
+            text = text.replace(today, recorded)
+        return _without_times(msgspec.json.decode(text, type=Answer))
+
+
+ENDS: Final = frozenset(
+    {"response.completed", "response.failed", "response.incomplete", "error", "response.cancelled"}
+)
+"""The types of the last event of a turn on a WebSocket."""
+
+
+def _decoded(sent: Sequence[Any]) -> list[Any]:
+    return [msgspec.json.decode(each) if isinstance(each, msgspec.Raw) else each for each in sent]
+
+
+def _ids_in(answer: Answer) -> list[str]:
+    """Returns the ids of an answer, each once, in their order."""
+    found: dict[str, None] = {}
+
+    def look(value: Any) -> None:
+        if isinstance(value, dict):
+            for name, each in value.items():
+                if name in IDS and isinstance(each, str):
+                    found[each] = None
+                else:
+                    look(each)
+        elif isinstance(value, list):
+            for each in value:
+                look(each)
+
+    look([answer.body, answer.sent, answer.final])
+    return list(found)
+
+
+def _without_times(answer: Answer) -> Answer:
+    def clean(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                name: 0 if name in ("created", "created_at", "completed_at") and each else clean(each)
+                for name, each in value.items()
+            }
+        return [clean(each) for each in value] if isinstance(value, list) else value
+
+    return Answer(answer.status, clean(answer.body), clean(answer.sent), clean(answer.final))
+
+
+def report(results: Sequence[Checked]) -> str:
+    """Returns what to print of checked cassettes: the diffs, then a line with the numbers."""
+    lines = []
+    for result in results:
+        if result.same:
+            continue
+        lines.append(f"{result.cassette.name}:")
+        lines += [
+            f"  the request is read differently: {each.replace('the request', 'today')}"
+            for each in result.read
+        ]
+        lines += [f"  {line}" for line in result.diff]
+        lines.append("")
+    changed = sum(not result.same for result in results)
+    lines.append(
+        f"{len(results)} cassettes, {changed} of them differ."
+        if changed
+        else f"{len(results)} cassettes: as recorded."
+    )
+    return "\n".join(lines)
+
+
+def compared(old: Folder, new: Folder) -> str:
+    """Returns the differences between two recordings of the same requests, such as of two releases of an agent."""
+    lines, same = [], 0
+    for cassette in old.cassettes.values():
+        other = next((each for each in new.cassettes.values() if _asks_the_same(each, cassette)), None)
+        if other is None:
+            lines += [f"{cassette.name}: not in {new.path}", ""]
+            continue
+        names = (f"{cassette.agent} {cassette.version}".strip(), f"{other.agent} {other.version}".strip())
+        wrong = diff(events_of(cassette.answer), events_of(other.answer), names)
+        same += not wrong
+        if wrong:
+            lines += [f"{cassette.name}:", *(f"  {line}" for line in wrong), ""]
+    only = [
+        each.name
+        for each in new.cassettes.values()
+        if not any(_asks_the_same(each, mine) for mine in old.cassettes.values())
+    ]
+    lines += [f"{name}: not in {old.path}" for name in only]
+    lines.append(f"{same} of {len(old.cassettes)} requests have the same answer.")
+    return "\n".join(lines)
+
+
+def _asks_the_same(one: Cassette, other: Cassette) -> bool:
+    same_api = one.request.line == other.request.line
+    return same_api and not differences(one.content, other.content, ("messages", "tools", "format"))
+
+
+def run(work: Any) -> Any:
+    """Runs a coroutine. Raises `CassetteError` for what keeps a server from replaying."""
+    configure("error", "console")
+    try:
+        return asyncio.run(work)
+    except StartError as error:
+        raise CassetteError(str(error)) from error

@@ -1,0 +1,102 @@
+"""The commands `codex-proxy cassettes ...`: each returns what to print, and whether all is well."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+FOLDER = click.Path(path_type=Path)
+
+
+def _folder(path: Path) -> Any:
+    from codex_proxy.cassettes.folder import Folder
+
+    return Folder(path)
+
+
+def _chain(path: Path) -> Any:
+    """Returns the cassette at a path, and those before it in its session."""
+    from codex_proxy.cassettes.folder import Folder
+    from codex_proxy.cassettes.format import SUFFIX, CassetteError
+
+    file = path if path.suffix == SUFFIX else path.with_name(path.name + SUFFIX)
+    if not file.is_file():
+        raise CassetteError(f"There is no cassette {file}.")
+    folder = Folder(file.parent)
+    return folder.chain(folder.cassettes[file.name.removesuffix(SUFFIX)])
+
+
+def group(say: Callable[..., None]) -> click.Group:
+    """Returns the group of commands. `say` prints a text."""
+
+    @click.group(name="cassettes", cls=_Group, short_help="Check, show and compare recordings of turns.")
+    def cassettes() -> None:
+        """Check, show and compare cassettes: recordings of turns, made with `serve --record`."""
+
+    @cassettes.command()
+    @click.argument("folder", type=FOLDER)
+    def check(folder: Path) -> None:
+        """Render every answer in FOLDER anew, and show what differs. The exit status is 1 if one does."""
+        from codex_proxy.cassettes.check import checked, report, run
+
+        results = run(checked(_folder(folder)))
+        say(report(results))
+        sys.exit(0 if all(each.same for each in results) else 1)
+
+    @cassettes.command()
+    @click.argument("folder", type=FOLDER)
+    def update(folder: Path) -> None:
+        """Render every answer in FOLDER anew, and write those that differ."""
+        from codex_proxy.cassettes.check import checked, run
+        from codex_proxy.cassettes.check import update as write_anew
+
+        found = _folder(folder)
+        changed = [each for each in run(checked(found)) if not each.same]
+        for each in changed:
+            write_anew(found, each)
+            say(f"updated {each.cassette.name}")
+        say(f"{len(found.cassettes)} cassettes, {len(changed)} updated.")
+
+    @cassettes.command()
+    @click.argument("file", type=FOLDER)
+    def show(file: Path) -> None:
+        """Print the cassette FILE as a conversation."""
+        from codex_proxy.cassettes.views import shown
+
+        say(shown(_chain(file)))
+
+    @cassettes.command(name="to-scenario")
+    @click.argument("file", type=FOLDER)
+    def to_scenario(file: Path) -> None:
+        """Print a scenario of the fake agent that says the same as the cassette FILE and those that it continues."""
+        from codex_proxy.cassettes.views import scenario
+
+        chain = _chain(file)
+        say(scenario([chain[: index + 1] for index in range(len(chain))]))
+
+    @cassettes.command()
+    @click.argument("old", type=FOLDER)
+    @click.argument("new", type=FOLDER)
+    def diff(old: Path, new: Path) -> None:
+        """Compare the answers to the same requests in two folders, such as those of two releases of an agent."""
+        from codex_proxy.cassettes.check import compared
+
+        say(compared(_folder(old), _folder(new)))
+
+    return cassettes
+
+
+class _Group(click.Group):
+    """Turns the errors of cassettes into those of the command line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from codex_proxy.cassettes.format import CassetteError
+
+        try:
+            return super().invoke(ctx)
+        except (CassetteError, OSError) as error:
+            raise click.ClickException(str(error)) from error

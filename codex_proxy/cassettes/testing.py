@@ -1,0 +1,211 @@
+"""The servers of the pytest plugin: each in a thread of the test's process, on a free port of this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from codex_proxy.agents.session import AgentSession
+from codex_proxy.app import Server, make_server
+from codex_proxy.config import Settings
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.items import HistoryMessage, TextPart
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.body import read_body
+from codex_proxy.http.endpoint import ROUTES, Handler
+from codex_proxy.http.middleware.content_log import CONTENT_LOG
+from codex_proxy.logs import configure
+
+T = TypeVar("T")
+START_SECONDS = 120.0
+KINDS = {
+    400: FaultKind.INVALID_REQUEST,
+    401: FaultKind.INVALID_API_KEY,
+    403: FaultKind.NOT_ALLOWED,
+    404: FaultKind.MODEL_NOT_FOUND,
+    429: FaultKind.RATE_LIMITED,
+    500: FaultKind.UPSTREAM_ERROR,
+    503: FaultKind.UNAVAILABLE,
+}
+"""The fault of each status that a test can ask for."""
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request that a test has sent."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    json: Any
+
+
+class Servers:
+    """The servers of a session of tests, which are started when they are first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` gets the servers' own files."""
+        self._folder = folder
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="codex-proxy", daemon=True)
+        self._thread.start()
+        self._servers: dict[str, tuple[Server, TestServer]] = {}
+        configure("error", "console")
+
+    def fake(self) -> TestServer:
+        """Returns the server of the fake agent."""
+        return self._served("fake", agent="fake", fake_dialect="app-server", fake_markers=True)
+
+    def cassette(self, folder: Path, mode: str) -> TestServer:
+        """Returns a server that replays the cassettes in `folder`, or records them with the agent of the settings."""
+        if mode == "replay":
+            if not folder.is_dir():
+                raise FileNotFoundError(f"There is no {folder}. Record it with `pytest --cassettes=record`.")
+            return self._served(f"replay {folder}", agent="fake", replay=folder)
+        if mode == "missing":
+            return self._served(f"missing {folder}", own=True, replay=folder, record_missing=True)
+        if f"record {folder}" not in self._servers:
+            for old in folder.glob("*.jsonl"):
+                old.unlink()
+        return self._served(f"record {folder}", own=True, record=folder)
+
+    def _served(self, name: str, *, own: bool = False, **given: Any) -> TestServer:
+        """Returns the server of this name. `own`: it has the settings of the environment, as `codex-proxy serve`."""
+        if name not in self._servers:
+            state = self._folder / f"server-{len(self._servers)}"
+            state.mkdir()
+            more: dict[str, Any] = {} if own else {"workdir": state, "kept_threads": 0}
+            settings = Settings(
+                host="127.0.0.1", port=0, api_key=None, state_dir=state, store="memory", drain_ms=0, log_content=False,
+                **more, **given,
+            )  # fmt: skip
+            environ = (
+                dict(os.environ)
+                if own
+                else {"PATH": os.environ.get("PATH", os.defpath), "FAKE_CODEX_MODELS": "any"}
+            )
+            self._servers[name] = self._run(self._start(settings, environ))
+        return self._servers[name][1]
+
+    async def _start(self, settings: Settings, environ: dict[str, str]) -> tuple[Server, TestServer]:
+        server = await make_server(settings, environ)
+        seen = TestServer()
+        seen.attach(server)
+        try:
+            await server.start()
+        except BaseException:
+            await server.stop()
+            raise
+        seen.root = f"http://127.0.0.1:{server.port}"
+        return server, seen
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_SECONDS)
+
+    def stop(self) -> None:
+        """Stops every server."""
+        for server, _ in self._servers.values():
+            self._run(server.stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(START_SECONDS)
+        self._loop.close()
+
+
+class TestServer:
+    """A server for a test. `base_url` and `api_key` are what an SDK is given; `requests` are those of the test."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.root = ""
+        """The address of the server without a path."""
+        self.base_url = ""
+        """The address that an SDK is given."""
+        self.api_key = "sk-test"
+        self.requests: list[Request] = []
+        """The requests of the test, oldest first."""
+        self._marker = ""
+        self._failures: list[Failure] = []
+
+    def for_test(self, path: str) -> TestServer:
+        """Returns the server as a new test gets it. `path` is that of its API."""
+        self.base_url = self.root + path
+        self.requests.clear()
+        self._marker, self._failures = "", []
+        return self
+
+    def say(self, text: str) -> None:
+        """Makes the fake agent answer with this text from now on."""
+        self._marker = f"[[fake:text say={json.dumps(text)}]]"
+
+    def scenario(self, name: str, /, **options: Any) -> None:
+        """Makes the fake agent play a scenario from now on, such as `tool_calls` with `name="get_weather"`."""
+        given = "".join(f" {key}={json.dumps(str(value))}" for key, value in options.items())
+        self._marker = f"[[fake:{name}{given}]]"
+
+    def fail(self, status: int = 500, *, retry_after: float | None = None, message: str = "") -> None:
+        """Makes the next request of a turn fail with this status."""
+        if status not in KINDS:
+            raise ValueError(
+                f"there is no failure with the status {status}; choose one of {', '.join(map(str, KINDS))}"
+            )
+        text = message or f"The test has asked for a failure with the status {status}."
+        self._failures.append(Failure(kind=KINDS[status], message=text, retry_after=retry_after))
+
+    def attach(self, server: Server) -> None:
+        """Sees the requests of a server that has not started, and does in them what the test asks for."""
+        server.cassettes = msgspec.structs.replace(server.cassettes, middlewares=(self._middleware(),))
+        agent = server.agent
+        opened = agent.open
+
+        async def open_marked(turn: Turn) -> AgentSession:
+            return await opened(self._marked(turn))
+
+        agent.open = open_marked  # type: ignore[method-assign]
+
+    def _middleware(self) -> Any:
+        @web.middleware
+        async def note(request: web.Request, handler: Handler) -> web.StreamResponse:
+            endpoint = request.app[ROUTES].get(request.match_info.route)
+            if endpoint is None or endpoint.kind != "turn" or request.method != "POST":
+                return await handler(request)
+            logged = request.get(CONTENT_LOG)
+
+            def heard(what: Literal["request", "answer"], data: bytes) -> None:
+                if logged is not None:
+                    logged(what, data)
+                if what == "request":
+                    headers = {name.lower(): value for name, value in request.headers.items()}
+                    self.requests.append(Request(request.method, request.path, headers, _json(data)))
+
+            request[CONTENT_LOG] = heard
+            if self._failures:
+                await read_body(request)
+                raise Fault(self._failures.pop(0))
+            return await handler(request)
+
+        return note
+
+    def _marked(self, turn: Turn) -> Turn:
+        """Returns the turn with what the fake agent is to do behind the newest message of the user."""
+        history = list(turn.history)
+        for index in range(len(history) - 1, -1, -1):
+            item = history[index]
+            if self._marker and isinstance(item, HistoryMessage) and item.role == "user":
+                history[index] = HistoryMessage("user", (*item.parts, TextPart(f" {self._marker}")))
+                break
+        return msgspec.structs.replace(turn, history=tuple(history))
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None

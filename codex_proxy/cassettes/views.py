@@ -1,0 +1,220 @@
+"""Shows a cassette as a conversation, and makes a scenario of the fake agent from one: both from the events that
+today's dialect reads in its lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from codex_proxy.cassettes.content import Content
+from codex_proxy.cassettes.format import Cassette
+from codex_proxy.cassettes.player import offline_events
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemStarted,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    StepCompleted,
+    TextDelta,
+    ToolCallRequested,
+    TurnEnded,
+    UsageReported,
+)
+from codex_proxy.core.items import (
+    Activity,
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    Reasoning,
+    TextPart,
+    Tool,
+    ToolCall,
+)
+from codex_proxy.core.items import Message as MessageItem
+from codex_proxy.core.repair import TurnRepair
+from codex_proxy.core.turn import Turn
+
+
+class Said(msgspec.Struct):
+    """One item that the agent has put out."""
+
+    kind: str
+    """`message`, `refusal`, `reasoning`, `call` or `activity`."""
+    text: str = ""
+    name: str = ""
+    """The name of a tool, or what an activity did."""
+    pieces: list[str] = []
+    output: str = ""
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What an agent said in a turn."""
+
+    said: list[Said]
+    usage: dict[str, int] | None
+    end: TurnEnded | None
+
+
+def told(chain: Sequence[Cassette]) -> Told:
+    """Returns what the agent said in the last cassette of `chain`; those before are the turns that it continues."""
+    repair = TurnRepair()
+    events: list[Event] = repair.feed(list(offline_events(chain, turn_of(chain[-1].content))))
+    items: dict[str, Said] = {}
+    usage, end = None, None
+    for event in events:
+        if isinstance(event, ItemStarted):
+            items[event.item.id] = _item(event.item)
+        elif (
+            isinstance(event, TextDelta | RefusalDelta | ReasoningDelta | ArgumentsDelta)
+            and event.id in items
+        ):
+            items[event.id].text += event.text
+            items[event.id].pieces.append(event.text)
+            if isinstance(event, RefusalDelta):
+                items[event.id].kind = "refusal"
+        elif isinstance(event, OutputDelta) and event.id in items:
+            items[event.id].output += event.text
+        elif isinstance(event, UsageReported | StepCompleted):
+            usage = usage if event.usage is None else msgspec.structs.asdict(event.usage)
+        elif isinstance(event, TurnEnded):
+            end = event
+    calls = {event.call_id: event for event in events if isinstance(event, ToolCallRequested)}
+    known = {each.name for each in items.values() if each.kind == "call"}
+    said = [*items.values()]
+    said += [
+        Said("call", each.arguments, each.name, [each.arguments]) for each in calls.values() if not known
+    ]
+    return Told(said, usage, end)
+
+
+def _item(item: Any) -> Said:
+    if isinstance(item, Reasoning):
+        return Said("reasoning")
+    if isinstance(item, ToolCall):
+        return Said("call", name=item.name)
+    if isinstance(item, Activity):
+        return Said("activity", name=f"{item.kind}: {item.text}")
+    return Said("message" if isinstance(item, MessageItem) else "activity")
+
+
+def turn_of(content: Content) -> Turn:
+    """Returns a turn with this content, as far as a content tells."""
+    history: list[HistoryItem] = []
+    for each in content["messages"]:
+        parts = (TextPart(str(each.get("text", ""))),)
+        if "role" in each:
+            history.append(HistoryMessage(each["role"], parts))
+        elif "call" in each:
+            history.append(HistoryCall(f"call_{each['call']}", each["tool"], json.dumps(each["arguments"])))
+        else:
+            history.append(HistoryOutput(f"call_{each['output']}", parts))
+    tools = tuple(
+        Tool(
+            each["name"],
+            each.get("description", ""),
+            msgspec.Raw(msgspec.json.encode(each["parameters"])) if "parameters" in each else None,
+            kind=each.get("kind", "function"),
+        )
+        for each in content["tools"]
+    )
+    return Turn(model=content["model"], history=tuple(history), tools=tools, mode=content["mode"])
+
+
+# --- as a conversation ----------------------------------------------------------------------------
+
+
+def shown(chain: Sequence[Cassette]) -> str:
+    """Returns the last cassette of `chain` as a conversation."""
+    cassette = chain[-1]
+    lines = [
+        f"{cassette.name}: {cassette.agent} {cassette.version}".rstrip(),
+        f"{cassette.request.line}, {cassette.content['mode']}, answered with {cassette.answer.status}",
+    ]
+    if cassette.after:
+        lines.append(f"continues {cassette.after} (turn {cassette.order} of its session)")
+    tools = [tool["name"] for tool in cassette.content["tools"]]
+    if tools:
+        lines.append(f"tools: {', '.join(tools)}")
+    for message in cassette.content["messages"]:
+        lines += ["", *_message_lines(message)]
+    calls = [line.value for session in cassette.sessions for line in session.lines if line.kind == "call"]
+    for call in calls:
+        lines += ["", f"[MCP call] {call['tool']}({call['arguments']})", call["output"]["text"]]
+    answer = told(chain)
+    for said in answer.said:
+        lines += ["", *_said_lines(said)]
+    lines += ["", *_end_lines(answer)]
+    return "\n".join(lines)
+
+
+def _message_lines(message: dict[str, Any]) -> Iterator[str]:
+    if "role" in message:
+        yield f"[{message['role']}]"
+        yield message["text"]
+        yield from (f"(image {each[:60]})" for each in message.get("images", ()))
+    elif "call" in message:
+        yield f"[call {message['call']}] {message['tool']}({json.dumps(message['arguments'])})"
+    else:
+        yield f"[output {message['output']}]"
+        yield message["text"]
+
+
+def _said_lines(said: Said) -> Iterator[str]:
+    if said.kind == "call":
+        yield f"[calls] {said.name}({said.text})"
+        return
+    yield f"[{'assistant' if said.kind == 'message' else said.kind}] {said.name}".rstrip()
+    if said.text or said.output:
+        yield said.text or said.output
+
+
+def _end_lines(answer: Told) -> Iterator[str]:
+    if answer.usage is not None:
+        yield ", ".join(f"{value} {name}" for name, value in answer.usage.items()) + " tokens"
+    if answer.end is not None and answer.end.failure is not None:
+        yield f"failed: {answer.end.failure.message}"
+    elif answer.end is not None:
+        yield f"ended: {answer.end.stop}"
+
+
+# --- as a scenario --------------------------------------------------------------------------------
+
+
+def scenario(chains: Sequence[Sequence[Cassette]]) -> str:
+    """Returns a scenario of the fake agent (a file of `fake_proto/scenarios`) with a step for each cassette, which are
+    the last ones of `chains`.
+    """
+    steps = [_step(told(chain)) for chain in chains]
+    last = chains[-1][-1]
+    text = {"about": f"Recorded from {last.agent} {last.version}".rstrip() + ".", "steps": steps}
+    return json.dumps(text, indent=1, ensure_ascii=False)
+
+
+def _step(answer: Told) -> dict[str, Any]:
+    actions: list[dict[str, Any]] = []
+    calls = []
+    for said in answer.said:
+        if said.kind == "message" and said.text:
+            actions.append({"do": "message", "deltas": said.pieces})
+        elif said.kind == "reasoning" and said.text:
+            actions.append({"do": "reasoning", "parts": [said.pieces]})
+        elif said.kind == "call":
+            calls.append({"name": said.name, "arguments": said.pieces})
+        elif said.kind == "activity" and said.name.startswith("command: "):
+            command = said.name.removeprefix("command: ")
+            actions.append({"do": "command", "command": command, "output": [said.output], "exit_code": 0})
+    if calls:
+        actions.append({"do": "calls", "calls": calls})
+    step: dict[str, Any] = {"actions": actions}
+    if calls:
+        step["end"] = "tool_calls"
+    if answer.usage is not None:
+        step["usage"] = {name: answer.usage[name] for name in ("input", "cached", "output", "reasoning")}
+    return step
