@@ -86,15 +86,11 @@ class Servers:
                 host="127.0.0.1", port=0, api_key=None, state_dir=state, store="memory", drain_ms=0, log_content=False,
                 **more, **given,
             )  # fmt: skip
-            environ = (
-                dict(os.environ)
-                if own
-                else {"PATH": os.environ.get("PATH", os.defpath), "FAKE_CODEX_MODELS": "any"}
-            )
+            environ = None if own else {"PATH": os.defpath, "FAKE_CODEX_MODELS": "any"}
             self._servers[name] = self._run(self._start(settings, environ))
         return self._servers[name][1]
 
-    async def _start(self, settings: Settings, environ: dict[str, str]) -> tuple[Server, TestServer]:
+    async def _start(self, settings: Settings, environ: dict[str, str] | None) -> tuple[Server, TestServer]:
         server = await make_server(settings, environ)
         seen = TestServer()
         seen.attach(server)
