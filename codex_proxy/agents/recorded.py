@@ -165,8 +165,8 @@ def _acp_facts(dialect: Any) -> dict[str, Any]:
         "declared": _changed(program.declared),
         "unconfined": program.unconfined,
         "confined": program.confined,
-        "tools": bool(dialect._servers),
-        "ahead": dialect._ahead,
+        "tools": bool(dialect._opening._servers),
+        "ahead": dialect._opening._kind == "ahead",
         "alone": dialect.calls._alone,
         "usage": program.preset.usage,
     }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.dialect import UNREADABLE, Ended
@@ -22,6 +23,8 @@ from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.tools.policy import ToolOutput
+
+log = structlog.get_logger(__name__)
 
 MAX_BYTES: Final = 64 << 20
 """The most bytes of a turn that are kept; a larger turn is not recorded."""
@@ -48,7 +51,12 @@ class SessionTape:
         if act in ("begin", "reopen"):
             if act == "begin":
                 self.said.clear()  # an upstream's attempt that has failed: another one begins
-            self.dialect, self.facts = name_of(session._dialect), facts_of(session._dialect)
+            self.dialect = name_of(session._dialect)
+            try:
+                self.facts = facts_of(session._dialect)
+            except AttributeError:
+                log.exception("session_not_recorded", dialect=self.dialect)
+                self.size = MAX_BYTES + 1
             self.origin = "" if session.origin is None else session.origin.name
             self._add(act, given[1] if act == "reopen" else {})
         elif act == "resume":
