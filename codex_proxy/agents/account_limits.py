@@ -1,10 +1,8 @@
 """Reads the limits of the user's account from an agent's messages, and keeps the newest of them.
 
-Input: the JSON of app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), of the
-`token_count` event of `codex proto` (snake_case), or of Claude Code's `rate_limit_info`. Output: `AccountLimits`;
-none for a message whose fields are all null, because the provider sent no limits. A message may have only some of
-the limits: these replace the known ones of the same id, and the others are kept. Source: recordings, and Claude
-Code 2.1.330 with a provider's headers.
+A message (JSON) is app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), the `token_count`
+event of `codex proto` (snake_case), or Claude Code's `rate_limit_info`. One without any limit changes nothing; one with
+only some replaces those of the same id. Source: recordings, and Claude Code 2.1.330 with a provider's headers.
 """
 
 from __future__ import annotations
@@ -33,9 +31,7 @@ _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
-    """Returns the account limits in the JSON of an agent's message, which has one of the forms that the module
-    describes. Returns `()` if the message has no limits or cannot be read.
-    """
+    """Returns the limits in an agent's message; `()` if it has none or cannot be read."""
     try:
         value = msgspec.json.decode(json)
     except UNREADABLE:
@@ -45,8 +41,8 @@ def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
 
 
 def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the objects with limits in a message, with camelCase or snake_case fields. A message is one such
-    object, contains one in `rateLimits`, or several in `rateLimitsByLimitId`; Claude Code's form is converted.
+    """Yields the objects with limits in a message: itself, its `rateLimits`, or each of its `rateLimitsByLimitId`;
+    Claude Code's are converted.
     """
     if not isinstance(value, dict):
         return
@@ -65,9 +61,8 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _claude_snapshots(reported: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Converts Claude Code's `rate_limit_info` to objects of the form that `_snapshots` yields (camelCase): one
-    with the windows of the whole account, and one for each window that limits a single model. Releases before
-    2.1.310 report one window at a time, often without `utilization`.
+    """Converts Claude Code's `rate_limit_info`: yields the windows of the account, then each one that limits a single
+    model. Releases before 2.1.310 report one window at a time, often without `utilization`.
     """
     named = reported.get("rateLimitType")
     windows = reported.get("unifiedWindows")
@@ -127,9 +122,8 @@ def _text(reported: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _number(reported: Mapping[str, Any], *names: str) -> float | None:
-    """Returns the value of the first field in `names` that `reported` has as a number from 0 to 253402300799 (a
-    time in the year 9999, in seconds since 1970); None if there is none. Other numbers are invalid as a count and
-    as a time.
+    """Returns the first of the fields `names` that is a number from 0 to 253402300799 (the year 9999), if any; others
+    are no count and no time.
     """
     for name in names:
         value = reported.get(name)
@@ -150,9 +144,8 @@ class NewestLimits:
         self._answered = asyncio.Event()
 
     def update(self, json: bytes) -> None:
-        """Stores the limits in the JSON of an agent's message (see `limits_in`), and lets the callers that wait in
-        `answered` continue. `json` is empty if the agent was asked for its limits and refused; then the stored ones
-        stay.
+        """Stores the limits of an agent's message (`limits_in`), and lets those that wait in `answered` go on. Empty:
+        the agent refused; the stored ones stay.
         """
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:
@@ -169,8 +162,8 @@ class NewestLimits:
         return tuple(self._known.values()), _now() - self._told_at
 
     def due(self, every: float) -> bool:
-        """Returns whether to ask the agent for its limits now: if none were reported in the last `every` seconds,
-        and this method has not returned True in that time. After True the caller must ask.
+        """Returns whether to ask the agent now: nothing was reported, and True was not returned, in the last `every`
+        seconds. After True the caller must ask.
         """
         now = _now()
         last = self._told_at if self._known else None

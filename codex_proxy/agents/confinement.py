@@ -1,11 +1,8 @@
-"""Confines the process of an agent: it can write only to listed folders, and, if that is wanted, read only what is
-listed.
+"""Confines the process of an agent: it can write only to listed folders and, if wanted, read only what is listed.
 
-Input: a mechanism (`codex sandbox`, bubblewrap or Landlock, or `auto` for the first that works) and folders.
-Output: a `Confinement`, which converts commands to confined ones. `find_confinement` chooses it once, by running a
-probe that tries to write, and to read, outside of the folders. The network is not restricted, since the agent has
-to reach its provider and the client's tools; sockets of the user's session (`/run/user`) are hidden if the
-mechanism can do that.
+`find_confinement` chooses the mechanism (`codex sandbox`, bubblewrap or Landlock) once, by a probe that tries to write
+and read outside; a `Confinement` converts commands. The network is free, since the agent has to reach its provider and
+the client's tools; sockets of the user's session (`/run/user`) are hidden if the mechanism can do that.
 """
 
 from __future__ import annotations
@@ -118,10 +115,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def around(
         self, command: Command, writable: Iterable[str], readable: Iterable[str] | None = None
     ) -> Command:
-        """Returns a command that runs `command` confined: it can write to those paths in `writable` that exist, to
-        the folder for temporary files, and nowhere else. With `readable` it can read these and those paths, its
-        working folder and its `read_list`, and nothing else; None: reading is not limited. Raises `SpawnError` if
-        its program cannot be found.
+        """Returns `command` confined: it can write only to the paths in `writable` that exist, and to its temporary
+        folder. With `readable` it can read only these, those, its working folder and its `read_list`. Raises
+        `SpawnError` if its program is not found.
         """
         program = find_program(command)
         written = _existing((*writable, self.tmp), by_name=readable is not None)
@@ -156,11 +152,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         readable: Sequence[str] | None,
         env: Mapping[str, str],
     ) -> tuple[str, ...]:
-        """Returns the argument vector that runs `inner` with `codex sandbox`, so that it can write only to the
-        paths in `writable`, and read only these and `readable` (None: everything). Codex itself gets another
-        CODEX_HOME and TMPDIR, and changes PATH; `env` is the agent's environment, from which these variables are
-        restored for `inner`. The permission profile gets a random name, because Codex merges it with a profile of
-        the same name in other configuration files, which could then allow more.
+        """Returns the arguments that run `inner` with `codex sandbox`, which gets a CODEX_HOME and TMPDIR of its own
+        and changes PATH; for `inner` they are restored from `env`. The profile has a random name, because Codex merges
+        it with one of the same name in other files, which could allow more.
         """
         name = f"confined_{secrets.token_hex(8)}"
         # Codex takes whatever may be written for a folder; a single file stays readable.
@@ -186,9 +180,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def _bubblewrap(
         self, inner: Sequence[str], writable: Sequence[str], readable: Sequence[str] | None, cwd: str
     ) -> tuple[str, ...]:
-        """Returns the argument vector that runs `inner` in the folder `cwd` with bubblewrap, so that it can write
-        only to the paths in `writable`, and read only these and `readable` (None: everything). The user namespace
-        and the dropped capabilities restrict root, too, who could otherwise mount the folders writable again.
+        """Returns the arguments that run `inner` in `cwd` with bubblewrap. The user namespace and the dropped
+        capabilities restrict root, too, who could otherwise mount the folders writable again.
         """
         devices = ("--dev", "/dev", *(() if self.sees_others else ("--unshare-pid", "--proc", "/proc")))
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
@@ -236,11 +229,9 @@ async def find_confinement(
     reading: bool = False,
     unusable: Mapping[Mechanism, str] = {},
 ) -> FoundConfinement:
-    """Tries the mechanism `wanted`, or each one in turn (`auto`), and returns the first that works, or the reasons
-    why none does. With `reading` it has to limit reading, too. The folders for confined programs are created in
-    `folder`. `codex` is the path of the Codex program, None if there is none; `path` is the value of PATH by which
-    bubblewrap is found. `unusable` are mechanisms that are not tried, with the reason. Raises `OSError` if the
-    folder cannot be used.
+    """Tries the mechanism `wanted`, or each (`auto`), and returns the first that works, or the reasons why none does.
+    `reading`: it has to limit reading, too. `folder` gets the folders for confined programs; `codex` is the Codex
+    program, if any; `path` is PATH; `unusable` are mechanisms that are not tried, with the reason. Raises `OSError`.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
@@ -284,8 +275,8 @@ def _variants(plain: Confinement) -> Iterator[Confinement]:
 
 
 async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) -> str:
-    """Tries the mechanism of `candidate` with a program that writes inside and outside of the allowed folders, and,
-    with `reading`, also reads outside. Returns why the mechanism cannot be used; empty if it can.
+    """Tries the mechanism with a program that writes inside and outside (with `reading`: also reads outside). Returns
+    why it cannot be used, or empty.
     """
     if sys.platform != "linux" and candidate.mechanism == "landlock":
         return "only Linux has it"
@@ -315,8 +306,8 @@ async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) 
 
 
 def _reason_against(exit: Exit | None) -> str:
-    """Returns why a mechanism cannot be used, given how the probe that ran in it ended; empty if the probe
-    succeeded. `exit` is None if the probe did not start or did not end in time.
+    """Returns why a mechanism cannot be used, by the end of the probe (None: not started, or not ended in time); empty
+    if it can.
     """
     if exit is None:
         return "it did not start, or did not end in time"

@@ -23,9 +23,9 @@ NO_MECHANISM: Final = (
 
 
 def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the folders in which the agent's program keeps its state: those with these names in the folder
-    `home`, which are created, and those in the setting `agent_state_folders`. Raises `NoAgentError` if one of them
-    contains files of the server, `OSError` if one cannot be created.
+    """Returns the folders of the program's state: `names` in the folder `home`, which are created, and the setting
+    `agent_state_folders`. Raises `NoAgentError` if one contains files of the server, `OSError` if one cannot be
+    created.
     """
 
     own = [os.path.join(home, name) for name in names if os.path.isdir(home)]
@@ -52,10 +52,10 @@ async def plain_confinement(
     read: tuple[str, ...] = (),
     unusable: Mapping[Mechanism, str] = {},
 ) -> PlainConfinement:
-    """Returns what keeps the processes of the agent's plain-model turns from reading the user's files, by the
-    setting `agent_confinement`. `title`, `written` and `read`: see `PlainConfinement`. `unusable` are mechanisms
-    that do not fit the agent's program, with the reason. Raises `NoAgentError` if the mechanism in the setting is one
-    of these or does not work on this machine, or the state folder cannot be used.
+    """Returns what keeps plain-model turns from reading the user's files, by the setting `agent_confinement`. `title`,
+    `written`, `read`: see `PlainConfinement`; `unusable` are mechanisms that do not fit the program, with the reason.
+    Raises `NoAgentError` if the setting's mechanism is one of these or does not work, or the state folder cannot be
+    used.
     """
 
     wanted = context.settings.agent_confinement

@@ -1,8 +1,6 @@
-"""Converts what an agent's protocol does not support: custom tools, and raw items of the Responses API; and the
-client's tools to tools of an MCP server.
-
-A custom tool, whose input is free text, becomes a function with one string parameter `input`. A raw item
-(`RawHistoryItem`) becomes other history items; reasoning, which only models of that API understand, is left out.
+"""Converts what an agent's protocol lacks: custom tools become functions with one string `input`; raw items of the
+Responses API become other history items, or are left out (reasoning, which only models of that API understand). Also
+converts the client's tools to tools of an MCP server.
 """
 
 from __future__ import annotations
@@ -60,9 +58,8 @@ class NamedSchema(msgspec.Struct, frozen=True):
 
 
 def function_parameters(tool: Tool) -> Any:
-    """Returns the JSON Schema for the arguments of the function that represents a tool, as a value that msgspec can
-    encode. That is the client's schema as `msgspec.Raw`; for a custom tool, a mapping with the one parameter
-    `input`; for a tool without a schema, a mapping that allows no parameters.
+    """Returns the JSON Schema of the function that represents a tool: the client's, that of `input` for a custom tool,
+    or one without parameters.
     """
     if tool.kind == "custom":
         return INPUT_SCHEMA
@@ -83,12 +80,11 @@ def custom_input(arguments: str) -> str:
 
 
 class CustomInput:
-    """Reads the arguments of a function that represents a custom tool, piece by piece. The strings that `feed` and
-    `close` return are, joined, the input of the custom tool, wherever the arguments were cut.
+    """Reads the arguments of a function that represents a custom tool, piece by piece. What `feed` and `close` return
+    is, joined, the tool's input.
 
-    Arguments of the usual form, `{"input": "..."}`, are read as they arrive; others when they are complete. Invalid
-    JSON is read as far as possible: a model may leave newlines in the string unescaped, for example. Arguments
-    without a readable `input` are returned unchanged.
+    `{"input": "..."}` is read as it arrives; anything else when it is complete. Invalid JSON is read as far as
+    possible, since models leave newlines unescaped; without a readable `input` the arguments are returned unchanged.
     """
 
     def __init__(self) -> None:
@@ -149,8 +145,8 @@ class CustomInput:
 
 
 def _end_of_opening(text: str) -> int | None:
-    """Returns the index at which the value of `input` begins in arguments of the usual form (after `{"input": "`).
-    Returns -1 if `text` ends before that, and None if the arguments have another form.
+    """Returns the index behind `{"input": "`; -1 if `text` ends before that, None if the arguments have
+    another form.
     """
     position = 0
     for token in ("{", '"input"', ":", '"'):
@@ -193,8 +189,8 @@ _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORE
 
 
 def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Converts texts and images to content blocks of MCP, which ACP has, too. An image whose URL is not a `data:`
-    URL becomes a text that says that an image is missing. Without parts, the only block is an empty text.
+    """Converts texts and images to content blocks of MCP (and ACP). An image that is no `data:` URL becomes a text that
+    says so; without parts there is one empty text.
     """
     content: list[dict[str, Any]] = []
     for part in parts:
@@ -224,9 +220,8 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 
 def items_of(raw: bytes) -> list[HistoryItem]:
-    """Converts one raw item, the JSON of a Responses item, to history items. Returns an empty list for types
-    without an equivalent, such as reasoning, and for a call or output that lacks its call id or name. Raises
-    `ValueError` if `raw` is not JSON.
+    """Converts a raw item (JSON of Responses) to history items: none for types without an equivalent, and for calls and
+    outputs without call id or name. Raises `ValueError` if `raw` is not JSON.
     """
     item = json.loads(raw)
     match item.get("type", "message"):
@@ -244,9 +239,7 @@ def items_of(raw: bytes) -> list[HistoryItem]:
 
 
 def reasoning_text(raw: bytes) -> str:
-    """Returns the text in the `content` of a reasoning item; empty for other items, and if there is only encrypted
-    content or a summary. `raw` is the item's JSON, which must be valid.
-    """
+    """Returns the text in the `content` of a reasoning item (valid JSON); empty if there is none."""
     item = json.loads(raw)
     if item.get("type") != "reasoning":
         return ""

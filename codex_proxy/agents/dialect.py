@@ -18,8 +18,9 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 MAX_HELD: Final = 32 << 20
-"""The most bytes or characters of a child's output that a dialect keeps because it can only be passed on with what
-follows: as many as a turn may generate (`core.limits.MAX_TURN_CHARS`)."""
+"""The most bytes or characters of a child's output that a dialect keeps until it can be passed on: as many as a turn
+may generate (`core.limits.MAX_TURN_CHARS`).
+"""
 MAX_UNANSWERED: Final = 1000
 """The most calls of the client's tools, and requests for their outputs, that may wait in one turn at once."""
 
@@ -93,8 +94,8 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What the connection of a process with many sessions returns for some lines of the process: the bytes to write
-    to the process now, and the received messages in order, as pairs of a channel's number and its messages.
+    """What a connection with many sessions returns for some lines of its process: bytes to write, and pairs of a
+    channel's number and its messages.
     """
 
     writes: bytes
@@ -123,14 +124,12 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 
 class Dialect(Protocol[L_contra]):
-    """Converts turns to the messages of an agent's protocol, and its messages to events, without IO. `L_contra` is
-    the type of what it reads: a line of bytes, or a decoded message. A thread is one conversation in the agent;
-    several turns can run on it, one after the other.
+    """Converts turns to the messages of an agent's protocol, and its messages to events, without IO. `L_contra` is what
+    it reads: lines, or decoded messages. A thread is one conversation in the agent, of one turn after the other.
 
-    Each method returns the events and the bytes that result from the call. After the `TurnEnded` event of a turn it
-    returns no more events of that turn; it may still return bytes that stop the turn in the agent. A message that
-    cannot be understood becomes an event. Because of what a child writes, only `receive` raises, and only
-    `TooMuchHeld`; the caller then ends the turn and calls `interrupt`.
+    Each method returns events, and bytes to write. After a turn's `TurnEnded` there are no more events of it; there may
+    be bytes that stop it. A message that cannot be understood becomes an event: only `receive` raises, and only
+    `TooMuchHeld`, after which the caller ends the turn and calls `interrupt`.
     """
 
     @property
@@ -152,8 +151,8 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Starts another turn on the same thread, or continues the current one if it waits for outputs of tool
-        calls. `new_items` are the items of `turn.history` that the thread has not seen.
+        """Starts another turn on the thread, or continues one that waits for outputs. `new_items` are what the thread
+        has not seen of `turn.history`.
         """
         ...
 
@@ -162,16 +161,14 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Returns the bytes that give the agent the answer to a `ToolCallRequested`, `ApprovalRequested` or
-        `InputRequested` event, whose id is `request_id`. Returns nothing if the event no longer waits for an
-        answer.
+        """Returns the bytes that answer a `ToolCallRequested`, `ApprovalRequested` or `InputRequested` event; none if
+        it no longer waits.
         """
         ...
 
     def interrupt(self) -> Step:
-        """Returns the bytes that make the agent stop working on the turn. Called if the client does not wait for
-        the answer any more. The result has the turn's `TurnEnded` (interrupted); if only the agent can end the
-        turn, the result of a later `receive` or `eof` has it.
+        """Returns the bytes that stop the agent's work on the turn, for which the client does not wait any more.
+        `TurnEnded` (interrupted) comes at once or, if only the agent can end the turn, with a later `receive` or `eof`.
         """
         ...
 
@@ -232,8 +229,8 @@ class ReopeningDialect(Protocol):
         ...
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
-        """Opens the closed session with the agent's id `thread`, and starts a turn on it. Called once, instead of
-        `begin`. `new_items` are the items of `turn.history` that the session has not seen.
+        """Opens the closed session `thread` (the agent's id), and starts a turn on it; once, instead of `begin`.
+        `new_items` are what it has not seen.
         """
         ...
 

@@ -1,11 +1,9 @@
 """Converts an agent's error text to a `Failure`.
 
-Input: the text and, if the dialect has them, the kind, HTTP status and details. Codex reports most errors as
-English sentences. The tables below were made from the errors of real binaries (proto 0.42, exec and app-server
-0.169) whose model provider failed on purpose. The failure's kind is determined by the first of these that is known:
-the provider's error code; an agent's error kind that has one meaning; a text that has one meaning; the HTTP status;
-an ambiguous text; an ambiguous error kind. Addresses of the provider, keys and request ids are removed from the text.
-No function here raises, whatever the text is.
+Codex reports most errors as English sentences; the tables come from real binaries (proto 0.42, exec and app-server
+0.169) whose provider failed on purpose. The kind is that of the first that is known: the provider's error code; an
+error kind with one meaning; a text with one meaning; the HTTP status; an ambiguous text; an ambiguous error kind.
+Addresses, keys and request ids are removed. No text makes a function here raise.
 """
 
 from __future__ import annotations
@@ -225,11 +223,9 @@ def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
 def failure_from_text(
     text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
 ) -> Failure:
-    """Returns the failure for the text of an error that has ended an agent's turn. Its kind is UPSTREAM_ERROR if
-    the text is unknown.
-
-    `kind` is the name in Codex's `codexErrorInfo`, `http_status` the number in it, and `details` the error's
-    `additionalDetails`; each is None if the agent reports none.
+    """Returns the failure for the text of an error that has ended a turn; UPSTREAM_ERROR if it is unknown. `kind` is
+    the name in Codex's `codexErrorInfo`, `http_status` its number, `details` the error's `additionalDetails`; None if
+    not reported.
     """
     said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)
@@ -247,9 +243,8 @@ def failure_from_text(
 
 
 def retrying(failure: Failure, status: int | None) -> Retrying:
-    """Returns the event for a repeated call of the model, with the failure and HTTP status of the call that failed
-    (None if unknown). The failure is left out if it is an UPSTREAM_ERROR without a status, because its kind is then
-    only a guess.
+    """Returns the event for a repeated call of the model. An UPSTREAM_ERROR without a status is only a guess, and left
+    out.
     """
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
     return Retrying(failure.message, status, failure if told else None)
@@ -278,8 +273,8 @@ def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
 
 
 def _provider_text(text: str, details: str) -> str:
-    """Returns the provider's own text. If `text` is Codex's sentence about a retry, that is `details` (the field
-    `additionalDetails` of the error) or the text inside the sentence; otherwise it is `text`.
+    """Returns the provider's own text: if `text` is Codex's sentence about a retry, `details` or the text in that
+    sentence.
     """
     note = _RECONNECTING.match(text)
     if note:
@@ -306,9 +301,8 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable(said: str, body: dict[str, object]) -> str:
-    """Returns the readable part of an error: the message in `body` (the provider's error object) or, without one,
-    `said` without the words that Codex puts around it. Returns an empty string if what is left is HTML, JSON or
-    only a status.
+    """Returns the readable part of an error: the message in `body`, else `said` without Codex's words around it; empty
+    if that is HTML, JSON or a status.
     """
     for name in ("message", "detail"):
         message = body.get(name)
@@ -384,8 +378,8 @@ def exit_of(ended: Ended) -> str:
 
 
 def last_useful_line(stderr: str) -> str:
-    """Returns the last line of stderr that begins with `Error`; if there is none, the last line that is not a log
-    line of level INFO or lower. Colours, addresses, keys and request ids are removed.
+    """Returns the last line of stderr that begins with `Error`, else the last above level INFO, without colours,
+    addresses, keys and request ids.
     """
     lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]

@@ -1,9 +1,8 @@
-"""Marks encrypted content with the name of the agent that made it, so that it is not sent to another agent.
+"""Marks encrypted content (reasoning, summaries) with the name of the agent that made it, because another provider
+refuses what it cannot decrypt.
 
-Clients get the encrypted reasoning and summaries of a provider, and send them back with later requests; the server
-stores them, too. The agent's name is put before the encrypted text, which clients send back unchanged. When a
-history goes to an agent, the mark is removed from its own items. Items of other or unknown agents are left out: a
-provider refuses what it cannot decrypt.
+The name is put before the text, which clients send back unchanged. In a history for an agent the mark is removed from
+its own items; items of other agents are left out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Matches the outputs of the client's tools with an agent's requests for them. Without IO.
+"""Matches the outputs of the client's tools with an agent's requests for them, without IO.
 
-A dialect knows a call from the model's stream; the agent requests the call's output by a separate message, before
-or after the model's answer has ended, and some agents request an output only after an earlier one was given. So the
-output may come before or after the request for it. A request is answered as soon as there is an output, without a
-time limit.
+A dialect knows a call from the model's stream; the agent requests its output by a separate message, at any time,
+sometimes only after an earlier output. So the output may come before the request. A request waits without a time limit.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ R = TypeVar("R")
 
 
 class PendingCalls(Generic[R]):
-    """The calls of the client's tools in one turn whose outputs the client has not given or the agent has not
-    requested, by call id. `R` is the type of the ids that the answer to a request needs.
+    """The calls of the client's tools in one turn that lack an output, or the agent's request for it, by call id. `R`:
+    the ids that an answer to a request needs.
     """
 
     def __init__(self, answer: Callable[[R, ToolReply], bytes]) -> None:
@@ -37,8 +35,8 @@ class PendingCalls(Generic[R]):
 
     @property
     def can_resume(self) -> bool:
-        """Whether the agent's turn continues once the client has given the outputs. False if no call waits for an
-        output, or the agent has answered one of the calls itself.
+        """Whether the agent's turn continues with the client's outputs: False if no call waits for one, or the agent
+        has answered one itself.
         """
         return bool(self.waiting) and not self._bypassed
 
@@ -53,9 +51,8 @@ class PendingCalls(Generic[R]):
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def add_request(self, call_id: str, request: R) -> bytes:
-        """Handles the agent's request for the output of the call `call_id`; `request` has the request's ids.
-        Returns the line that answers it; empty if there is no output yet, and `add_reply` then returns the answer.
-        Raises `TooMuchHeld` if too many requests wait already.
+        """Handles the agent's request for a call's output; `request` has its ids. Returns the line that answers it, or
+        empty: then `add_reply` does. Raises `TooMuchHeld` if too many wait.
         """
         reply = self._replies.pop(call_id, None)
         if reply is not None:
@@ -67,9 +64,8 @@ class PendingCalls(Generic[R]):
         return b""
 
     def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
-        """Handles the output of the call `call_id`. Returns the lines that answer the agent's requests for it. If
-        there are no requests yet, stores the output for `add_request` and returns no bytes. If the call does not
-        wait for an output, ignores it and returns no bytes.
+        """Handles a call's output. Returns the lines that answer the requests for it; without one, keeps it for
+        `add_request`. Ignores a call that does not wait.
         """
         if call_id not in self.waiting:
             return b""
@@ -81,9 +77,8 @@ class PendingCalls(Generic[R]):
         return b"".join(self._answer(request, reply) for request in requests)
 
     def agent_answered(self, call_id: str) -> None:
-        """Records that the agent itself has given the model an output of this call, so that the client's output is
-        not used. If the call was waiting, the turn can no longer continue with outputs of the client
-        (`can_resume`).
+        """Records that the agent itself has answered this call, so that the client's output is not used, and the turn
+        cannot resume if it waited for it.
         """
         self._take_requests(call_id)
         self._replies.pop(call_id, None)

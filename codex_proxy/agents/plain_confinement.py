@@ -1,8 +1,7 @@
 """Keeps the processes of an agent's plain-model turns from reading the user's files.
 
-Such a process only passes messages to the model and back. It may read what it needs to run, its own state (where
-its sign-in is) and its temporary folder, and nothing else. Whether the program works so is tried once, when the
-agent starts; a program that does not is served unconfined, and the operator is told.
+Such a process may read what it needs to run, its own state (with its sign-in) and its temporary folder. This is tried
+once, when the agent starts; a program that does not work so is served unconfined, and the operator is told.
 """
 
 from __future__ import annotations
@@ -55,11 +54,10 @@ class PlainConfinement:
         advice: str = "",
         required: bool = False,
     ) -> None:
-        """`title` is the agent's name for messages. Beside what the program needs to run, its processes may read and
-        write the paths `written` (its state), and read the paths `read`; missing ones are ignored. `confinement` is
-        the mechanism; None: no process is confined, for the reason `why`, about which the operator can do what
-        `advice` says. `required`: the operator has named the mechanism, so that a program that does not work with
-        it is not served.
+        """`title` is the agent's name for messages. Processes may also read and write `written` (the program's state),
+        and read `read`; missing paths are ignored. `confinement` None: none is confined, for the reason `why`, with
+        `advice` for the operator. `required`: the operator named the mechanism, so a program that does not work with it
+        is not served.
         """
         self.confinement = confinement
         self.advice = advice
@@ -91,9 +89,9 @@ class PlainConfinement:
         command: Command,
         is_signed_in: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """Starts the program confined, by calling `start`, and returns the result. If that raises `Fault`, or the
-        program is not signed in, starts it unconfined. If that is better, plain-model turns are not confined from
-        now on. Raises the `Fault` of the last start.
+        """Starts the program confined, by `start`, and returns the result. If that raises `Fault`, or nobody is signed
+        in, starts it unconfined; if that is better, plain-model turns stay unconfined. Raises the `Fault` of the last
+        start.
         """
         if self.confinement is None:
             return await start(command)

@@ -1,8 +1,6 @@
-"""What a program has to read to run: the list for a process that may read nothing else of the user.
-
-Input: a command. Output: paths of files and folders, found on the disk: the system's programs, libraries,
-settings and certificates; the program itself with its package and its interpreter; and what its environment
-variables and arguments name. The program's own state (its sign-in) is not in the list.
+"""Lists what a program has to read to run, for a process that may read nothing else of the user: the system's programs,
+libraries, settings and certificates; the program with its package and interpreter; and what its variables and arguments
+name. Its own state (its sign-in) is not in the list.
 """
 
 from __future__ import annotations
@@ -96,9 +94,8 @@ def _code(program: str, home: str, search_path: str) -> Iterator[str]:
 
 
 def _package(path: str, home: str) -> Iterator[str]:
-    """Yields the folders with what the program at `path` loads: all packages that were installed together, for a
-    program from npm; the installation above `bin` (a virtual environment, say); else the program's folder. Of a
-    folder in which the user's own files are, too, only the libraries.
+    """Yields the folders of what the program loads: packages that were installed together (npm), the installation above
+    `bin`, else the program's folder; of a folder with the user's own files only the libraries.
     """
     folder = os.path.dirname(path)
     parts = path.split("/")

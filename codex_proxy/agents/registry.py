@@ -1,11 +1,8 @@
-"""The registry of agents: the built-in ones by name, and the choice of the agent that the server uses.
+"""The registry of agents, and the choice of the agent that the server uses.
 
-Each agent is one line here, in the form of an entry point: `name: "module:attribute"`, where the attribute is an
-`AgentSpec`. A module is imported only when its agent is used.
-
-The operator chooses a plugin with `--agent-plugin module:SPEC`, or with `--agent NAME` if an installed package has
-the entry point NAME in the group `codex_proxy.agents`. Packages that are not chosen are not imported, and no
-package can take the name of a built-in agent.
+Each built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`), imported only when it is used. The
+operator chooses a plugin with `--agent-plugin module:SPEC`, or `--agent NAME` if an installed package has the entry
+point NAME in the group `codex_proxy.agents`. Other packages are not imported, and none can take a built-in name.
 """
 
 from __future__ import annotations
@@ -70,9 +67,8 @@ def agent_able_to(capability: str) -> str | None:
 
 
 def check_name(agent: str, plugin: str | None) -> None:
-    """Checks the name in `--agent`. `plugin` is the value of `--agent-plugin`, None if it is not given. Raises
-    `ValueError`, which lists the known agents, if there is no plugin and no known agent has the name. Does not
-    import plugins.
+    """Checks the name in `--agent`, without importing plugins. Raises `ValueError`, which lists the known agents, if
+    there is no `plugin` and no agent of that name.
     """
     if agent not in names() and plugin is None and agent not in _entry_points():
         known = (*names(), *sorted(_entry_points()))
@@ -127,11 +123,9 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
-    """Imports the spec that `reference` (`module:attribute`) names.
-
-    `source` says where the reference came from, for messages; `wanted` is the name that the agent must have, None
-    for any. Raises `NoAgentError` if the reference has another form, cannot be imported or is not an `AgentSpec`,
-    or if the name of its agent is invalid, is that of a built-in agent, or differs from `wanted`.
+    """Imports the spec that `reference` (`module:attribute`) names. `source` says where that came from, for messages;
+    `wanted` is the name that it must have, if any. Raises `NoAgentError` if the reference or the agent's name is
+    invalid, built-in, or not `wanted`, or it is no `AgentSpec`.
     """
     from codex_proxy.agents.spec import AgentSpec, NoAgentError
 
@@ -169,9 +163,8 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:
-    """Returns the agent of the plugin `reference` (`MODULE:SPEC`), whose `AgentSpec` is `spec`; it is not yet
-    started. Raises `NoAgentError` or `Fault` if it cannot be used; any other error in the plugin becomes a
-    `NoAgentError`.
+    """Returns the agent of a plugin, not yet started. Raises `NoAgentError`, also for any other error in the plugin, or
+    `Fault`.
     """
     from codex_proxy.agents.spec import NoAgentError
     from codex_proxy.core.faults import Fault
@@ -188,9 +181,8 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
 
 
 def code_of(reference: str) -> tuple[str, ...]:
-    """Returns the folders of the top-level package of the plugin `reference`, or the path of its file if it is a
-    module, so that turns can be kept from writing there. Does not import the plugin. Returns nothing if it is not
-    found.
+    """Returns the folders of the plugin's top-level package (or its file), in which no turn may write; nothing if it is
+    not found. Does not import it.
     """
     top = reference.partition(":")[0].partition(".")[0]
     try:

@@ -1,8 +1,7 @@
-"""Combines several agents of a server into one `Agent`, which passes each turn to the agent that has the turn's
-model.
+"""Combines several agents into one `Agent`, which passes each turn to the agent that has its model.
 
 Clients name a model `NAME/MODEL`; the agent NAME gets only MODEL. Content that only one agent can decrypt is marked
-with that agent's name.
+with its name.
 """
 
 from __future__ import annotations
@@ -29,9 +28,8 @@ Listed = tuple[tuple[AgentModel, ...], ...]
 
 
 class AgentRouter(AgentBase):
-    """An `Agent` that passes each turn to one of its members, by the turn's model. The first member is the default.
-    It has no warning, limits and missing features itself, since each member has its own. A model's name that does
-    not begin with a member's name must be in the list of models.
+    """Passes each turn to one of its members, by the model. The first member is the default. A model without a member's
+    name in front must be in the list of models. Warnings, limits and missing features are the members' own.
     """
 
     name = "several"
@@ -131,8 +129,8 @@ class AgentRouter(AgentBase):
             member.kill()
 
     def _agent_and_model(self, model: str) -> tuple[str, str]:
-        """Splits `NAME/MODEL` into the member's name and the member's own name for the model (empty for its default
-        model). If the text before the slash is no member's name, the whole text is a model of the first member.
+        """Splits `NAME/MODEL` into the member's name and its own name for the model (empty: its default). Without a
+        member's name, the whole text is a model of the first.
         """
         name, _, own = model.partition(MODEL_SEPARATOR)
         if name not in self.members:
@@ -141,8 +139,8 @@ class AgentRouter(AgentBase):
 
 
 class AgentSlot:
-    """One member of a router: the `Agent` that a function creates when the server starts, under the name that the
-    operator gave it. If it cannot start, its turns are refused (UNAVAILABLE), and the other members are not affected.
+    """One member of a router: its `Agent` is made when the server starts, under the operator's name. If it cannot
+    start, its turns are refused (UNAVAILABLE); other members go on.
     """
 
     members: Mapping[str, Agent] = {}
@@ -228,8 +226,8 @@ class AgentSlot:
         await self._late.start()
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Opens a session of the actual agent for a turn, whose `model` is the agent's own name for it. Raises
-        `Fault` if the agent cannot be started, or cannot open the session.
+        """Opens a session of the actual agent for a turn with the agent's own name of the model. Raises `Fault` if the
+        agent cannot be started, or cannot open the session.
         """
         agent = await self._late.for_turn()
         history = self._marks.unmark(turn.history)

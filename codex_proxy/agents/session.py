@@ -1,12 +1,8 @@
-"""A session with an agent: connects a dialect (which converts between events and the agent's protocol, without IO)
-with the transport for its bytes.
+"""A session with an agent: connects a dialect (without IO) with the transport for its bytes.
 
-`Agent.open` returns a session for a turn; it can serve several turns of one thread, one after the other. It writes
-what the dialect returns, and passes the dialect's events to its listener. It keeps the transport until the agent
-has finished with the turn.
-
-A transport splits the output of its child (the agent's process) into the units that the dialect reads, usually
-lines by a `LineFramer`.
+`Agent.open` returns a session for a turn; it can serve several turns of one thread. It writes what the dialect returns,
+passes its events to a listener, and keeps the transport until the agent has finished. A transport splits the output of
+its child (the agent's process) into what the dialect reads, usually lines by a `LineFramer`.
 """
 
 from __future__ import annotations
@@ -91,9 +87,8 @@ class Transport(Protocol):
         ...
 
     async def release(self, *, finished: bool) -> None:
-        """Ends the use of the child. A child that serves only this session is ended. `finished`: whether the agent
-        has finished with the turn; if it has not, a shared child gets no new turns, since it may still be working
-        on this one.
+        """Ends the use of the child, and a child that serves only this session. `finished` False: the agent may still
+        be working on the turn, so a shared child gets no new ones.
         """
         ...
 
@@ -164,14 +159,16 @@ class AgentSession:
         self.origin: OriginMarks | None = None
         """Marks encrypted content of this agent, if the server has several; else None."""
         self.ran_before = not transport.exclusive
-        """Whether the child ran before the turn. If it then ends before it prints anything of the turn, another child
-        can be given the turn: the model was not asked, and the end may have nothing to do with the turn."""
+        """Whether the child ran before the turn. If it ends before it prints anything of the turn, another child can
+        take the turn: the model was not asked.
+        """
         self.silence_hint = ""
         """A sentence for the client about what the agent is probably doing if it sends nothing for long; empty if
         nothing is known."""
         self.max_output: int | None = None
-        """The most bytes of a tool's output that the agent gives to its model whole while the call waits for it; None
-        for any number. In a new session outputs are part of the prompt, and have no such limit."""
+        """The most bytes of a tool's output that the agent gives to its model whole in a waiting call; None: any. In
+        the prompt of a new session there is no such limit.
+        """
         self._dialect = dialect
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
         """The closed session to open again, and the items that it has not seen; None for a new one."""
@@ -189,9 +186,8 @@ class AgentSession:
         timers: Timers,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
-        """Makes the caller the owner of the session, which must call `close`. `listener` gets the events; `timers`
-        is the event loop. `released(session, finished)` is called once, when the session has ended; the owner then
-        calls `Agent.release` with the same arguments.
+        """Makes the caller the owner, which must call `close`. `listener` gets the events; `timers` is the event loop.
+        `released(session, finished)` is called once, at the end; the owner then calls `Agent.release`.
         """
         self.listener, self._timers, self._released = listener, timers, released
 
@@ -206,16 +202,15 @@ class AgentSession:
             self._do(self._dialect.begin, turn)
 
     def reopen(self, thread: str, new_items: Sequence[HistoryItem]) -> None:
-        """Makes `begin` continue the agent's own session with the id `thread`, which was closed, instead of
-        starting a new one. Has no effect if the agent cannot reopen sessions. `new_items` are the items of the
-        turn's history that the closed session has not seen.
+        """Makes `begin` open the agent's closed session `thread` again, if the agent can. `new_items` are what that has
+        not seen of the history.
         """
         if _can_reopen(self._dialect):
             self._closed = thread, new_items
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
-        """Starts another turn on the same thread, or continues the current turn if it waits for outputs of calls.
-        `new_items` are the items of the history that the thread has not seen, including such outputs.
+        """Starts another turn on the thread, or continues one that waits for outputs of calls. `new_items` are what the
+        thread has not seen, such outputs included.
         """
         if self.origin is not None:
             turn = msgspec.structs.replace(turn, model=self.turn.model)
@@ -310,10 +305,9 @@ class AgentSession:
     # --- both ways ------------------------------------------------------------------------------
 
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """Calls the dialect's method `act` with `given`, writes the bytes of the returned step to the child, and
-        passes its events to the listener. `size`: the length in bytes of the output that is being read. An
-        exception ends this session, and does not affect other sessions on the same child; `TooMuchHeld` is the
-        child's fault.
+        """Calls the dialect's method `act`, writes the bytes of its step to the child, and passes its events on.
+        `size`: bytes of the output that is read. An exception ends only this session; `TooMuchHeld` is the child's
+        fault.
         """
         try:
             step = act(*given)
@@ -372,14 +366,14 @@ class AgentSession:
 # --- cutting the output of a child --------------------------------------------------------------
 
 MAX_LINE_BYTES = 20 * 1024 * 1024
-"""The longest line of a child. The longest that was seen has 12 MB (a final message is repeated whole); base64 images
-come close to that. To decode one takes up to 0.1 s, in which the server does nothing else."""
+"""The longest line of a child. The longest one seen has 12 MB (a final message is repeated whole), as large images may.
+Decoding it blocks the server for up to 0.1 s.
+"""
 
 
 class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """A line exceeds the maximum length, so that the rest of the stream cannot be read.
-
-    `limit` is the maximum in bytes; `before` has the whole lines before it in the same chunk.
+    """A line exceeds the maximum (`limit` bytes), so that the rest cannot be read. `before` has the whole lines before
+    it in the chunk.
     """
 
     def __init__(self, limit: int, before: list[bytes]) -> None:
@@ -389,10 +383,10 @@ class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest
 
 
 class LineFramer:
-    r"""Turns chunks of bytes into whole lines, without line ends and without empty lines. Lines are not decoded.
+    r"""Turns chunks of bytes into whole lines, without ends, empty lines and decoding.
 
-    Only b"\n" ends a line: a JSON text may contain U+2028 and other characters that `str.splitlines` splits at.
-    The time that it takes is linear in the bytes, however they are cut: the parts of a long line are joined once.
+    Only b"\n" ends a line: JSON may contain U+2028, at which `str.splitlines` splits. The time is linear: the parts of
+    a long line are joined once.
     """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:

@@ -1,7 +1,6 @@
-"""A process of an agent that serves many sessions at once, each on a channel of its connection.
-
-The connection (pure) assigns the messages in the output of the process to the channels; here they are passed to the
-readers of the channels. A subclass starts the process and says what is done on its channels.
+"""A process of an agent that serves many sessions at once, each on a channel of its connection. The connection (pure)
+assigns messages to channels; here they go to the channels' readers. A subclass starts the process and says what is done
+on its channels.
 """
 
 from __future__ import annotations
@@ -31,9 +30,8 @@ S = TypeVar("S", bound="SharedProcess[Any]")
 
 
 class SharedProcess(PooledProcess, ABC, Generic[C]):
-    """A process that serves many sessions at once, each on a channel of its `connection`. Reads the output of the
-    process, passes the messages of each channel to the channel's reader, and tells all readers when the process
-    ends. A subclass starts the process and opens its channels.
+    """A process with many sessions, each on a channel of its `connection`: passes messages to the channel's reader, and
+    tells all readers when the process ends.
     """
 
     def __init__(self, connection: C) -> None:
@@ -55,8 +53,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         """Whether turns have overlapped since the process last had none. If not, its stderr belongs to one turn."""
 
     async def _spawn(self, command: Command, on_stderr: Callable[[bytes], None] | None = None) -> Child:
-        """Starts the process and returns it. `on_stderr` is called with each chunk of stderr; None to keep only the
-        last part, for failures. Raises `Fault` if the process cannot be started.
+        """Starts the process. `on_stderr` gets each chunk of stderr; None: its last part is kept for failures. Raises
+        `Fault` if it cannot be started.
         """
         try:
             self._child = await spawn(command, self, on_stderr=on_stderr)
@@ -118,8 +116,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._report_renewal(channel for channel in self._readers if channel not in self._turn_starts)
 
     def end_silent_channels(self) -> None:
-        """Tells the readers of those channels that have received no message since their turn began that the process
-        has ended, because it may never answer them. The process itself and its other channels go on.
+        """Tells the readers without a message since their turn began that the process has ended, because it may never
+        answer them. Other channels go on.
         """
         self._report_renewal(self._silent_channels & self._readers.keys())
 
@@ -212,8 +210,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _report_end(self, channel: int) -> None:
-        """Tells the channel's reader that the process has ended or, if it still runs, that it takes no further
-        turns. Only a turn that had the process to itself gets the text of stderr.
+        """Tells the channel's reader that the process has ended, or takes no further turns. Only a turn that was alone
+        gets the text of stderr.
         """
         reader, exit = self._readers.get(channel), self.exit
         if reader is not None and exit is None:

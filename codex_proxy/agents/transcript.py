@@ -1,8 +1,6 @@
 """Writes a conversation as one text, for an agent that accepts a single prompt: every message with the name of its
-speaker.
-
-The roles are lost: the model reads them as text. Images are numbered in the text, and returned in the order of
-their numbers. Raw items (encrypted reasoning) have no text and are left out. No IO.
+speaker. Images are numbered in the text, and returned in that order. Raw items (encrypted reasoning) have no text and
+are left out.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ _ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """Returns the prompt for a history, and its images. If the history is a single user message with text, the
-    prompt is that text; otherwise it is the result of `flattened`.
+    """Returns the prompt for a history, and its images: a single user message with text as it is, otherwise
+    `flattened`.
     """
     first = history[0] if len(history) == 1 else None
     if isinstance(first, HistoryMessage) and first.role == "user":

@@ -1,8 +1,5 @@
-"""Converts a turn to the body of a request to `/responses`.
-
-Input: a `Turn`, the upstream's name for the model, the items of the conversation, and the fields that the upstream
-has refused. Output: JSON. The upstream stores nothing (`store: false`): encrypted reasoning is sent back unchanged.
-Source: OpenAI's reference of the Responses API.
+"""Converts a turn to the body of a request to `/responses`. The upstream stores nothing (`store: false`): encrypted
+reasoning is sent back unchanged. Source: OpenAI's reference of the Responses API.
 """
 
 from __future__ import annotations
@@ -36,8 +33,8 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the JSON body for a turn whose conversation is `items`. `refused`: the optional fields that the
-    upstream does not accept; these are left out or sent in another form.
+    """Returns the JSON body for a turn whose conversation is `items`. The optional fields in `refused` are left out or
+    sent in another form.
     """
     fields: dict[str, Any] = {
         "model": model,
@@ -104,9 +101,8 @@ def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
 
 
 def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
-    """Returns the optional field of the request that the upstream's error names; None if the error is about
-    something else. `refused` are the fields that it has refused before; `status` and `error` are the status and
-    body of its answer.
+    """Returns the optional field that the upstream's error (`status`, `error`) names; None if it is about something
+    else. `refused` are the earlier ones.
     """
     if status not in _REFUSING:
         return None
@@ -139,8 +135,8 @@ def _param_of(error: bytes) -> str:
 
 
 def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -> list[Any]:
-    """Returns the history as input items. A message without parts is left out. `refused` are the optional fields
-    that the upstream has refused; if it contains `CUSTOM`, calls of custom tools become function calls.
+    """Returns the history as input items, without empty messages. If `refused` contains `CUSTOM`, calls of custom tools
+    become function calls.
     """
     items: list[Any] = []
     for item in history:

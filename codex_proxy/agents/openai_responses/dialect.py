@@ -1,10 +1,7 @@
-"""The dialect of servers with the Responses API, for one turn. A turn is one request, or several if codex-proxy
-runs tools and sends their outputs in the next request.
+"""The dialect of servers with the Responses API, for one turn: one request, or several if codex-proxy runs tools.
 
-Input: the messages of each HTTP exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
-Output: `Event`s, and the bodies of requests. An answer ends only with `response.completed`, `response.incomplete`,
-`response.failed` or `response.cancelled`; if the connection ends before that, the turn fails. The model's items are
-sent back to it unchanged, encrypted reasoning included.
+An answer ends only with `response.completed`, `.incomplete`, `.failed` or `.cancelled`; otherwise the turn fails. The
+model's items are sent back to it unchanged, encrypted reasoning included.
 """
 
 from __future__ import annotations
@@ -49,8 +46,8 @@ _CUT: Final = {
 
 
 class OpenAIResponses(UpstreamTurn[Answer]):
-    """The `Dialect` of servers with the Responses API, for one turn. Its methods return a `Step`: events, and the
-    body of the next request (empty for none). The base class sends the requests and reads the answers.
+    """The `Dialect` of servers with the Responses API. Methods return a `Step`: events, and the body of the next
+    request, if any.
     """
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
@@ -76,9 +73,8 @@ class OpenAIResponses(UpstreamTurn[Answer]):
         return Step([TurnStarted(model=self._model)], self._next_request())
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds the output of the call `request_id` to the conversation. If every call of the last answer now has
-        its output, the returned step sends the next request. Returns an empty step if the call does not wait for an
-        output.
+        """Adds the output of a call to the conversation. The step sends the next request if no call of the last answer
+        lacks its output.
         """
         if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
@@ -123,8 +119,8 @@ class OpenAIResponses(UpstreamTurn[Answer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: Answer, out: list[Event]) -> None:
-        """Handles an answer with a final status: fails the turn if the status is `failed` or `cancelled`, requests
-        the outputs if a complete answer has calls, and ends the turn otherwise.
+        """Handles an answer with a final status: fails the turn (`failed`, `cancelled`), requests the outputs of its
+        calls, or ends the turn.
         """
         self._answer = None
         self._add_usage(answer.usage, out)
@@ -143,9 +139,8 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             out.append(TurnEnded(stop, "provider"))
 
     def _request_outputs(self, calls: Sequence[Call], out: list[Event]) -> None:
-        """Requests the output of each call by an event; the turn then waits for the outputs. An invalid call is not
-        requested: it gets an error text as its output at once. If all calls are invalid, `_writes` becomes the next
-        request.
+        """Requests the output of each call. An invalid call gets an error text as its output at once; if all are
+        invalid, `_writes` is the next request.
         """
         for made in calls:
             call = made
