@@ -77,6 +77,7 @@ Chapter: TypeAlias = Literal[
     "Responses",
     "Conversations",
     "Ollama",
+    "Model servers",
     "Usage",
     "The server itself",
     "The page",
@@ -125,6 +126,9 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """Whether a POST request counts against the rate limits of its key."""
     needs: web.AppKey[Any] | None = None
     """What `app[...]` must have for the endpoint to be served, if anything."""
+    takes_form: bool = False
+    """Whether the body may be a form (`multipart/form-data`), if the request has an `Authorization` header, which no
+    page can send in a form."""
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()

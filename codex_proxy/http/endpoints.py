@@ -25,6 +25,7 @@ from codex_proxy.http.metrics import METER, metrics
 from codex_proxy.http.ollama_endpoints import OLLAMA_ENDPOINTS
 from codex_proxy.http.page import home
 from codex_proxy.http.page_endpoints import PAGE_ENDPOINTS
+from codex_proxy.http.passed_endpoints import PASSED_ENDPOINTS
 from codex_proxy.http.responses import compact, count_input_tokens, create_response
 from codex_proxy.http.server_info import healthz, index, list_models, livez, one_model, openapi, readyz, root
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
@@ -419,6 +420,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": ref("Conversation")},
     ),
     *OLLAMA_ENDPOINTS,
+    *PASSED_ENDPOINTS,
     Endpoint(
         method="GET",
         path="/usage",

@@ -7,7 +7,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
@@ -15,18 +15,27 @@ from codex_proxy.admission.clients import Client, model_not_allowed
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.passing import PassesOn
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.body import hints_of, parsed_from, read_body
 from codex_proxy.http.chat import CHAT_OPTIONS
 from codex_proxy.http.exchange import TurnTimings
-from codex_proxy.http.middleware.request_context import CLIENT
+from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
+from codex_proxy.http.pass_through import ask_upstream
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn, timings_of
 from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
+from codex_proxy.surfaces.ollama.embeddings import (
+    Asked,
+    embed_body,
+    embeddings_body,
+    read_embed,
+    read_embeddings,
+)
 from codex_proxy.surfaces.ollama.models import VERSION, model_details, model_entry
 from codex_proxy.surfaces.ollama.parse import ParsedOllama, Preload, known_name, parse_chat, parse_generate
 from codex_proxy.surfaces.ollama.render import Form, OllamaRenderer, preload_body
@@ -107,6 +116,40 @@ _CHAT: Final = _api(parse_chat, "chat")
 _GENERATE: Final = _api(parse_generate, "generate")
 
 
+# --- embeddings ---------------------------------------------------------------------------------------
+
+
+async def embed(request: web.Request) -> web.Response:
+    """POST /api/embed: returns embeddings of an upstream. Raises `Fault` as `pass_through.pass_through` does."""
+    timings = timings_of(request)
+    asked = read_embed(await read_body(request))
+    answer = await _embedded(request, asked)
+    return _json(embed_body(answer, asked.model, timings.durations()))
+
+
+async def embeddings(request: web.Request) -> web.Response:
+    """POST /api/embeddings: the same for one text, in an older form."""
+    asked = read_embeddings(await read_body(request))
+    return _json(embeddings_body(await _embedded(request, asked)))
+
+
+async def _embedded(request: web.Request, asked: Asked) -> bytes:
+    if asked.ignored:
+        request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(asked.ignored)
+    answer = await ask_upstream(request, asked.body, "/embeddings")
+    data = bytearray()
+    try:
+        async for chunk in answer.chunks():
+            data += chunk
+    finally:
+        await answer.close()
+    return bytes(data)
+
+
+def _json(body: bytes) -> web.Response:
+    return web.Response(body=body, content_type="application/json")
+
+
 # --- the server and its models ----------------------------------------------------------------------
 
 
@@ -156,8 +199,10 @@ async def show(request: web.Request) -> web.Response:
     model = model_of(name, client.catalog)
     agent = agent_for(request.app[RUNS].agent, resolve(name, client.catalog).agent_model)
     since = time_text(request.app[STARTED])
-    details: dict[str, Any] = model_details(name, agent.name, model, agent.capabilities, since)
-    return json_response(details)
+    able: set[str] = set(agent.capabilities)
+    if isinstance(agent, PassesOn) and "/embeddings" in (agent.passed_paths or ()):
+        able.add("embedding")
+    return json_response(model_details(name, agent.name, model, able, since))
 
 
 def time_text(seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from codex_proxy.http.endpoint import Endpoint, ref
-from codex_proxy.http.ollama import chat, generate, ps, show, tags, version
+from codex_proxy.http.ollama import chat, embed, embeddings, generate, ps, show, tags, version
 from codex_proxy.http.sse import NDJSON
 
 _WORDS: Final = (
@@ -45,6 +45,25 @@ OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": ref("OllamaAnswer")},
         streams="OllamaAnswer",
         stream_type=NDJSON,
+    ),
+    *(
+        Endpoint(
+            method="POST",
+            path=path,
+            handler=handler,
+            name=f"ollama_{path.rpartition('/')[2]}",
+            chapter="Ollama",
+            kind="turn",
+            errors="ollama",
+            versioned=False,
+            summary="Returns embeddings of an upstream.",
+            body=body,
+            answers={"200": {"type": "object"}},
+        )
+        for path, handler, body in (
+            ("/api/embed", embed, "OllamaEmbedRequest"),
+            ("/api/embeddings", embeddings, "OllamaEmbeddingsRequest"),
+        )
     ),
     Endpoint(
         method="GET",

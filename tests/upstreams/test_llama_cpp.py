@@ -7,14 +7,16 @@ import importlib.util
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import ollama
 import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.http.serving import Proxy
+from tests.http.serving import Proxy, fake_proxy
 from tests.upstreams.serving import proxy_before
 from tests.waiting import PATIENCE
 
@@ -26,10 +28,10 @@ ROOT = Path(__file__).parents[2]
 HI: Any = [{"role": "user", "content": "Hi"}]
 
 
-@pytest.fixture
-async def url(tmp_path: Path) -> AsyncIterator[str]:
+@asynccontextmanager
+async def llama(file: Path, *mode: str) -> AsyncIterator[str]:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.upstreams.tiny_model", str(tmp_path / "tiny.gguf")),
+        *(sys.executable, "-m", "tests.upstreams.tiny_model", str(file), *mode),
         cwd=ROOT,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -52,6 +54,12 @@ async def url(tmp_path: Path) -> AsyncIterator[str]:
         except TimeoutError:
             process.kill()
             await process.wait()
+
+
+@pytest.fixture
+async def url(tmp_path: Path) -> AsyncIterator[str]:
+    async with llama(tmp_path / "tiny.gguf") as made:
+        yield made
 
 
 @pytest.fixture(params=["openai-chat", "openai-responses"])
@@ -141,3 +149,31 @@ async def test_log_probabilities_and_a_schema_are_llama_cpps_own(url: str, tmp_p
             },
         )
         assert json.loads(formatted.choices[0].message.content or "")["a"] in ("yes", "no")
+
+
+async def test_one_base_url_has_an_editors_completion_its_embeddings_and_its_chat(
+    url: str, tmp_path: Path
+) -> None:
+    async with llama(tmp_path / "embeddings.gguf", "embeddings") as vectors:
+        tables = {"typing": {"url": url}, "vectors": {"url": vectors, "paths": ["/embeddings"]}}
+        async with (
+            fake_proxy(tmp_path, upstreams=tables) as proxy,
+            AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
+        ):
+            listed = [model.id async for model in client.models.list()]
+            (typing,) = [name for name in listed if name.startswith("typing/")]
+            (own,) = [name for name in listed if name.startswith("vectors/")]
+            completed = await client.completions.create(
+                model=typing, prompt="def f(", max_tokens=5, stream=True
+            )
+            assert "".join([part.choices[0].text async for part in completed])
+            for name in (own, "text-embedding-3-small"):
+                found = await client.embeddings.create(model=name, input=["one", "two"])
+                assert [len(each.embedding) for each in found.data] == [32, 32]
+            chat = await client.chat.completions.create(model="codex-5", messages=HI)
+            assert chat.choices[0].message.content == "Hello from the deterministic fake agent."
+            own_client = ollama.AsyncClient(host=proxy.url)
+            vector = (await own_client.embed(own, "one")).embeddings[0]
+            assert list(vector) == pytest.approx(found.data[0].embedding, abs=1e-6)
+            assert (await own_client.chat(typing, HI, options={"num_predict": 5})).message.content
+            await own_client._client.aclose()

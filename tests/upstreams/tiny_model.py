@@ -1,7 +1,7 @@
 """A model of llama.cpp's format with random weights, in a file of some 100 KB: what it says means nothing, but its
 server is the real one.
 
-    python -m tests.upstreams.tiny_model FILE
+    python -m tests.upstreams.tiny_model FILE [embeddings]
 
 Writes the file, serves it with llama.cpp's own server (package `xllamacpp`), prints the address, and ends with its
 stdin.
@@ -89,7 +89,7 @@ def write_model(file: Path) -> None:
     file.write_bytes(head + bytes(-len(head) % ALIGNMENT) + data)
 
 
-def main(file: Path) -> None:
+def main(file: Path, mode: str = "") -> None:
     import xllamacpp  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     write_model(file)
@@ -102,10 +102,13 @@ def main(file: Path) -> None:
     params.port = 0
     params.hostnames = ["127.0.0.1"]
     params.warmup = False
+    if mode == "embeddings":
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -21,15 +21,18 @@ from codex_proxy.agents.upstream.attempts import (
     AttemptPlan,
     Breaker,
     BreakerState,
+    NextAttempt,
     Outcome,
     UpstreamTarget,
 )
 from codex_proxy.agents.upstream.config import UpstreamConfig
+from codex_proxy.agents.upstream.passing import UpstreamAnswer
 from codex_proxy.agents.upstream.server import ModelServer
 from codex_proxy.agents.upstream.transport import NotAskedError, OpenAttempt, UpstreamTransport
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.passing import PassedRequest
 from codex_proxy.core.turn import Turn
 
 log = structlog.get_logger(__name__)
@@ -168,6 +171,21 @@ class UpstreamAgent(AgentBase):
         Raises `NotAskedError` if the upstream has not started, its breaker is open, or too many turns are still
         running; and `Fault` if it cannot be asked for this turn.
         """
+        server = await self._enter(may_wait=may_wait)
+        try:
+            history = turn.history
+            if self._table_name:
+                history = OriginMarks(self._table_name).unmark(history)
+            own, dialect, headers = server.prepare(
+                msgspec.structs.replace(turn, model=model, history=history)
+            )
+        except BaseException:
+            self._give_up()
+            raise
+        return OpenAttempt(Attempt(self._table_name, own, dialect), self, server.client, headers)
+
+    async def _enter(self, *, may_wait: bool) -> ModelServer:
+        """Takes a place for an attempt, and returns the model server. Raises `NotAskedError` (see `open_attempt`)."""
         try:
             server = await self._late.for_turn()
         except Fault as fault:
@@ -176,20 +194,60 @@ class UpstreamAgent(AgentBase):
             raise NotAskedError(self._left_alone())
         try:
             await self._take_place(may_wait=may_wait)
-            try:
-                history = turn.history
-                if self._table_name:
-                    history = OriginMarks(self._table_name).unmark(history)
-                own, dialect, headers = server.prepare(
-                    msgspec.structs.replace(turn, model=model, history=history)
-                )
-            except BaseException:
-                self.leave()
-                raise
         except BaseException:
             self.breaker.gave_up()
             raise
-        return OpenAttempt(Attempt(self._table_name, own, dialect), self, server.client, headers)
+        return server
+
+    def _give_up(self) -> None:
+        self.leave()
+        self.breaker.gave_up()
+
+    # --- requests that are no turns -------------------------------------------------------------
+
+    @property
+    def passed_paths(self) -> tuple[str, ...] | None:
+        """The paths of such requests that the settings name; None if they name none, so that any may be tried."""
+        return self.config.paths
+
+    async def pass_on(self, request: PassedRequest) -> UpstreamAnswer:
+        """Sends a request that is no turn, at first to this upstream, and returns its answer when it has begun. Raises
+        the `Fault` of the last attempt if none has succeeded.
+        """
+        turn = Turn(model=request.model, history=(), origin=request.origin)
+        plan = AttemptPlan(self._targets(turn), self._chance)
+        following: NextAttempt | None = NextAttempt(plan.target)
+        while following is not None:
+            if following.wait:
+                await self._sleep(following.wait)
+            peer, model = self._peers[following.target.name], following.target.model
+            try:
+                answer = await peer._pass_on_once(request, model, may_wait=plan.is_last)
+            except Fault as fault:
+                following = plan.after(fault.failure, not_asked=isinstance(fault, NotAskedError))
+                if following is None:
+                    raise
+            else:
+                answer.attempts = plan.attempts
+                return answer
+        raise AssertionError("unreachable")
+
+    async def _pass_on_once(self, request: PassedRequest, model: str, *, may_wait: bool) -> UpstreamAnswer:
+        server = await self._enter(may_wait=may_wait)
+        try:
+            headers = {**server.headers_for(request.origin), "Accept": "*/*"}
+            headers["Content-Type"] = request.content_type
+            answer = UpstreamAnswer(server.client, self, request.path, request.body_for(model), headers)
+        except BaseException:
+            self._give_up()
+            raise
+        answer.upstream = self._table_name
+        try:
+            await answer.begin(server.errors_at(request.path), self._clock.epoch())
+        except BaseException:
+            await answer.close()
+            raise
+        return answer
 
     def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
         """Counts the outcome of an attempt for the metrics, and reports it to the breaker. `failure` is the reason

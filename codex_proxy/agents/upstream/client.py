@@ -84,12 +84,14 @@ class UpstreamClient:
         if self._session is not None:
             await self._session.close()
 
-    def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver) -> Exchange:
+    def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver, *, path: str = "") -> Exchange:
         """Starts a POST request in a task, and returns the `Exchange` that reads the answer. Calls `deliver` with
         lists of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes. If the
         request fails, the only message is an `End` with the failure. `headers` are added to those of every request.
+        `path` is the path of the endpoint; empty for that of the upstream's API.
         """
-        return Exchange(self._sent(body, headers), self._upstream.config, self._secrets.reader(), deliver)
+        sent = self._sent(body, headers, path or self._upstream.config.api.path)
+        return Exchange(sent, self._upstream.config, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
         """Sends GET /models. Returns the status, headers and body; the body is cut off after `MAX_LIST_BYTES`.
@@ -113,7 +115,7 @@ class UpstreamClient:
                     break
             return response.status, response.headers, self._secrets.hide(bytes(body))
 
-    def _sent(self, body: bytes, headers: Mapping[str, str]) -> Send:
+    def _sent(self, body: bytes, headers: Mapping[str, str], path: str) -> Send:
         """Returns a function that sends the request and returns the response when its headers have arrived. The
         function takes a callback, which is called when there is a connection, and raises what aiohttp raises.
 
@@ -128,7 +130,7 @@ class UpstreamClient:
                 connection = SimpleNamespace(reused=False, connected=connected)
                 try:
                     return await session.post(
-                        upstream.url + upstream.config.api.path,
+                        upstream.url + path,
                         data=body,
                         headers=all_headers,
                         proxy=upstream.proxy,

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.upstream.presets import NO_PRESET, PRESETS, PresetName, UpstreamPreset
+from codex_proxy.core.passing import PASSED_PATHS
 
 _SHORTEST_SECRET: Final = (
     8  # characters of a header's value: a shorter one is a switch, and a part of other words
@@ -122,6 +123,13 @@ def _checked_forwarded(name: str) -> str:
     return name.lower()
 
 
+def _checked_path(path: str) -> str:
+    if path not in PASSED_PATHS:
+        raise ValueError(f"there are {', '.join(PASSED_PATHS)}")
+    return path
+
+
+PassedPath = Annotated[str, AfterValidator(_checked_path)]
 HeaderName = Annotated[str, AfterValidator(_checked_header)]
 ForwardedName = Annotated[str, AfterValidator(_checked_forwarded)]
 
@@ -151,6 +159,13 @@ class UpstreamConfig(BaseModel):
     )
     cannot: tuple[Capability, ...] = Field(
         (), description="capabilities (docs/agents.md) that it lacks, beside those of the preset"
+    )
+    paths: tuple[PassedPath, ...] | None = Field(
+        None,
+        description=(
+            "paths of requests that are no turns, such as `/embeddings`, which it serves; without a model that is "
+            "known, they go to the first upstream that names the path; unset: those for its models"
+        ),
     )
     context_window: int | None = Field(
         None, ge=1, description="size of its models' context in tokens, if its list has none"

@@ -25,7 +25,7 @@ from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.turn import HOPS_HEADER, Turn
+from codex_proxy.core.turn import HOPS_HEADER, Origin, Turn
 
 log = structlog.get_logger(__name__)
 
@@ -62,12 +62,7 @@ class ModelServer:
         self._upstream = upstream
         self._make_dialect = make_dialect
         self.client = UpstreamClient(upstream)
-        errors = ErrorReader(
-            upstream.secrets,
-            clients_key=upstream.clients_key,
-            path=upstream.config.api.path,
-            setting_names=upstream.names,
-        )
+        errors = self.errors_at(upstream.config.api.path)
         self._context = UpstreamContext(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch)
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a request header, to detect a request that comes back to it."""
@@ -91,23 +86,37 @@ class ModelServer:
         nor the upstream's list names a model, or if the server passes the keys of clients on and this client has
         sent none.
         """
-        hops = turn.origin.hops
-        if self._id in hops or len(hops) >= MAX_HOPS:
-            message = _LOOP.format(self._upstream.names.url)
-            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
+        headers = self.headers_for(turn.origin)
         model = turn.model or next((model.id for model in self._models if model.is_default), "")
         if not model:
             raise Fault(self._trouble or self._no_model())
         if "system_prompt" not in self._upstream.config.capabilities:
             turn = msgspec.structs.replace(turn, history=with_instructions_of_user(turn.history))
+        return turn, self._make_dialect(turn, model, self._context), headers
+
+    def headers_for(self, origin: Origin) -> dict[str, str]:
+        """Returns the headers of a request that comes from `origin`. Raises `Fault` if it has come from this server
+        itself or has passed through too many codex-proxies, or if the server passes the keys of clients on and this
+        client has sent none.
+        """
+        hops = origin.hops
+        if self._id in hops or len(hops) >= MAX_HOPS:
+            message = _LOOP.format(self._upstream.names.url)
+            raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
         headers = {HOPS_HEADER: ",".join((*hops, self._id))}
         if self._upstream.clients_key:
-            if not turn.origin.key:
+            if not origin.key:
                 raise Fault(NO_CLIENTS_KEY)
-            headers["Authorization"] = f"Bearer {turn.origin.key}"
+            headers["Authorization"] = f"Bearer {origin.key}"
         names = self._upstream.config.forward_headers
-        headers |= {name: turn.origin.headers[name] for name in names if name in turn.origin.headers}
-        return turn, self._make_dialect(turn, model, self._context), headers
+        return headers | {name: origin.headers[name] for name in names if name in origin.headers}
+
+    def errors_at(self, path: str) -> ErrorReader:
+        """Returns the reader of errors of the endpoint at `path`."""
+        upstream = self._upstream
+        return ErrorReader(
+            upstream.secrets, clients_key=upstream.clients_key, path=path, setting_names=upstream.names
+        )
 
     def _no_model(self) -> Failure:
         message = _NO_MODEL.format(self._upstream.names.model)

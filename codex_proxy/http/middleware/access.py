@@ -23,7 +23,7 @@ from codex_proxy.core.keys import NO_KEY_OWNER, digest_of
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import HOPS_HEADER, Origin
 from codex_proxy.http.app_keys import CLIENTS
-from codex_proxy.http.endpoint import OPEN_PATHS
+from codex_proxy.http.endpoint import ENDPOINT, OPEN_PATHS
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
 
@@ -107,7 +107,8 @@ _HOST: Final = re.compile(
 )
 """A name or an address, IPv6 in brackets or without, and perhaps a port."""
 
-_OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", "multipart/form-data"})
+FORM: Final = "multipart/form-data"
+_OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", FORM})
 """Content types that a page can send anywhere without a preflight."""
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -325,8 +326,13 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body."""
+    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body. A form
+    with files is taken where the endpoint takes one, with anything in `Authorization`.
+    """
     kind = request.content_type.lower()
+    endpoint = request.get(ENDPOINT)
+    if endpoint is not None and endpoint.takes_form and kind == FORM and "Authorization" in request.headers:
+        return
     if kind in _OF_FORMS if not request.can_read_body else not _is_json(kind):
         raise Fault(
             Failure(

@@ -13,6 +13,7 @@ from codex_proxy.http.endpoint import NULL, Schema
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.conversations import AddItemsBody, CreateBody, UpdateBody
 from codex_proxy.surfaces.messages.wire import MessagesRequest
+from codex_proxy.surfaces.ollama.embeddings import OllamaEmbeddingsRequest, OllamaEmbedRequest
 from codex_proxy.surfaces.ollama.wire import OllamaChatRequest, OllamaGenerateRequest, OllamaShowRequest
 from codex_proxy.surfaces.responses.parse import CONVERSATION_PREFIX
 from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, Include, ResponseRequest
@@ -66,6 +67,8 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
         (OllamaChatRequest, "Ollama"),
         (OllamaGenerateRequest, "Ollama"),
         (OllamaShowRequest, "Ollama"),
+        (OllamaEmbedRequest, "Ollama"),
+        (OllamaEmbeddingsRequest, "Ollama"),
         (ResponseRequest, ""),
         (ContextFields, ""),
         (CompactRequest, ""),
@@ -74,6 +77,7 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
         (AddItemsBody, ""),
     ):
         found |= _schemas_of(model, prefix)
+    found["PassedBody"] = {"type": "object", "properties": {"model": {"type": "string"}}}
     for (name, field), schema in CHANGED.items():
         found[name]["properties"][field] = schema
     found["ItemReference"] |= NOT_WITHOUT_TYPE

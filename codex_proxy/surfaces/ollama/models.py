@@ -77,6 +77,7 @@ def capabilities_of(model: AgentModel | None, able: Collection[str]) -> list[str
         "tools": "client_tools" in able,
         "vision": "images" in able and (not modalities or "image" in modalities),
         "thinking": model is not None and bool(model.efforts),
+        "embedding": "embedding" in able,
     }
     return [name for name, is_able in has.items() if is_able]
 

@@ -1,0 +1,129 @@
+"""The answer of an upstream to a request that is passed on (see `core/passing.py`): its bytes, as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Final
+
+from codex_proxy.agents.upstream.attempts import Outcome
+from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
+from codex_proxy.agents.upstream.failures import MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.agents.upstream.stream import End, Head, Message
+from codex_proxy.agents.upstream.transport import AttemptHost
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+
+HELD_BYTES: Final = 256 << 10
+"""The most bytes of an answer that wait for a slow client. The upstream then has to wait, too."""
+_KEPT_HEADERS: Final = ("content-type", "content-disposition")
+
+NO_PATH: Final = (
+    "The model server that has this model does not serve {}. Name a model of one that does, or ask the operator to "
+    "add a table [upstreams.NAME] for it, with `paths`."
+)
+
+
+class UpstreamAnswer:
+    """One attempt: the request is sent at once, and `begin` waits for the answer. `host` gets the outcome, once."""
+
+    def __init__(
+        self, client: UpstreamClient, host: AttemptHost, path: str, body: bytes, headers: Mapping[str, str]
+    ) -> None:
+        self.upstream = ""
+        self.attempts = 1
+        self.headers: dict[str, str] = {}
+        self._host = host
+        self._path = path
+        self._head: Head | None = None
+        self._end: End | None = None
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        self._news = asyncio.Event()
+        self._recorded = False
+        self._exchange: Exchange = client.post(body, headers, self._deliver, path=path)
+
+    def _deliver(self, messages: Sequence[Message], size: int) -> None:
+        for message in messages:
+            if isinstance(message, Head):
+                self._head = message
+            elif isinstance(message, End):
+                self._end = message
+            elif message:
+                self._chunks.append(message)
+                self._held += len(message)
+        if self._held > HELD_BYTES:
+            self._exchange.pause()
+        self._news.set()
+
+    async def begin(self, errors: ErrorReader, now: float) -> None:
+        """Waits until the answer has begun. Raises `Fault` if there is none, or if it is an error. `errors` reads the
+        error, `now` is the time in seconds since 1970.
+        """
+        while self._head is None and self._end is None:
+            await self._next()
+        if self._head is None:
+            assert self._end is not None
+            raise self._fault(self._end.failure or _CUT)
+        if self._head.status >= 300:
+            raise self._fault(await self._error(self._head, errors, now))
+        self.headers = {name: value for name, value in self._head.headers.items() if name in _KEPT_HEADERS}
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Yields the bytes of the answer. Raises `Fault` if it breaks off."""
+        while True:
+            while self._chunks:
+                yield self._taken()
+            if self._end is not None:
+                if self._end.failure is not None:
+                    raise self._fault(self._end.failure)
+                self._record("answered")
+                return
+            await self._next()
+
+    async def close(self) -> None:
+        """Ends the request, and closes its connection unless the answer has ended."""
+        self._record("left")
+        await self._exchange.close()
+
+    async def _next(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+    def _taken(self) -> bytes:
+        chunk = self._chunks.popleft()
+        self._held -= len(chunk)
+        if self._held <= HELD_BYTES:
+            self._exchange.resume()
+        return chunk
+
+    async def _error(self, head: Head, errors: ErrorReader, now: float) -> Failure:
+        body = b""
+        while len(body) < MAX_ERROR_BYTES:
+            while self._chunks:
+                body += self._taken()
+            if self._end is not None:
+                break
+            await self._next()
+        failure = errors.of_response(head.status, head.headers, body[:MAX_ERROR_BYTES], now)
+        if failure.kind is FaultKind.AGENT_MISCONFIGURED and head.status in (404, 405, 501):
+            return Failure(
+                kind=FaultKind.NOT_FOUND, message=NO_PATH.format(self._path), quoted=failure.quoted
+            )
+        return failure
+
+    def _fault(self, failure: Failure) -> Fault:
+        self._record("failed", failure)
+        return Fault(failure)
+
+    def _record(self, outcome: Outcome, failure: Failure | None = None) -> None:
+        if not self._recorded:
+            self._recorded = True
+            self._host.record(outcome, failure)
+            self._host.leave()
+
+
+_CUT: Final = Failure(
+    kind=FaultKind.UPSTREAM_DISCONNECTED,
+    message="The model server closed the connection without an answer. Send the request again.",
+)

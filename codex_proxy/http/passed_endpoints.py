@@ -1,0 +1,28 @@
+"""The endpoints whose requests are sent on to an upstream, for `http/endpoints.py`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from codex_proxy.core.passing import PASSED_PATHS
+from codex_proxy.http.endpoint import Endpoint
+from codex_proxy.http.pass_through import pass_through
+
+_WITH_FILES: Final = ("/audio/transcriptions", "/audio/translations", "/images/edits", "/images/variations")
+
+PASSED_ENDPOINTS: Final = tuple(
+    Endpoint(
+        method="POST",
+        path=path,
+        handler=pass_through,
+        name="pass_" + path[1:].replace("/", "_"),
+        chapter="Model servers",
+        kind="turn",
+        takes_form=path in _WITH_FILES,
+        summary=f"Sends the request on to the upstream that has its model, as it is: `{path}`.",
+        description="Details: docs/upstreams.md. A 404 says which table of the settings is missing.",
+        body="PassedBody",
+        answers={"200": {}},
+    )
+    for path in PASSED_PATHS
+)

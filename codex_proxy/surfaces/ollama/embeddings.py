@@ -1,0 +1,109 @@
+"""Converts Ollama's requests for embeddings to OpenAI's, and OpenAI's answers to Ollama's.
+
+Input: the bytes of a body, or of an answer. Output: bytes. Raises `Fault`: INVALID_REQUEST for a body that cannot be
+used, UPSTREAM_ERROR for an answer that is none.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Annotated, Any, Final
+
+import msgspec
+from pydantic import Field, Tag
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.surfaces.base import json_bytes, raw_text
+from codex_proxy.surfaces.body import RequestModel, by_kind, parse_as
+from codex_proxy.surfaces.field_lists import FieldNotes, Ignored
+from codex_proxy.surfaces.ollama.render import TurnTimes
+from codex_proxy.surfaces.ollama.wire import ModelName
+
+_NONE: Final = Failure(kind=FaultKind.UPSTREAM_ERROR, message="The model server's answer has no embeddings.")
+
+
+class OllamaEmbedRequest(RequestModel):
+    """The body of `POST /api/embed`."""
+
+    model: ModelName
+    input: Annotated[
+        Annotated[str, Tag("~one")] | Annotated[list[str], Tag("~several")],
+        by_kind("type", {}, text="~one", array="~several"),
+    ]
+    dimensions: Annotated[int, Field(ge=1)] | None = None
+    truncate: Annotated[Any, Ignored()] = None
+    options: Annotated[Any, Ignored()] = None
+    keep_alive: Any = None
+
+
+class OllamaEmbeddingsRequest(RequestModel):
+    """The body of `POST /api/embeddings`, the older form of `/api/embed`."""
+
+    model: ModelName
+    prompt: str
+    options: Annotated[Any, Ignored()] = None
+    keep_alive: Any = None
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A request in OpenAI's form (`body`), the client's name of the `model`, and the names of fields without effect."""
+
+    body: bytes
+    model: str
+    ignored: tuple[str, ...]
+
+
+def read_embed(body: bytes) -> Asked:
+    """Reads a body of `/api/embed`."""
+    notes = FieldNotes()
+    request = parse_as(OllamaEmbedRequest, body, notes)
+    given = [request.input] if isinstance(request.input, str) else request.input
+    return _asked(request.model, given, request.dimensions, notes)
+
+
+def read_embeddings(body: bytes) -> Asked:
+    """Reads a body of `/api/embeddings`."""
+    notes = FieldNotes()
+    request = parse_as(OllamaEmbeddingsRequest, body, notes)
+    return _asked(request.model, [request.prompt], None, notes)
+
+
+def _asked(model: str, given: list[str], dimensions: int | None, notes: FieldNotes) -> Asked:
+    body = {"model": raw_text(model), "input": [raw_text(text) for text in given]}
+    more = {} if dimensions is None else {"dimensions": dimensions}
+    return Asked(json_bytes({**body, **more}), model, tuple(notes.ignored))
+
+
+def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:
+    """Returns the answer of `/api/embed`. `answer` is OpenAI's."""
+    vectors, tokens = _read(answer)
+    figures = {"total_duration": times.total, "load_duration": times.load, "prompt_eval_count": tokens}
+    return json_bytes({"model": raw_text(model), "embeddings": vectors, **figures})
+
+
+def embeddings_body(answer: bytes) -> bytes:
+    """Returns the answer of `/api/embeddings`."""
+    vectors, _ = _read(answer)
+    if not vectors:
+        raise Fault(_NONE)
+    return json_bytes({"embedding": vectors[0]})
+
+
+def _read(answer: bytes) -> tuple[list[list[float]], int]:
+    """Returns the vectors of OpenAI's answer in the order of the inputs, and the input's tokens."""
+    try:
+        value = msgspec.json.decode(answer)
+        found = sorted(value["data"], key=lambda entry: entry.get("index", 0))
+        vectors = [_vector(entry["embedding"]) for entry in found]
+        tokens = (value.get("usage") or {}).get("prompt_tokens") or 0
+        return vectors, int(tokens)
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError, struct.error) as error:
+        raise Fault(_NONE) from error
+
+
+def _vector(given: Any) -> list[float]:
+    if isinstance(given, str):  # base64 of 32-bit floats
+        data = base64.b64decode(given)
+        return list(struct.unpack(f"<{len(data) // 4}f", data))
+    return [float(number) for number in given]

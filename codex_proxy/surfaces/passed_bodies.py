@@ -1,0 +1,73 @@
+"""Finds the model in the body of a request that is passed on as it is, and puts another name in its place.
+
+Input: the bytes of a body, JSON or a form (`multipart/form-data`), and its content type. Output: `PassedBody`. All
+other bytes stay as they are. Raises `Fault` INVALID_REQUEST for a body that cannot be read. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from codex_proxy.core.faults import bad_request
+from codex_proxy.surfaces.base import json_text
+from codex_proxy.surfaces.body import decoded
+
+MAX_NAME: Final = 1_000
+_BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
+_MODEL_PART: Final = re.compile(
+    rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n|$)', re.IGNORECASE
+)
+
+
+class PassedBody(msgspec.Struct, frozen=True):
+    """A body, and where its model is: the `model` that it names (None: none), and the bytes before and after it."""
+
+    body: bytes
+    model: str | None
+    fields: dict[str, msgspec.Raw] | None = None
+    """The fields of a JSON object, as they are; None for a form."""
+    place: tuple[int, int] = (0, 0)
+    """Where the model's name begins and ends in a form."""
+
+    def with_model(self, name: str) -> bytes:
+        """Returns the body with another name of the model; the same bytes if it has that name, or names none."""
+        if self.model is None or name == self.model or not name:
+            return self.body
+        if self.fields is None:
+            start, end = self.place
+            return self.body[:start] + name.encode() + self.body[end:]
+        return msgspec.json.encode({**self.fields, "model": msgspec.Raw(json_text(name))})
+
+
+def json_body(body: bytes) -> PassedBody:
+    """Reads a JSON object. Raises `Fault` INVALID_REQUEST if it is none, or its `model` is no text."""
+    model = decoded(body).get("model")
+    if model is not None and not isinstance(model, str):
+        raise bad_request("Invalid type for 'model': expected a string.", "model", "invalid_type")
+    return PassedBody(body, model, msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
+
+
+def form_body(body: bytes, content_type: str) -> PassedBody:
+    """Reads a form. Raises `Fault` INVALID_REQUEST if `content_type` has no boundary, or the body no parts."""
+    found = _BOUNDARY.search(content_type)
+    if found is None:
+        raise bad_request("The content type of the form has no 'boundary'.")
+    mark = b"--" + (found[1] or found[2]).encode()
+    if not body.startswith(mark):
+        raise bad_request("The request body is not a form with the boundary of its content type.")
+    at = 0
+    while (head := at + len(mark) + 2) < len(body) and not body.startswith(b"--", at + len(mark)):
+        following = body.find(b"\r\n" + mark, head)
+        if following < 0:
+            raise bad_request("The request body is a form that ends too early.")
+        blank = body.find(b"\r\n\r\n", head, following)
+        if blank >= 0 and _MODEL_PART.search(body, head, blank):
+            value = body[blank + 4 : following]
+            if len(value) > MAX_NAME:
+                raise bad_request("Invalid 'model': the name is too long.", "model")
+            return PassedBody(body, value.decode("utf-8", "replace").strip(), None, (blank + 4, following))
+        at = following + 2
+    return PassedBody(body, None)

@@ -1,0 +1,236 @@
+"""Requests that are no turns: they reach the upstream that has their model as they are, and so do its answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ollama
+import pytest
+from aiohttp import web
+from openai import AsyncOpenAI
+
+from codex_proxy.core.passing import PASSED_PATHS
+from tests.http.serving import Proxy, fake_proxy, until
+from tests.upstreams.serving import proxy_before
+
+KEY = "a-long-secret-of-the-upstream"
+EMBEDDED = {
+    "object": "list",
+    "data": [{"object": "embedding", "index": 0, "embedding": [0.5, -1.0]}],
+    "model": "embed",
+    "usage": {"prompt_tokens": 3, "total_tokens": 3},
+}
+
+
+@dataclass
+class Asked:
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Server:
+    """A model server that answers by script, or else with `answer`, and remembers what it was asked."""
+
+    url: str = ""
+    asked: list[Asked] = field(default_factory=list)
+    script: list[int] = field(default_factory=list)
+    """The statuses of the next answers."""
+    answer: bytes = json.dumps(EMBEDDED).encode()
+    content_type: str = "application/json"
+    chunks: asyncio.Queue[bytes | None] | None = None
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "embed"}, {"id": "say"}]})
+
+    async def any(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append(Asked(request.path, dict(request.headers), await request.read()))
+        status = self.script.pop(0) if self.script else 200
+        if status != 200:
+            return web.json_response({"error": {"message": f"no: {KEY}"}}, status=status)
+        if self.chunks is None:
+            return web.Response(body=self.answer, content_type=self.content_type)
+        response = web.StreamResponse(headers={"Content-Type": self.content_type})
+        await response.prepare(request)
+        try:
+            while (chunk := await self.chunks.get()) is not None:
+                await response.write(chunk)
+        except (ConnectionError, asyncio.CancelledError):
+            self.left.set()
+            raise
+        return response
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Server]:
+    server = Server()
+    app = web.Application(client_max_size=64 << 20)
+    app.router.add_get("/v1/models", server.models)
+    app.router.add_post("/v1/{path:.*}", server.any)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Server]:
+    async with serving() as made:
+        yield made
+
+
+@pytest.fixture
+async def proxy(server: Server, tmp_path: Path) -> AsyncIterator[Proxy]:
+    async with proxy_before(server.url, tmp_path, upstream_key=KEY) as running:
+        yield running
+
+
+def tables(server: Server, **more: Any) -> dict[str, Any]:
+    return {"upstreams": {"local": {"url": server.url, **more}}}
+
+
+@pytest.mark.parametrize("path", PASSED_PATHS)
+async def test_a_body_and_its_answer_are_passed_on_as_they_are(
+    path: str, proxy: Proxy, server: Server
+) -> None:
+    body = b'{"model":"embed",  "input": "\\u0041", "of_tomorrow": 1e30, "n": 10000000000000000000000}'
+    server.answer, server.content_type = b"\x00\xff any bytes", "audio/mpeg"
+    async with proxy.session.post(
+        f"{proxy.url}/v1{path}", data=body, headers={"Content-Type": "application/json"}
+    ) as reply:
+        assert await reply.read() == server.answer
+        assert reply.headers["Content-Type"] == "audio/mpeg"
+        assert reply.headers["x-codex-attempts"] == "1"
+    (asked,) = server.asked
+    assert (asked.path, asked.body) == (f"/v1{path}", body)
+    assert asked.headers["Authorization"] == f"Bearer {KEY}"
+
+
+async def test_a_name_with_the_upstreams_becomes_its_own_and_nothing_else_changes(
+    server: Server, tmp_path: Path
+) -> None:
+    async with fake_proxy(tmp_path, **tables(server), model_aliases="text-embedding-3=local/embed") as proxy:
+        for name in ("local/embed", "text-embedding-3"):
+            body = json.dumps({"input": [1.50, 2], "model": name}).encode()
+            answer = await proxy.send("POST", "/v1/embeddings", body)
+            assert answer.body == EMBEDDED
+            assert answer.headers["x-codex-upstream"] == "local"
+            assert server.asked.pop().body == b'{"input":[1.5, 2],"model":"embed"}'
+
+
+async def test_a_form_with_a_file_reaches_the_upstream(server: Server, tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **tables(server)) as proxy:
+        server.answer = b'{"text": "Hello."}'
+        async with AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client:
+            sound = bytes(range(256)) * 100
+            said = await client.audio.transcriptions.create(model="local/say", file=("a.wav", sound))
+        assert said.text == "Hello."
+        (asked,) = server.asked
+        assert sound in asked.body
+        assert b"local/say" not in asked.body
+        assert b"\r\n\r\nsay\r\n" in asked.body
+
+
+async def test_a_form_without_authorization_is_refused(proxy: Proxy) -> None:
+    body = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nsay\r\n--x--\r\n'
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert (await proxy.send("POST", "/v1/audio/transcriptions", body, headers=headers)).status == 415
+    headers["Authorization"] = "Bearer none"
+    assert (await proxy.send("POST", "/v1/audio/transcriptions", body, headers=headers)).status == 200
+    assert (await proxy.send("POST", "/v1/embeddings", body, headers=headers)).status == 415
+    headers["Content-Type"] = "multipart/form-data; boundary=y"
+    assert (await proxy.send("POST", "/v1/audio/transcriptions", body, headers=headers)).status == 400
+
+
+async def test_an_answer_is_streamed_and_a_client_that_leaves_ends_it(proxy: Proxy, server: Server) -> None:
+    server.chunks, server.content_type = asyncio.Queue(), "text/event-stream"
+    server.chunks.put_nowait(b"data: 1\n\n")
+    body = {"model": "say", "prompt": "Hi", "stream": True}
+    async with proxy.session.post(f"{proxy.url}/v1/completions", json=body) as reply:
+        assert await reply.content.readuntil(b"\n\n") == b"data: 1\n\n"
+        server.chunks.put_nowait(b"data: 2\n\n")
+        assert await reply.content.readuntil(b"\n\n") == b"data: 2\n\n"
+        reply.close()
+    server.chunks.put_nowait(b"data: 3\n\n")
+    await until(server.left.is_set)
+
+
+async def test_a_failure_is_repeated_before_the_answer_begins_and_told_without_the_key(
+    server: Server, tmp_path: Path
+) -> None:
+    table = {"retries": 1, "retry_wait": 0.0}
+    async with proxy_before(server.url, tmp_path, table=table, upstream_key=KEY) as proxy:
+        server.script = [503]
+        answer = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+        assert (answer.status, answer.headers["x-codex-attempts"]) == (200, "2")
+        server.script = [503, 503]
+        answer = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+        assert answer.status >= 500
+        assert KEY not in answer.text
+
+
+async def test_the_breaker_counts_these_requests_too(server: Server, tmp_path: Path) -> None:
+    table = {"retries": 0, "breaker_failures": 2, "breaker_seconds": 60}
+    async with proxy_before(server.url, tmp_path, table=table) as proxy:
+        server.script = [503, 503, 503]
+        for _ in range(3):
+            answer = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+        assert answer.status == 503
+        assert len(server.asked) == 2
+
+
+async def test_an_upstream_without_the_path_is_a_404_that_says_what_to_add(
+    proxy: Proxy, server: Server
+) -> None:
+    server.script = [404]
+    answer = await proxy.send("POST", "/v1/rerank", {"model": "embed", "query": "x"})
+    assert answer.status == 404
+    assert "[upstreams.NAME]" in answer.error["message"]
+
+
+async def test_a_model_that_no_upstream_has_is_a_404_that_says_what_to_add(tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path) as proxy:
+        for name in ("codex-5", "nothing"):
+            answer = await proxy.send("POST", "/v1/embeddings", {"model": name, "input": "x"})
+            assert answer.status == 404
+            assert 'paths = ["/embeddings"]' in answer.error["message"]
+
+
+async def test_a_table_that_names_the_path_gets_models_that_nobody_has(
+    server: Server, tmp_path: Path
+) -> None:
+    async with fake_proxy(tmp_path, **tables(server, paths=["/embeddings"])) as proxy:
+        body = {"model": "text-embedding-3-small", "input": "x"}
+        assert (await proxy.send("POST", "/v1/embeddings", body)).body == EMBEDDED
+        assert json.loads(server.asked[0].body)["model"] == "text-embedding-3-small"
+        assert (await proxy.send("POST", "/v1/moderations", {"model": "local/say"})).status == 404
+
+
+async def test_bodies_that_cannot_be_read_are_refused(proxy: Proxy) -> None:
+    for body in (b"[]", b"{", b'{"model": 1}'):
+        assert (await proxy.send("POST", "/v1/embeddings", body)).status == 400
+
+
+async def test_ollamas_clients_get_embeddings(proxy: Proxy, server: Server) -> None:
+    client = ollama.AsyncClient(host=proxy.url)
+    try:
+        found = await client.embed("embed", ["x"])
+        assert (list(found.embeddings[0]), found.prompt_eval_count) == ([0.5, -1.0], 3)
+        assert list((await client.embeddings("embed", "x")).embedding) == [0.5, -1.0]
+        server.answer = b"{}"
+        with pytest.raises(ollama.ResponseError, match="no embeddings"):
+            await client.embed("embed", "x")
+    finally:
+        await client._client.aclose()
