@@ -84,6 +84,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.upstream.client",
         "agents.upstream.config",
         "agents.upstream.connections",
+        "agents.upstream.passing",
         "agents.upstream.server",
         "agents.upstream.transport",
         "agents.acp.agent",

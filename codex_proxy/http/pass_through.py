@@ -37,9 +37,14 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
     body = await read_body(request)
     kind = request.headers.get("Content-Type", "application/json")
     passed = form_body(body, kind) if request.content_type == FORM else json_body(body)
-    path = request.path.removeprefix("/v1")
-    answer = await _asked(request, passed, path, kind)
-    return await _sent(request, answer)
+    return await send_on(request, passed, request.path.removeprefix("/v1"), kind)
+
+
+async def send_on(
+    request: web.Request, passed: PassedBody, path: str, content_type: str
+) -> web.StreamResponse:
+    """Sends a body on to the upstream for it, and returns its answer, which was sent to the client."""
+    return await _sent(request, await _asked(request, passed, path, content_type))
 
 
 async def ask_upstream(request: web.Request, body: bytes, path: str) -> PassedAnswer:
@@ -50,7 +55,11 @@ async def ask_upstream(request: web.Request, body: bytes, path: str) -> PassedAn
 
 
 async def _asked(request: web.Request, passed: PassedBody, path: str, kind: str) -> PassedAnswer:
-    upstream, model = _upstream_for(request, passed.model, path)
+    found = upstream_for(request, passed.model, path)
+    if found is None:
+        message = NO_UPSTREAM.format(path=path, model=passed.model or DEFAULT_NAME)
+        raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message, param="model"))
+    upstream, model = found
     answer = await upstream.pass_on(
         PassedRequest(
             path=path, model=model, content_type=kind, body_for=passed.with_model, origin=origin_of(request)
@@ -63,9 +72,10 @@ async def _asked(request: web.Request, passed: PassedBody, path: str, kind: str)
     return answer
 
 
-def _upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassesOn, str]:
+def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassesOn, str] | None:
     """Returns the upstream for a request, and the upstream's name of the model that the client asks for (None: it
-    names none). Raises `Fault`.
+    names none); None if no upstream is for it. Raises `Fault` if the key may not use the model, or several agents have
+    it.
     """
     client, agent = request[CLIENT], request.app[RUNS].agent
     name = asked or DEFAULT_NAME
@@ -86,8 +96,7 @@ def _upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[P
         allowed = client.catalog.only is None or member.name in client.catalog.only
         if allowed and isinstance(member, PassesOn) and path in (member.passed_paths or ()):
             return member, asked or ""
-    message = NO_UPSTREAM.format(path=path, model=name)
-    raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message, param="model"))
+    return None
 
 
 async def _sent(request: web.Request, answer: PassedAnswer) -> web.StreamResponse:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from codex_proxy.core.passing import PASSED_PATHS
+from codex_proxy.http.completions import completions
 from codex_proxy.http.endpoint import Endpoint
 from codex_proxy.http.pass_through import pass_through
 
@@ -14,13 +15,18 @@ PASSED_ENDPOINTS: Final = tuple(
     Endpoint(
         method="POST",
         path=path,
-        handler=pass_through,
+        handler=completions if path == "/completions" else pass_through,
         name="pass_" + path[1:].replace("/", "_"),
         chapter="Model servers",
         kind="turn",
         takes_form=path in _WITH_FILES,
         summary=f"Sends the request on to the upstream that has its model, as it is: `{path}`.",
-        description="Details: docs/upstreams.md. A 404 says which table of the settings is missing.",
+        description="Details: docs/upstreams.md. "
+        + (
+            "For a model of an agent, the prompt is a turn of one message."
+            if path == "/completions"
+            else "A 404 says which table of the settings is missing."
+        ),
         body="PassedBody",
         answers={"200": {}},
     )

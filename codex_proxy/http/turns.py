@@ -112,12 +112,14 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     """Returns the request and its admitted turn, from the parsed request and the body. Raises `Fault`."""
 
 
-async def serve_turn(request: web.Request, api: Api[P]) -> web.StreamResponse:
+async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
     """Runs the turn that the request asks for, and answers as a whole or as a stream. Raises `Fault` for a request
-    that is refused, and for a turn that failed before the first byte was sent.
+    that is refused, and for a turn that failed before the first byte was sent. `body` is the request's body, if it was
+    read already.
     """
     timings = timings_of(request)
-    body = await read_body(request)
+    if body is None:
+        body = await read_body(request)
     parsed = await api.parse(request, body)
     note_request(request, parsed)
     parsed, turn = await api.admit(request, parsed, body)

@@ -234,3 +234,24 @@ async def test_ollamas_clients_get_embeddings(proxy: Proxy, server: Server) -> N
             await client.embed("embed", "x")
     finally:
         await client._client.aclose()
+
+
+async def test_a_completion_of_an_agents_model_is_a_turn_of_one_message(
+    server: Server, tmp_path: Path
+) -> None:
+    async with (
+        fake_proxy(tmp_path, **tables(server)) as proxy,
+        AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        prompt = "[[fake:text say='Hello there.']]"
+        whole = await client.completions.create(model="codex-5", prompt=prompt)
+        assert (whole.choices[0].text, whole.choices[0].finish_reason) == ("Hello there.", "stop")
+        parts = [
+            part
+            async for part in await client.completions.create(model="codex-5", prompt=prompt, stream=True)
+        ]
+        assert "".join(part.choices[0].text for part in parts) == "Hello there."
+        assert not server.asked
+        server.answer = b'{"choices": []}'
+        await client.completions.create(model="local/say", prompt="def f(", suffix="return x")
+        assert json.loads(server.asked[0].body)["suffix"] == "return x"

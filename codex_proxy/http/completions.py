@@ -1,0 +1,64 @@
+"""POST /v1/completions: sent on to the upstream that has the model, or else run as a turn of one message."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from aiohttp import web
+
+from codex_proxy.core.media import PdfTexts
+from codex_proxy.core.turn import Turn
+from codex_proxy.http.app_keys import CLOCK, IDS
+from codex_proxy.http.body import hints_of, parsed_from, read_body
+from codex_proxy.http.chat import CHAT_OPTIONS
+from codex_proxy.http.exchange import TurnTimings
+from codex_proxy.http.middleware.request_context import CLIENT
+from codex_proxy.http.pass_through import send_on, upstream_for
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
+from codex_proxy.surfaces.completions import CompletionRenderer, ParsedCompletion, parse
+from codex_proxy.surfaces.passed_bodies import json_body
+from codex_proxy.surfaces.usage import tokens_in
+
+
+async def completions(request: web.Request) -> web.StreamResponse:
+    """POST /v1/completions. Raises `Fault` for a request that is refused, and for a turn or a request to the upstream
+    that failed before the first byte was sent.
+    """
+    body = await read_body(request)
+    passed = json_body(body)
+    if upstream_for(request, passed.model, "/completions") is not None:
+        return await send_on(request, passed, "/completions", "application/json")
+    return await serve_turn(request, _COMPLETIONS, body)
+
+
+async def _parse(request: web.Request, body: bytes) -> ParsedCompletion:
+    client, hints = request[CLIENT], hints_of(request)
+
+    def read(body: bytes, _: PdfTexts | None) -> ParsedCompletion:
+        return parse(body, settings=client.chat, catalog=client.catalog, headers=hints)
+
+    return await parsed_from(request, body, read)
+
+
+def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings: TurnTimings) -> TurnAnswer:
+    app = request.app
+    clock = app[CLOCK]
+    renderer = CompletionRenderer(
+        id=app[IDS].new("cmpl-"),
+        created=int(clock.epoch()),
+        model=parsed.model_asked,
+        stream=parsed.stream,
+        include_usage=parsed.include_usage,
+        prompt_tokens=partial(tokens_in, parsed.turn.history),
+        max_tokens=turn.max_tokens,
+    )
+    return TurnAnswer(
+        renderer=renderer,
+        start=partial(start_turn, request, parsed, turn),
+        keepalive=app[CHAT_OPTIONS].keepalive,
+        ping=lambda: b": %d\n\n" % (clock.epoch() * 1000),
+    )
+
+
+_COMPLETIONS: Final = Api(parse=_parse, answer=_answer)

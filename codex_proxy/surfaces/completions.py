@@ -1,0 +1,270 @@
+"""OpenAI's Completions API in front of an agent: a turn of one message, whose text is the completion.
+
+Input: the bytes of a body; batches of well-formed events. Output: `ParsedRequest`; the bytes of a stream, or the whole
+answer, which is made of the same texts. A `suffix`, which agents cannot fill in before, is refused. Raises `Fault`
+INVALID_REQUEST with `param`, MODEL_NOT_FOUND or NOT_ALLOWED. Pure. Source: OpenAI's API reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from pydantic import ConfigDict, Field, Tag
+
+from codex_proxy.core.events import (
+    ItemEnded,
+    ItemStarted,
+    RefusalDelta,
+    StepCompleted,
+    Stop,
+    TurnEnded,
+    UsageReported,
+)
+from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.items import HistoryMessage, Message, TextPart
+from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.base import (
+    BLANK_LINE,
+    INTERRUPTED,
+    SerialOutput,
+    StreamRenderer,
+    Text,
+    TextRun,
+    json_bytes,
+    raw_text,
+)
+from codex_proxy.surfaces.body import RequestModel, StopSequence, by_kind, parse_as
+from codex_proxy.surfaces.errors import error_frame
+from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
+from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+from codex_proxy.surfaces.request_options import (
+    FieldNames,
+    ParsedRequest,
+    RequestHints,
+    RequestSettings,
+    place_of,
+)
+from codex_proxy.surfaces.usage import json_tokens
+
+FIELDS: Final = FieldNames(
+    input="prompt",
+    input_item="prompt",
+    tool_schema="tools",
+    output_schema="response_format",
+    web_search="web_search_options",
+    verbosity="verbosity",
+    effort="reasoning_effort",
+    parallel_calls="parallel_tool_calls",
+)
+SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
+DONE: Final = b"data: [DONE]\n\n"
+
+ONE: Final = "an agent gives one completion of one text: leave this field out, or name a model of an upstream"
+_Text = Annotated[str, Field(min_length=1)]
+
+
+class StreamOptions(RequestModel):
+    include_usage: bool | None = None
+
+
+class CompletionRequest(RequestModel):
+    """The body of `POST /v1/completions` for a model of an agent."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
+
+    prompt: Annotated[
+        Annotated[_Text, Tag("~text")]
+        | Annotated[Annotated[list[_Text], Field(min_length=1, max_length=1)], Tag("~list")],
+        by_kind("type", {}, text="~text", array="~list"),
+    ]
+    model: str | None = None
+    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    stop: (
+        Annotated[
+            Annotated[StopSequence, Tag("~one")]
+            | Annotated[Annotated[list[StopSequence], Field(max_length=4)], Tag("~list")],
+            by_kind("type", {}, text="~one", array="~list"),
+        ]
+        | None
+    ) = None
+    n: Annotated[int, Field(ge=1, le=1)] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    seed: int | None = None
+    suffix: Annotated[
+        Any,
+        Refused(
+            "agents cannot fill in before a suffix: leave it out, or name a model of an upstream that can"
+        ),
+    ] = None
+    echo: Annotated[Any, Refused(ONE)] = None
+    best_of: Annotated[Any, Ignored()] = None
+    logprobs: Annotated[Any, Ignored()] = None
+    logit_bias: Annotated[Any, Ignored()] = None
+    user: Annotated[Any, Ignored()] = None
+
+
+class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
+    """A parsed request. `include_usage`: the stream gets a chunk with the usage."""
+
+    fields: FieldNames = FIELDS
+    include_usage: bool
+
+
+def parse(
+    body: bytes, *, settings: RequestSettings, catalog: ModelCatalog, headers: RequestHints
+) -> ParsedCompletion:
+    """Parses the body. Raises the `Fault` of the first error."""
+    notes = FieldNotes()
+    request = parse_as(CompletionRequest, body, notes)
+    asked = DEFAULT_NAME if request.model is None else request.model
+    resolved = resolve(asked, catalog)
+    if request.stream_options is not None and not request.stream:
+        raise bad_request("'stream_options' is only allowed with 'stream'.", "stream_options")
+    place = place_of(resolved, settings, headers, None, client_acts=False)
+    prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
+    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    sampling = {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
+    turn = Turn(
+        model=resolved.agent_model,
+        history=(HistoryMessage("user", (TextPart(prompt),)),),
+        mode=place.mode,
+        effort=resolved.effort,
+        workdir=place.workdir,
+        sandbox=place.sandbox,
+        origin=headers.origin,
+        sampling=sampling,
+        stop=tuple(dict.fromkeys(each for each in stops if each)),
+        max_tokens=request.max_tokens,
+    )
+    return ParsedCompletion(
+        turn=turn,
+        model_asked=asked,
+        stream=bool(request.stream),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        ignored=(*sampling, *ignored_fields(notes, request.model_extra)),
+        web_search=False,
+        workdir_param=place.workdir_param,
+        web_images={},
+    )
+
+
+class CompletionRenderer(StreamRenderer):
+    """Renders the events of a turn as a completion. Call `feed` with every event of the turn, in order."""
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        created: int,
+        model: str,
+        stream: bool = False,
+        include_usage: bool = False,
+        prompt_tokens: Callable[[], int] = lambda: 0,
+        max_tokens: int | None = None,
+    ) -> None:
+        """`prompt_tokens` estimates the input's tokens; `max_tokens` is the request's limit, None for none."""
+        super().__init__(stream=stream, prompt_tokens=prompt_tokens)
+        self._head = {
+            "id": raw_text(id),
+            "object": "text_completion",
+            "created": created,
+            "model": raw_text(model),
+        }
+        before, _, after = self._chunk("", None).rpartition(b'"text":""')
+        self._text = Text(before + b'"text":', after)
+        self._include_usage = include_usage
+        self._max_tokens = max_tokens
+        self._messages = SerialOutput()
+        self._last: str | None = None
+        self.finish_reason = ""
+
+    def _chunk(self, text: str, reason: str | None) -> bytes:
+        ended = None if reason is None else raw_text(reason)
+        choice = {"finish_reason": ended, "index": 0, "logprobs": None, "text": text}
+        return b"data: " + json_bytes({**self._head, "choices": [choice]}) + b"\n\n"
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        return (self.finish_reason,) if self.finish_reason else ()
+
+    def result(self) -> bytes:
+        """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
+        if self.failure is not None:
+            raise Fault(self.failure)
+        choice = {
+            "finish_reason": raw_text(self.finish_reason),
+            "index": 0,
+            "logprobs": None,
+            "text": self._text.whole(),
+        }
+        return json_bytes({**self._head, "choices": [choice], "usage": self._usage()})
+
+    def _usage(self) -> dict[str, Any]:
+        usage = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+        figures = {"prompt_tokens": usage.input, "completion_tokens": usage.output}
+        return {**figures, "total_tokens": usage.input + usage.output}
+
+    def _answer_tokens(self) -> int:
+        tokens = json_tokens([bytes(self._text.whole())])
+        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
+
+    def _begin(self, out: list[bytes]) -> None:
+        self.visible = True  # there is no chunk before the first delta
+
+    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+        if isinstance(event.item, Message) and not event.item.choice:
+            self._messages.open(event.item.id)
+
+    def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
+        if pieces.id == self._messages.current_id:
+            self._add(pieces.id, pieces.texts, out)
+        else:
+            self._messages.keep(pieces.id, "".join(pieces.texts))
+
+    def _add(self, id: str, texts: list[str], out: list[bytes]) -> None:
+        self.visible = True
+        if self._last not in (None, id):
+            texts = [BLANK_LINE + texts[0], *texts[1:]]
+        self._last = id
+        self._text.add_all(texts, out)
+
+    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+        for id, text in self._messages.close(event.id):
+            if text:
+                self._add(id, [text], out)
+
+    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+        self.ended = True
+        self.failure = event.failure
+        if event.stop == Stop.INTERRUPTED and self.failure is None:
+            self.failure = INTERRUPTED
+        if self.failure is not None:
+            out += (error_frame(self.failure), DONE)
+            return
+        self.visible = True
+        stop = (event.choice_stops or {}).get(0, event.stop)
+        self.finish_reason = "stop" if stop in (Stop.TOOL_CALLS, Stop.FUNCTION_CALL) else str(stop)
+        self.spent.end(event)
+        out.append(self._chunk("", self.finish_reason))
+        if self._include_usage:
+            out.append(
+                b"data: " + json_bytes({**self._head, "choices": [], "usage": self._usage()}) + b"\n\n"
+            )
+        out.append(DONE)
+
+
+CompletionRenderer.handlers = {
+    TextRun: CompletionRenderer._pieces,
+    RefusalDelta: lambda renderer, event, out: renderer._pieces(TextRun(event.id, [event.text]), out),
+    ItemStarted: CompletionRenderer._item_started,
+    ItemEnded: CompletionRenderer._item_ended,
+    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
+    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
+    TurnEnded: CompletionRenderer._turn_ended,
+}

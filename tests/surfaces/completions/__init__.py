@@ -1,0 +1,1 @@
+"""OpenAI's Completions API in front of an agent."""
