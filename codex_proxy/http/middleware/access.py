@@ -326,8 +326,8 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body. A form
-    with files is taken where the endpoint takes one, with anything in `Authorization`.
+    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body. A
+    form with files is taken where the endpoint takes one, with anything in `Authorization`.
     """
     kind = request.content_type.lower()
     endpoint = request.get(ENDPOINT)
