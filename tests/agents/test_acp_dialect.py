@@ -369,6 +369,20 @@ def test_a_call_that_the_sessions_own_model_did_not_make_is_refused(reported: li
     assert (played.calls, played.outputs) == ([], [("call-1", REFUSED)])
 
 
+@pytest.mark.parametrize("ends", ["by itself", "interrupted"])
+def test_a_foreign_call_is_refused_at_the_latest_when_the_turn_ends(ends: str) -> None:
+    played = opened("copilot-client_tool_parked", tools=TOOLS)
+    played.receive([CALLED, ToolsSettled()])
+    if ends == "by itself":
+        prompt = played.last_request("session/prompt")
+        assert prompt is not None
+        result = {"stopReason": "end_turn", "usage": {}}
+        played.receive([{"jsonrpc": "2.0", "id": prompt["id"], "result": result}])
+    else:
+        played.take(played.turn.interrupt())
+    assert (played.calls, played.outputs) == ([], [("call-1", REFUSED)])
+
+
 def test_a_call_that_the_agent_reports_after_it_was_made_is_passed_on_then() -> None:
     played = opened("copilot-client_tool_parked", tools=TOOLS)
     played.receive([CALLED, ToolsSettled()])

@@ -81,7 +81,10 @@ class ClientCalls:
         return bool(self._waiting)
 
     def clear(self) -> None:
-        """Forgets all calls, because the turn is over."""
+        """Forgets all calls, because the turn is over. Those that the client was not asked for are refused: nobody
+        else would answer the program that waits for their outputs."""
+        for call in self._new:
+            self.refuse(call)
         self._waiting.clear()
         self._new.clear()
         self._made.clear()
