@@ -143,6 +143,9 @@ class AgentBase:
     async def start(self) -> None:
         """Does nothing."""
 
+    async def release(self, session: AgentSession, *, finished: bool) -> None:
+        await session.transport.release(finished=finished)
+
     async def ask_limits(self) -> None:
         """Does nothing."""
 

@@ -12,8 +12,8 @@ from typing import Final, Literal, Self
 
 import msgspec
 
-from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.dialect import Capability, Dialect
+from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
@@ -28,7 +28,7 @@ from codex_proxy.agents.session import (
     spawn_failure,
 )
 from codex_proxy.core.account import AgentModel
-from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 from codex_proxy.process.descendants import descendants_of, resident_bytes
@@ -60,11 +60,8 @@ class ChildTransport(PooledProcess):
         """What the child has printed while it waited for a turn."""
 
     async def start(self, command: Command) -> None:
-        """Starts the child. Raises `Fault` if that fails."""
-        try:
-            self._child = await spawn(command, self)
-        except SpawnError as error:
-            raise Fault(spawn_failure(error)) from error
+        """Starts the child. Raises `SpawnError` if that fails."""
+        self._child = await spawn(command, self)
 
     def take(self) -> Self:
         """Gives the child to a session, and returns it."""
@@ -212,7 +209,7 @@ ANY_TURN = Turn(model="", history=())
 """A turn without content, for finding out which program the command of a turn starts."""
 
 
-class ChildPerTurnAgent(AgentBase):
+class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
     """An `Agent` that starts a child for each turn and ends it with the turn."""
 
     def __init__(self, spec: ChildSpec) -> None:
@@ -232,9 +229,7 @@ class ChildPerTurnAgent(AgentBase):
             max_age=WAIT_SECONDS,
             spare_uses=AHEAD_USES if spec.ahead else 0,
         )
-        self.pool = ProcessPool[Command, ChildTransport](
-            spec.name, self._new_child, ChildTransport.start, lambda command: limits
-        )
+        self.pool = ProcessPool(spec.name, self._new_child, ChildTransport.start, lambda command: limits)
 
     @property
     def warning(self) -> str:
@@ -247,25 +242,16 @@ class ChildPerTurnAgent(AgentBase):
         """Starts the child of a turn with this command, and returns the session on it. Raises `Fault` if the child
         cannot be started.
         """
-        ran_before = self.pool.has_spare(command)
-        session = AgentSession(
-            turn, self._spec.dialect(), await self.pool.acquire(command, ChildTransport.take)
-        )
-        session.ran_before = ran_before
+        transport = await self.pool.acquire(command, ChildTransport.take)
+        session = AgentSession(turn, self._spec.dialect(), transport)
+        session.ran_before = transport.has_waited
         return session
 
     def _new_child(self, command: Command) -> ChildTransport:
         return ChildTransport(LineFramer() if self._spec.reads == "lines" else ChunkFramer())
 
-    async def release(self, session: AgentSession, *, finished: bool) -> None:
-        await session.transport.release(finished=finished)
-
     def models(self) -> tuple[AgentModel, ...]:
         return self._spec.models
-
-    def processes(self) -> ProcessCounts:
-        """Returns the number of running children: `busy` with a turn, `idle` while they wait for one."""
-        return self.pool.counts()
 
     def trouble(self) -> Failure | None:
         """Returns the failure if the program or its working folder does not exist; None if both exist."""
@@ -274,9 +260,3 @@ class ChildPerTurnAgent(AgentBase):
         except SpawnError as error:
             return spawn_failure(error)
         return None
-
-    async def close(self) -> None:
-        await self.pool.close()
-
-    def kill(self) -> None:
-        self.pool.kill()

@@ -352,7 +352,7 @@ async def closed_conversation(proxy: Proxy, **more: Any) -> dict[str, Any]:
     first = await proxy.ask(asked)
     await proxy.ask(user('[[fake:text say="another"]]', **more))
     agent = agent_of(proxy)
-    await until(lambda: agent.current is not None and agent.current.connection.channel_count == 1)
+    await until(lambda: agent.current is not None and len(agent.current._readers) == 1)
     return continued(asked, first, {"role": "user", "content": "[[fake:echo]]"})
 
 
@@ -413,7 +413,7 @@ async def test_a_client_that_leaves_has_its_turn_cancelled_and_its_session_dropp
             assert await reply.content.readline()
         await proxy.settled()
         agent = agent_of(proxy)
-        await until(lambda: agent.current is not None and agent.current.connection.channel_count == 0)
+        await until(lambda: agent.current is not None and len(agent.current._readers) == 0)
         assert agent.processes().restarts == 0
         assert (await proxy.ask(user('[[fake:text say="next"]]'))).status == 200
 

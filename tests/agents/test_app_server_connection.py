@@ -175,7 +175,7 @@ def test_what_comes_for_a_closed_channel_is_dropped_and_its_requests_are_refused
     assert channels(connection, line(id="1.2", result={}), line(method="m", params={"threadId": "T1"})) == []
     assert connection.receive([line(id=4, method="item/tool/call", params={"threadId": "T1"})]).writes
     assert channels(connection, line(method="m", params={"threadId": "T2"})) == [2]
-    assert connection.channel_count == 1
+    assert len(connection._unanswered) == 1
 
 
 def test_a_late_answer_to_thread_start_does_not_bring_a_closed_channel_back() -> None:

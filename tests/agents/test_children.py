@@ -22,7 +22,7 @@ from codex_proxy.agents.session import ChunkFramer, LineFramer
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
-from codex_proxy.process.child import Command
+from codex_proxy.process.child import Command, SpawnError
 from codex_proxy.process.descendants import children_of, seconds_since_boot
 from tests.process.children import gone, shell
 from tests.waiting import PATIENCE, eventually
@@ -250,7 +250,7 @@ async def test_a_paused_child_waits_and_loses_nothing() -> None:
 
 async def test_a_channel_that_never_started_can_be_used_without_harm() -> None:
     transport = ChildTransport()
-    with pytest.raises(Fault, match="no such file"):
+    with pytest.raises(SpawnError, match="no such file"):
         await transport.start(Command(("/nowhere",), {}, "/"))
     transport.send(b"x")
     transport.close_stdin()

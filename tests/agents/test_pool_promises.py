@@ -30,7 +30,7 @@ from codex_proxy.agents.session import AgentSession
 from codex_proxy.app import SystemClock
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
-from codex_proxy.process.child import Command, Exit
+from codex_proxy.process.child import Command, Exit, SpawnError
 from tests.runs.virtual import settled, virtual
 
 COMMAND = Command(("agent",), {}, "/")
@@ -129,7 +129,7 @@ class Rig:
         self.pool: ProcessPool[Any, Any] = self.agent.pool
         self.pool._start_process = self._start
         self.starts = 0
-        self.fault: Fault | None = None
+        self.fault: Fault | SpawnError | None = None
 
     async def _start(self, process: Any, key: object) -> None:
         self.starts += 1
@@ -174,10 +174,20 @@ async def test_turns_with_different_keys_share_no_process(make: Callable[[], Any
 
 
 @virtual
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(Failure(kind=FaultKind.SPAWN_FAILED, message="It will not start.")),
+        SpawnError("agent", "it will not start"),
+    ],
+    ids=["refuses", "missing"],
+)
 @every_agent
-async def test_starts_that_fail_are_repeated_only_after_pauses(make: Callable[[], Any]) -> None:
+async def test_starts_that_fail_are_repeated_only_after_pauses(
+    make: Callable[[], Any], fault: Fault | SpawnError
+) -> None:
     rig = Rig(make)
-    rig.fault = Fault(Failure(kind=FaultKind.SPAWN_FAILED, message="It will not start."))
+    rig.fault = fault
     for _ in range(3):
         with pytest.raises(Fault, match="will not start"):
             await rig.open()

@@ -122,7 +122,7 @@ class Scene:
         scheduler = self.proxy.server.runs
         return Things(
             turns=(scheduler.running, scheduler.queued, self.proxy.streams),
-            lanes=sum(process.connection.channel_count for process in processes),
+            lanes=sum(len(process._readers) for process in processes),
             processes=len(processes),
             descriptors=open_descriptors(),
             tasks=sum(task.get_coro().__qualname__ not in HOUSEKEEPING for task in asyncio.all_tasks()),  # type: ignore[union-attr]

@@ -192,7 +192,7 @@ async def test_a_client_that_leaves_stops_the_agent_and_nothing_is_left_after_th
         await stream.close()
         acp = server.agent
         assert isinstance(acp, AcpAgent)
-        await eventually(lambda: acp.current is not None and acp.current.connection.channel_count == 0)
+        await eventually(lambda: acp.current is not None and len(acp.current._readers) == 0)
         answer = await client.chat.completions.create(
             model="codex-5", messages=[user("Next.", {"text": "Here."})]
         )

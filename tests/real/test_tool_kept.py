@@ -53,9 +53,7 @@ def kept(loop: Loop) -> int:
 
 async def lanes_free(proxy: Proxy) -> None:
     """No thread of any process is held: each has been unsubscribed, and its lane given back."""
-    await eventually(
-        lambda: all(process.connection.channel_count == 0 for process in proxy.processes), within=PATIENCE
-    )
+    await eventually(lambda: all(len(process._readers) == 0 for process in proxy.processes), within=PATIENCE)
     assert proxy.idle
 
 

@@ -20,17 +20,17 @@ from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.prompt import first_prompt
 from codex_proxy.agents.acp.session_setup import SessionOptions, session_options_of
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
-from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.confinement import Confinement
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
-from codex_proxy.agents.session import AgentSession, spawn_failure
+from codex_proxy.agents.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Sandbox, Turn
-from codex_proxy.process.child import Command, SpawnError
+from codex_proxy.process.child import Command
 
 log = structlog.get_logger(__name__)
 
@@ -166,7 +166,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return UNCONFINED.format(title=title, why=why)
 
 
-class AcpAgent(AgentBase):
+class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
     """An `Agent` that keeps one ACP process running; if this server confines it, one for each folder and sandbox in
     use.
     """
@@ -182,7 +182,7 @@ class AcpAgent(AgentBase):
         self._tool_server = ToolServer()
         self._scope = launch.scope_of(launch.workdir, launch.sandbox)
         """The scope of turns whose request chooses no folder and no sandbox."""
-        self.pool = ProcessPool[ProcessScope, AcpProcess](
+        self.pool = ProcessPool(
             self.name,
             lambda scope: AcpProcess(launch.preset, alone=scope.alone),
             self._start_process,
@@ -320,15 +320,9 @@ class AcpAgent(AgentBase):
             message = f"No port is available for the client's tools ({error.strerror})."
             raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=5)) from error
 
-    async def release(self, session: AgentSession, *, finished: bool) -> None:
-        await session.transport.release(finished=finished)
-
     def models(self) -> tuple[AgentModel, ...]:
         """Returns the models that the newest process listed at its start."""
         return self._models
-
-    def processes(self) -> ProcessCounts:
-        return self.pool.counts()
 
     def trouble(self) -> Failure | None:
         failure, current = self.pool.readiness_failure(self._scope), self.current
@@ -338,22 +332,15 @@ class AcpAgent(AgentBase):
         if self._trial is not None:
             self._trial.cancel()
             await asyncio.wait((self._trial,))
-        await self.pool.close()
+        await super().close()
         await self._tool_server.close()
         if self._folders is not None:
             await asyncio.to_thread(self._folders.cleanup)
 
-    def kill(self) -> None:
-        self.pool.kill()
-
     # --- the processes --------------------------------------------------------------------------
 
     async def _start_process(self, process: AcpProcess, scope: ProcessScope) -> None:
-        try:
-            command = self._launch.command_in(scope)
-        except SpawnError as error:
-            raise Fault(spawn_failure(error)) from error
-        await self._start_with(process, command)
+        await self._start_with(process, self._launch.command_in(scope))
 
     async def _start_with(self, process: AcpProcess, command: Command) -> None:
         """Starts a process and opens its probe session. Raises `Fault` if that fails; the process is ended then."""

@@ -123,11 +123,6 @@ class AcpConnection:
         self._sessions = {session: each for session, each in self._sessions.items() if each != channel}
         return b""
 
-    @property
-    def channel_count(self) -> int:
-        """The number of open channels, without the one that `open_ahead` has opened for a later turn."""
-        return len(self._open) - (self._ahead is not None)
-
     def channel_of_session(self, session: str) -> int | None:
         """Returns the open channel to which this session belongs; None if there is none."""
         return self._sessions.get(session)

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 import structlog
 
-from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
@@ -27,6 +26,7 @@ from codex_proxy.agents.claude_code.process import (
 )
 from codex_proxy.agents.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.group import RECHECK_SECONDS
 from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
@@ -70,7 +70,7 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     use), and those of conversations that may continue, of which at least one is kept."""
 
 
-class ClaudeCodeAgent(AgentBase):
+class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
     """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn."""
 
     any_model = True
@@ -96,7 +96,7 @@ class ClaudeCodeAgent(AgentBase):
             spare_uses=1,
             spare_delay=RESTOCK_SECONDS,
         )
-        self.pool = ProcessPool[LaunchKey, ChildTransport](
+        self.pool = ProcessPool(
             self.name,
             lambda key: ChildTransport(),
             lambda transport, key: transport.start(self._command(key)),
@@ -149,9 +149,9 @@ class ClaudeCodeAgent(AgentBase):
         if turn.model == "default":
             turn = msgspec.structs.replace(turn, model="")
         dialect = ClaudeCodeTurn(takes_mark=self._initialized.takes_mark)
-        ran_before = self.pool.has_spare(key)
-        session = AgentSession(turn, dialect, await self.pool.acquire(key, ChildTransport.take))
-        session.ran_before = ran_before
+        transport = await self.pool.acquire(key, ChildTransport.take)
+        session = AgentSession(turn, dialect, transport)
+        session.ran_before = transport.has_waited
         session.max_output = CLAUDE_MAX_OUTPUT
         return session
 
@@ -165,9 +165,6 @@ class ClaudeCodeAgent(AgentBase):
 
     def models(self) -> tuple[AgentModel, ...]:
         return self._initialized.models
-
-    def processes(self) -> ProcessCounts:
-        return self.pool.counts()
 
     def trouble(self) -> Failure | None:
         """Returns the failure if the program is missing, or if nobody was signed in when the program was last
@@ -192,10 +189,5 @@ class ClaudeCodeAgent(AgentBase):
         except Fault as fault:
             log.warning("agent_start_failed", reason=fault.failure.unquoted)
 
-    async def close(self) -> None:
-        await self.pool.close()
         if self._asking is not None:
             await asyncio.gather(self._asking, return_exceptions=True)
-
-    def kill(self) -> None:
-        self.pool.kill()

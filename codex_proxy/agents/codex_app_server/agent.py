@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable
 import msgspec
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import AgentBase, ProcessCounts
 from codex_proxy.agents.codex.home_locks import first_start_lock
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.contract import ContractCheck
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.session import AgentSession
@@ -67,7 +67,7 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     """
 
 
-class AppServerAgent(AgentBase):
+class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
     """An `Agent` with processes for plain-model turns and for agent turns, or one kind for both. `start` starts those
     for plain-model turns if `warm_plain`, else the others; the other kind starts with its first turn.
     """
@@ -84,7 +84,7 @@ class AppServerAgent(AgentBase):
         self._empty = processes.empty_folder
         self._processes = processes
         self._confines: asyncio.Task[bool] | None = None
-        self.pool = ProcessPool[Mode, AppServerProcess](
+        self.pool = ProcessPool(
             self.name,
             lambda mode: self._process(),
             self._start,
@@ -174,9 +174,6 @@ class AppServerAgent(AgentBase):
             self._confines = asyncio.ensure_future(can_confine())
         return profiles.of(turn.sandbox) if await asyncio.shield(self._confines) else None
 
-    async def release(self, session: AgentSession, *, finished: bool) -> None:
-        await session.transport.release(finished=finished)
-
     def models(self) -> tuple[AgentModel, ...]:
         return self._models
 
@@ -185,9 +182,6 @@ class AppServerAgent(AgentBase):
         if process is not None:
             process.ask_limits()
             await self.limits.answered(LIMITS_SECONDS)
-
-    def processes(self) -> ProcessCounts:
-        return self.pool.counts()
 
     def trouble(self) -> Failure | None:
         for mode in MODES:
@@ -203,7 +197,4 @@ class AppServerAgent(AgentBase):
         for task in (self._confines, self._renewal):
             if task is not None:
                 task.cancel()
-        await self.pool.close()
-
-    def kill(self) -> None:
-        self.pool.kill()
+        await super().close()

@@ -108,11 +108,6 @@ class AppServerConnection:
             self._held_writes = deque(each for each in self._held_writes if each[0] != channel)
         return self._release_held()
 
-    @property
-    def channel_count(self) -> int:
-        """The number of open channels (without channel 0)."""
-        return len(self._unanswered)
-
     def send(self, channel: int, writes: bytes) -> bytes:
         """Returns what to write now of a channel's writes. Beyond `MAX_IN_FLIGHT` requests they are held, and returned
         by `receive` or `close_channel`.

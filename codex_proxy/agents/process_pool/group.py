@@ -28,7 +28,9 @@ from codex_proxy.agents.process_pool.plan import (
     maintain,
 )
 from codex_proxy.agents.process_pool.process import PooledProcess
+from codex_proxy.agents.session import spawn_failure
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.process.child import SpawnError
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +120,7 @@ class GroupOwner(Protocol):
 
 class ProcessGroup(Generic[P]):
     """The processes with one key. `new_process` creates the object of a process without starting it;
-    `start_process` starts the process, or raises `Fault`.
+    `start_process` starts the process, or raises `Fault` or `SpawnError`.
     """
 
     def __init__(
@@ -152,7 +154,9 @@ class ProcessGroup(Generic[P]):
         self._drain_outdated()
         decision = assign(self._process_infos(), self._limits, len(self._waiting))
         if isinstance(decision, Use):
-            transport = open(self.entries[decision.key].process)
+            process = self.entries[decision.key].process
+            process.has_waited = True
+            transport = open(process)
             self.maintain()
             return transport
         if isinstance(decision, Refuse):
@@ -171,18 +175,16 @@ class ProcessGroup(Generic[P]):
                 self._waiting.remove((future, open))
             del future  # its exception holds this frame: no cycle stays behind
 
-    def note_use(self) -> None:
-        """Records that a turn asks for a process, which decides whether a spare one waits for the next turn."""
+    def note_use(self) -> bool:
+        """Records that a turn asks for a process. Returns whether a spare one is to wait for the next turn, if the pool
+        has room for it.
+        """
         now, delay = self._owner.now(), self._limits.spare_delay
         self._uses.append(now)
         self._spare_from = now + delay
         if delay < math.inf:
             self._owner.schedule_tick(delay)
-
-    @property
-    def is_used_often(self) -> bool:
-        """Whether a spare process is to wait for the next turn, if the pool has room for it."""
-        return keeps_spare(self._uses, self._owner.now(), self._limits)
+        return keeps_spare(self._uses, now, self._limits)
 
     @property
     def processes(self) -> list[P]:
@@ -259,10 +261,10 @@ class ProcessGroup(Generic[P]):
             return
         limits = self._limits
         if limits.serves_once:
-            spare = self.keeps_spare and self.is_used_often
-            if not spare:
+            now = self._owner.now()
+            if not (self.keeps_spare and keeps_spare(self._uses, now, limits)):
                 self._drain(self._spares())
-            elif self._owner.now() >= self._spare_from:
+            elif now >= self._spare_from:
                 limits = msgspec.structs.replace(limits, min_processes=1)
         maintenance = maintain(self._process_infos(), limits, len(self._waiting))
         for number in maintenance.drain:
@@ -391,6 +393,8 @@ class ProcessGroup(Generic[P]):
             await self._start_process(starting.process)
         except Fault as fault:
             self._start_failed(starting, fault.failure)
+        except SpawnError as error:
+            self._start_failed(starting, spawn_failure(error))
         except Exception:
             log.exception("agent_start_broke")
             starting.process.kill()

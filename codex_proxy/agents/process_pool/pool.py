@@ -11,7 +11,6 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Hashable
 from typing import Any, Final, Generic, TypeVar
 
-from codex_proxy.agents.agent import ProcessCounts
 from codex_proxy.agents.process_pool.group import FileStamp, P, PoolEntry, ProcessGroup, T
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.core.faults import STOPPING, Failure, Fault
@@ -36,9 +35,9 @@ class _Unused:
 
 class ProcessPool(Generic[K, P]):
     """A pool of processes for turns of the agent `name`, by key. `new_process` creates the object of a process
-    without starting it; `start_process` starts the process, or raises `Fault`. `limits` returns the limits for the
-    processes of a key. At most `max_idle` processes are kept without a running turn (None: any number).
-    `sign_in_file` is the path of the file that changes when somebody signs in; empty if none is known.
+    without starting it; `start_process` starts the process, or raises `Fault` or `SpawnError`. `limits` returns the
+    limits for the processes of a key. At most `max_idle` processes are kept without a running turn (None: any
+    number). `sign_in_file` is the path of the file that changes when somebody signs in; empty if none is known.
     """
 
     def __init__(
@@ -87,14 +86,9 @@ class ProcessPool(Generic[K, P]):
         if self.closed:
             raise Fault(STOPPING)
         group = self._group(key)
-        group.note_use()
-        if group.is_used_often:
+        if group.note_use():
             self._keep_spare(key)
         return await group.acquire(open)
-
-    def has_spare(self, key: K) -> bool:
-        """Returns whether a process with this key waits for a turn."""
-        return any(process.alive and not process.is_taken for process in self.processes_of(key))
 
     def add(self, key: K, process: P) -> None:
         """Adds a process with this key that was already started."""
@@ -108,11 +102,6 @@ class ProcessPool(Generic[K, P]):
     def processes_of(self, key: K) -> list[P]:
         """Returns the `processes` with this key."""
         return self._groups[key].processes if key in self._groups else []
-
-    def counts(self) -> ProcessCounts:
-        processes = self.processes
-        busy = sum(1 for process in processes if process.turns_running)
-        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self.restarts)
 
     def readiness_failure(self, key: K) -> Failure | None:
         """Returns the failure with which a new turn with this key would end now, because the last start failed or

@@ -28,6 +28,8 @@ class PooledProcess:
         """Called when the process has ended, becomes unhealthy, or a turn on it begins or ends."""
         self.turns_served = 0
         """The number of sessions that were opened on the process."""
+        self.has_waited = False
+        """Whether the process was ready before its newest turn asked for one."""
         self.completed_turn = False
         """Whether a turn on the process has ended without a failure of the process."""
         self.ended_during_turn = False

@@ -1,0 +1,26 @@
+"""The part of an agent that its pool of processes does."""
+
+from __future__ import annotations
+
+from typing import Generic
+
+from codex_proxy.agents.agent import AgentBase, ProcessCounts
+from codex_proxy.agents.process_pool.group import P
+from codex_proxy.agents.process_pool.pool import K, ProcessPool
+
+
+class PooledAgent(AgentBase, Generic[K, P]):
+    """The common part of agents with a pool of processes."""
+
+    pool: ProcessPool[K, P]
+
+    def processes(self) -> ProcessCounts:
+        processes = self.pool.processes
+        busy = sum(1 for process in processes if process.turns_running)
+        return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self.pool.restarts)
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+    def kill(self) -> None:
+        self.pool.kill()
