@@ -84,7 +84,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         super().__init__(STATES, self._reader.events)
         self._program = program
         self._new_id = new_id
-        self._requests = ChannelRequests[int, Message](
+        self._requests: ChannelRequests[int, Message] = ChannelRequests(
             self._writes, lambda number: request_id(channel, number), request
         )
         self._opening = SessionOpening(self._requests, program, servers, ahead=ahead)

@@ -82,7 +82,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._reader = ItemReader()
         super().__init__(STATES, self._reader.events)
         self._parallel_calls = parallel_calls
-        self._requests = ChannelRequests[str, Message](
+        self._requests: ChannelRequests[str, Message] = ChannelRequests(
             self._writes, lambda number: f"{channel}.{number}", request
         )
         self._turn_id: str | None = None

@@ -179,6 +179,8 @@ class ProcessGroup(Generic[P]):
         """Records that a turn asks for a process. Returns whether a spare one is to wait for the next turn, if the pool
         has room for it.
         """
+        if not self._limits.spare_uses:
+            return False
         now, delay = self._owner.now(), self._limits.spare_delay
         self._uses.append(now)
         self._spare_from = now + delay
@@ -315,11 +317,11 @@ class ProcessGroup(Generic[P]):
                 each.drain()
 
     def _is_outdated(self, entry: PoolEntry[P]) -> bool:
-        age = self._owner.now() - entry.started_at
-        if self._limits.serves_once and age >= self._limits.max_age:
-            return True
-        if entry.process.signed_in:
+        if entry.process.signed_in and not self._limits.serves_once:
             return False
+        age = self._owner.now() - entry.started_at
+        if self._limits.serves_once:
+            return age >= self._limits.max_age
         return age > RECHECK_SECONDS or entry.sign_in != self._owner.sign_in_stamp()
 
     def _start_another(self) -> None:
