@@ -169,7 +169,6 @@ class ChildTransport(PooledProcess):
     async def release(self, *, finished: bool) -> None:
         self.completed_turn = self.completed_turn or (finished and self.has_printed)
         await self.end()
-        self._note_change()
 
     async def end(self) -> None:
         # `codex proto` does not exit when its stdin closes, so there is nothing to wait for.

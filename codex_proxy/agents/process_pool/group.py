@@ -134,6 +134,7 @@ class ProcessGroup(Generic[P]):
         self._new_process = new_process
         self._start_process = start_process
         self._limits = limits
+        self._limits_with_spare = msgspec.structs.replace(limits, min_processes=1)
         self.keeps_spare = False
         """Whether the pool lets this group keep a process that waits for the next turn."""
         self._uses: deque[float] = deque(maxlen=limits.spare_uses)
@@ -267,7 +268,7 @@ class ProcessGroup(Generic[P]):
             if not (self.keeps_spare and keeps_spare(self._uses, now, limits)):
                 self._drain(self._spares())
             elif now >= self._spare_from:
-                limits = msgspec.structs.replace(limits, min_processes=1)
+                limits = self._limits_with_spare
         maintenance = maintain(self._process_infos(), limits, len(self._waiting))
         for number in maintenance.drain:
             self.entries[number].drain()
