@@ -325,6 +325,56 @@ def run(
 main.add_command(cassettes_group(_print))
 
 
+@main.group(name="service", short_help="Start the server at login, with systemd or launchd.")
+def service_group() -> None:
+    """Run the server as a service of the user: it starts at login, and again after a crash."""
+
+
+@service_group.command(name="install")
+@click.option(
+    "--workdir",
+    type=click.Path(path_type=Path),
+    help="Folder of the agent (default: the current one). The other flags are those of `serve`.",
+)
+@click.argument("flags", nargs=-1, type=click.UNPROCESSED)
+def service_install(workdir: Path | None, flags: tuple[str, ...]) -> None:
+    """Install and start the service. Behind `--`: flags of `codex-proxy serve`.
+
+    \b
+    codex-proxy service install --workdir ~/projects -- --agent claude-code
+    """
+    from codex_proxy.commands.service import install
+
+    command = (sys.executable, "-P", "-m", "codex_proxy", "serve", *flags)
+    folder = (workdir or Path.cwd()).absolute()
+    _print(_of_service(lambda service: install(service, command, folder, os.environ)))
+
+
+@service_group.command(name="uninstall")
+def service_uninstall() -> None:
+    """Stop the service and remove its file."""
+    from codex_proxy.commands.service import uninstall
+
+    _print(_of_service(uninstall))
+
+
+@service_group.command(name="status")
+def service_status() -> None:
+    """Show what systemd or launchd says about the service."""
+    from codex_proxy.commands.service import status
+
+    sys.exit(_of_service(status))
+
+
+def _of_service(act: Callable[[Any], Result]) -> Result:
+    from codex_proxy.commands.service import ServiceError, service_of
+
+    try:
+        return act(service_of(sys.platform, Path.home(), os.getuid()))
+    except ServiceError as error:
+        raise click.ClickException(str(error)) from error
+
+
 @main.group(name="store", short_help="Inspect, export and clean up stored responses and conversations.")
 def store_group() -> None:
     """Inspect, export and clean up the responses and conversations that a server has stored. The server may be

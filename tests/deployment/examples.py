@@ -1,19 +1,17 @@
-"""The examples of docs/operations.md, as they stand there."""
+"""The files of deploy/, as they stand there."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = (ROOT / "docs" / "operations.md").read_text("utf-8")
+DEPLOY: Final = ROOT / "deploy"
 
 
-def example(kind: str, *, holding: str) -> str:
-    """The one block of this kind that holds these words."""
-    (found,) = [block for block in re.findall(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL) if holding in block]
-    return str(found)
+def example(name: str) -> str:
+    """The text of a file of deploy/."""
+    return (DEPLOY / name).read_text("utf-8")
 
 
 def replaced(text: str, *changes: tuple[str, str]) -> str:

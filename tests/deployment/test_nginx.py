@@ -1,4 +1,4 @@
-"""nginx with the configuration of docs/operations.md, in front of a server that is set up as that page says."""
+"""nginx with the configuration of deploy/, in front of a server that is set up as that page says."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def fronted(behind: Proxy, folder: Path) -> AsyncIterator[Front]:
         ),
         ("http://127.0.0.1:11435", f"http://127.0.0.1:{behind.server.port}"),
     )
-    (folder / "example.conf").write_text(replaced(example("nginx", holding="server {"), *changes))
+    (folder / "example.conf").write_text(replaced(example("nginx.conf"), *changes))
     root = "user root;" if os.geteuid() == 0 else ""
     (folder / "nginx.conf").write_text(FRAME.format(folder=folder, user=root))
     assert NGINX is not None

@@ -1,13 +1,15 @@
-"""The unit of docs/operations.md is one that systemd takes."""
+"""The unit of deploy/, and the one that is installed, are ones that systemd takes."""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from codex_proxy.commands.service import unit_text
 from tests.deployment.examples import example
 from tests.waiting import PATIENCE
 
@@ -37,10 +39,16 @@ def verified(home: Path, unit: str) -> str:
     return "\n".join(line for line in found.splitlines() if "codex-proxy" in line)
 
 
-def test_systemd_takes_the_unit_as_it_stands_on_the_page(tmp_path: Path) -> None:
-    assert verified(tmp_path, example("ini", holding="[Service]")) == ""
+def test_systemd_takes_the_unit_as_it_stands(tmp_path: Path) -> None:
+    assert verified(tmp_path, example("codex-proxy.service")) == ""
 
 
 def test_systemd_would_say_what_is_wrong(tmp_path: Path) -> None:
-    wrong = example("ini", holding="[Service]").replace("KillMode=mixed", "KillMode=mixt")
+    wrong = example("codex-proxy.service").replace("KillMode=mixed", "KillMode=mixt")
     assert "kill mode" in verified(tmp_path, wrong)
+
+
+@pytest.mark.parametrize("flags", [(), ("--port", "8080"), ("--upstream-url", 'http://127.0.0.1/a b"c$d%e;')])
+def test_systemd_takes_the_unit_that_is_installed(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    command = (sys.executable, "-P", "-m", "codex_proxy", "serve", *flags)
+    assert verified(tmp_path, unit_text(command, tmp_path / "projects", "/usr/bin:/bin")) == ""

@@ -1,0 +1,191 @@
+"""`codex-proxy service`: starts the server at login, as a service of the user, with systemd or launchd.
+
+It writes one file, the unit or the property list, and calls `systemctl --user` or `launchctl`. A file that this
+command has not written is never changed. Sources: systemd.service(5), launchd.plist(5).
+"""
+
+from __future__ import annotations
+
+import plistlib
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+LABEL: Final = "codex-proxy"
+MARK: Final = "codex-proxy service install"
+"""The words by which this command knows a file that it has written."""
+
+UNIT: Final = """\
+# Written by `codex-proxy service install`.
+[Unit]
+Description=Codex as an OpenAI endpoint on localhost
+
+[Service]
+ExecStart={command}
+WorkingDirectory={workdir}
+Environment=PROXY_LOG_FORMAT=json
+# A service has a short PATH, and the agent's program has to be found.
+Environment=PATH={path}
+# Keys and whatever else is not for `systemctl show`: PROXY_API_KEY=..., one a line, mode 600.
+EnvironmentFile=-%h/.config/codex-proxy/environment
+Restart=on-failure
+RestartSec=2
+# Running turns get PROXY_DRAIN_MS (10 s) to end; then every child is ended.
+TimeoutStopSec=30
+KillMode=mixed
+NoNewPrivileges=yes
+
+[Install]
+WantedBy=default.target
+"""
+
+
+class ServiceError(Exception):
+    """The service cannot be installed, removed or looked at. The text says why and what to do."""
+
+
+class Service(msgspec.Struct, frozen=True, kw_only=True):
+    """How one system runs services of a user: the `file` that describes this one, and the commands that make the
+    system take it, forget it, and show it.
+    """
+
+    file: Path
+    start: tuple[tuple[str, ...], ...]
+    stop: tuple[tuple[str, ...], ...]
+    forget: tuple[tuple[str, ...], ...]
+    """What has to be done after the file was removed."""
+    show: tuple[str, ...]
+    text: Callable[[Sequence[str], Path, str], str]
+    """Returns the content of the file: of a service that runs a command in a folder with this PATH."""
+
+
+def service_of(platform: str, home: Path, user_id: int) -> Service:
+    """Returns how services of a user run on `sys.platform`. Raises `ServiceError` for another system than Linux and
+    macOS.
+    """
+    if platform == "linux":
+        systemctl = ("systemctl", "--user")
+        return Service(
+            file=home / ".config/systemd/user/codex-proxy.service",
+            start=((*systemctl, "daemon-reload"), (*systemctl, "enable", "--now", LABEL)),
+            stop=((*systemctl, "disable", "--now", LABEL),),
+            forget=((*systemctl, "daemon-reload"),),
+            show=(*systemctl, "status", "--no-pager", LABEL),
+            text=unit_text,
+        )
+    if platform == "darwin":
+        file, domain = home / "Library/LaunchAgents/codex-proxy.plist", f"gui/{user_id}"
+        return Service(
+            file=file,
+            start=(("launchctl", "bootstrap", domain, str(file)),),
+            stop=(("launchctl", "bootout", f"{domain}/{LABEL}"),),
+            forget=(),
+            show=("launchctl", "print", f"{domain}/{LABEL}"),
+            text=plist_text,
+        )
+    raise ServiceError(f"Services are known for systemd and launchd, and not for {platform}.")
+
+
+def unit_text(command: Sequence[str], workdir: Path, path: str) -> str:
+    """Returns a unit of systemd."""
+    quoted = " ".join(_quoted(each) for each in command)
+    return UNIT.format(command=quoted, workdir=_escaped(str(workdir)), path=_escaped(path))
+
+
+def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
+    """Returns a property list of launchd."""
+    body = {
+        "Label": LABEL,
+        "ProgramArguments": list(command),
+        "WorkingDirectory": str(workdir),
+        "EnvironmentVariables": {"PATH": path, "PROXY_LOG_FORMAT": "json", "WRITTEN_BY": MARK},
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "ExitTimeOut": 30,
+    }
+    return plistlib.dumps(body).decode()
+
+
+def install(service: Service, command: Sequence[str], workdir: Path, environ: Mapping[str, str]) -> str:
+    """Writes the service's file and starts the service, now and at each login. Returns what was done. Raises
+    `ServiceError` for a `workdir` that is no folder, a file of somebody else, and commands that fail.
+    """
+    _check_program(service)
+    if not workdir.is_dir():
+        raise ServiceError(f"{workdir} is not a folder. Name the agent's folder with --workdir.")
+    replaced = _is_ours(service.file)
+    if replaced is False:
+        raise ServiceError(f"{service.file} was not written by this command. Move it away first.")
+    service.file.parent.mkdir(parents=True, exist_ok=True)
+    service.file.write_text(service.text(command, workdir, environ.get("PATH", "")), "utf-8")
+    if replaced:
+        for each in service.stop:
+            _run(each, must_succeed=False)
+    for each in service.start:
+        _run(each)
+    return f"Wrote {service.file} and started the service. `codex-proxy service status` shows it."
+
+
+def uninstall(service: Service) -> str:
+    """Stops the service and removes its file. Returns what was done. Raises `ServiceError` if the file is somebody
+    else's or a command fails.
+    """
+    ours = _is_ours(service.file)
+    if ours is None:
+        return f"There is no {service.file}: nothing to do."
+    if not ours:
+        raise ServiceError(f"{service.file} was not written by this command. Remove it by hand.")
+    _check_program(service)
+    for each in service.stop:
+        _run(each, must_succeed=False)  # it may have been stopped by hand
+    service.file.unlink()
+    for each in service.forget:
+        _run(each)
+    return f"Stopped the service and removed {service.file}."
+
+
+def status(service: Service) -> int:
+    """Prints what the system says about the service. Returns the exit status of its command. Raises `ServiceError` if
+    the service is not installed.
+    """
+    if _is_ours(service.file) is None:
+        raise ServiceError("The service is not installed. `codex-proxy service install` installs it.")
+    _check_program(service)
+    return subprocess.run(service.show, check=False).returncode
+
+
+def _is_ours(file: Path) -> bool | None:
+    """Returns whether this command has written the file; None if there is none."""
+    try:
+        return MARK in file.read_text("utf-8", "replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ServiceError(f"{file} cannot be read: {error.strerror}.") from error
+
+
+def _check_program(service: Service) -> None:
+    program = service.show[0]
+    if shutil.which(program) is None:
+        raise ServiceError(f"There is no {program} on PATH, which runs services here.")
+
+
+def _run(argv: Sequence[str], *, must_succeed: bool = True) -> None:
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if done.returncode and must_succeed:
+        reason = (done.stderr or done.stdout).strip()
+        raise ServiceError(f"`{' '.join(argv)}` failed: {reason or f'exit status {done.returncode}'}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%").replace("\n", " ")
+
+
+def _quoted(argument: str) -> str:
+    """Returns an argument of `ExecStart`, in double quotes if it needs some."""
+    escaped = _escaped(argument).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return escaped if escaped and not set(escaped) & set(" \t'\"\\;") else f'"{escaped}"'
