@@ -30,7 +30,7 @@ from codex_proxy.core.safety import Protected
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.files import private
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
-from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget
+from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget, body_budget
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
@@ -55,6 +55,7 @@ from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED
 from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.keys_file import Keyring
+from codex_proxy.process.own_process import memory_bytes
 from codex_proxy.process.spawner import Spawner, use_spawner
 from codex_proxy.protected_paths import protected_paths, write_conflict
 from codex_proxy.responses.background import recover_responses, unfinished_responses
@@ -139,7 +140,6 @@ class Server:
             agent,
             RunLimits(
                 max_running=settings.max_running_turns,
-                max_waiting=settings.max_queued_turns,
                 max_wait_seconds=settings.queue_wait,
                 max_chars=settings.max_output_size,
             ),
@@ -246,10 +246,10 @@ class Server:
             choices=settings.choices,
             profile=settings.chat_profile,
             stream_metrics=settings.stream_metrics,
-            keepalive=settings.sse_keepalive_ms / 1000,
+            keepalive=settings.heartbeat_interval,
         )
         app[MESSAGES_OPTIONS] = MessagesOptions(
-            keepalive=settings.sse_keepalive_ms / 1000, reasoning_state=settings.reasoning_state
+            keepalive=settings.heartbeat_interval, reasoning_state=settings.reasoning_state
         )
         app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
         app[PASSES_KEYS] = passes_keys_on(settings)
@@ -257,7 +257,7 @@ class Server:
         app[FORWARDED_HEADERS] = frozenset(name for table in tables for name in table.forward_headers)
         app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, self._owners)
         app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
-        app[BODY_BUDGET] = ByteBudget(settings.total_body_bytes, settings.key_body_bytes)
+        app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes()))
         app[WRONG_KEYS] = WrongKeys(clock)
         app[HOSTS] = allowed_hosts(settings)
         app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))
@@ -401,7 +401,7 @@ def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
 
 
 def passes_keys_on(settings: Settings) -> bool:
-    """Returns whether the server passes the API keys of clients on to its upstream (PROXY_UPSTREAM_KEY=client)."""
+    """Returns whether the server passes the API keys of clients on to its upstream."""
     return settings.upstream_key is not None and settings.upstream_key.get_secret_value() == "client"
 
 

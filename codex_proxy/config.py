@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import AliasChoices, Field, PrivateAttr, SecretStr, ValidationInfo
+from pydantic import AliasChoices, Field, NonNegativeInt, PrivateAttr, SecretStr, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic.functional_validators import field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -90,16 +90,6 @@ class Settings(CassetteSettings, BaseSettings):
         description="origins whose web pages may use this server (`app://obsidian.md`), separated by commas",
     )
     body_limit: int = Field(32 << 20, gt=0, description="largest request body, in bytes")
-    key_body_bytes: int = Field(
-        128 << 20,
-        ge=0,
-        description="maximum bytes of the bodies of one key's running requests together; 0: no limit",
-    )
-    total_body_bytes: int = Field(
-        512 << 20,
-        ge=0,
-        description="maximum bytes of the bodies of all running requests together; 0: no limit",
-    )
 
     # The agent.
     agent_plugin: str | None = Field(
@@ -159,16 +149,6 @@ class Settings(CassetteSettings, BaseSettings):
     claude_bin: str | None = _named(
         "claude_bin", "CLAUDE_BIN", default=None, description="path of Claude Code's program"
     )
-    claude_processes: int = Field(
-        4,
-        ge=1,
-        le=64,
-        description=(
-            "processes of Claude Code kept between turns, 100 to 200 MB each: one for a new conversation, the "
-            "others for conversations that may continue"
-        ),
-    )
-    codex_lite: bool | None = Field(None, description="force Codex's lite form of requests on or off")
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
     workdir_roots: str = Field("", description="folders that requests may choose, separated by colons")
     sandbox: Literal["read-only", "workspace-write", "danger-full-access"] = Field(
@@ -180,23 +160,13 @@ class Settings(CassetteSettings, BaseSettings):
     fake_dialect: Literal["proto", "app-server", "acp"] = Field(
         "proto", description="protocol of the fake agent"
     )
-    fake_markers: bool = Field(
-        True,
-        description="markers in prompts (`[[fake:NAME ...]]`) control the fake agent",
-    )
     child_env: str = Field(
         "", description="further environment variables for child processes, separated by commas"
     )
-    child_open_files: int = Field(
-        4096, ge=0, description="maximum open files of each child process; 0: the server's limit"
-    )
-    child_address_space: int = Field(
-        0, ge=0, description="maximum bytes of address space of each agent process; 0: no limit"
-    )
-    child_processes: int = Field(
-        0,
-        ge=0,
-        description="processes and threads of this user above which children start no more; 0: no limit",
+    child_limits: dict[Literal["open_files", "address_space", "processes"], NonNegativeInt] = Field(
+        {},
+        description="table of limits of each child process: `open_files` (4096; 0: the server's limit), "
+        "`address_space` in bytes, and `processes`, those of this user (0: no limit)",
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="folder of this server's files")
 
@@ -211,7 +181,6 @@ class Settings(CassetteSettings, BaseSettings):
     upstream_key: SecretStr | None = Field(
         None, description="API key for the model server; `client`: each client's own key"
     )
-    upstream_key_file: Path | None = Field(None, description="file with the key for the model server")
     upstream_idle_timeout: float | None = _named(
         "upstream_idle_timeout",
         "PROXY_UPSTREAM_IDLE_TIMEOUT",
@@ -261,11 +230,6 @@ class Settings(CassetteSettings, BaseSettings):
         True,
         description="allow requests to enable the agent's web search (`web_search`, `web_search_options`)",
     )
-    sse_keepalive_ms: int = Field(
-        15000,
-        ge=0,
-        description="milliseconds of silence until a keepalive comment is sent in a stream; 0: never",
-    )
 
     # Limits and times.
     sse_max_concurrency: int | None = Field(
@@ -281,10 +245,14 @@ class Settings(CassetteSettings, BaseSettings):
     max_output_size: int = Field(
         32 << 20, ge=1, description="maximum characters of output of a turn; then it ends with `length`"
     )
-    max_running_turns: int = Field(16, ge=1, description="maximum running turns; more wait")
-    max_queued_turns: int = Field(64, ge=0, description="maximum waiting turns of one key; more get a 429")
+    max_running_turns: int = Field(
+        16, ge=1, description="maximum running turns; up to 64 more of one key wait"
+    )
     queue_wait: float = Field(
-        30.0, gt=0, description="maximum seconds that a turn waits to start; then it gets a 429"
+        30.0,
+        ge=0,
+        description="maximum seconds that a turn waits to start (then it gets a 429), or for an MCP server to start "
+        "(then its tools are missing); 0: turns do not wait",
     )
     first_event_timeout: float = Field(
         60.0, gt=0, description="maximum seconds to the first visible output; then the turn fails"
@@ -293,18 +261,11 @@ class Settings(CassetteSettings, BaseSettings):
         300.0, gt=0, description="maximum seconds without output; then the turn fails"
     )
     total_timeout: float = Field(3600.0, gt=0, description="maximum seconds of a turn; then it fails")
-    app_server_processes: int = Field(2, ge=1, le=16, description="app-server processes per kind of turn")
-    app_server_max_age: float = Field(
-        6 * 3600.0, gt=0, description="seconds after which an app-server process is replaced"
-    )
-    app_server_max_turns: int = Field(
-        2000, ge=1, description="turns after which an app-server process is replaced"
-    )
-    app_server_max_memory: int = Field(
-        1 << 30, ge=0, description="bytes of memory at which an app-server process is replaced; 0: never"
-    )
     kept_threads: int = Field(
-        32, ge=0, description="idle agent sessions that are kept for a next request; 0: none"
+        32,
+        ge=0,
+        description="idle agent sessions that are kept for a next request (0: none); an eighth of them as processes "
+        "of Claude Code, of 100 to 200 MB each; per 16 of them one app-server process of each kind",
     )
     kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that an idle session is kept")
     drain_ms: int = Field(
@@ -325,24 +286,7 @@ class Settings(CassetteSettings, BaseSettings):
     store_conversation_max_age: float = Field(
         0.0, ge=0, description="seconds that an unused conversation is kept; 0: no limit"
     )
-    store_frames_max_age: float = Field(
-        86400.0, ge=0, description="seconds that the stream of a background response can be resumed"
-    )
-    store_max_responses: int = Field(100_000, ge=0, description="maximum stored responses; 0: no limit")
     store_max_bytes: int = Field(4 << 30, ge=0, description="maximum bytes of the store; 0: no limit")
-    store_max_context_items: int = Field(
-        20_000,
-        ge=0,
-        description="maximum items of a conversation or chain of responses; 0: no limit",
-    )
-    store_max_context_bytes: int = Field(
-        64 << 20,
-        ge=0,
-        description="maximum bytes of these items, which are in memory during a turn; 0: no limit",
-    )
-    store_prune_seconds: float = Field(
-        600.0, gt=0, description="seconds between removals of objects beyond the limits"
-    )
     tool_memory: Literal["disk", "ram", "off"] = Field(
         "disk", description="where the model's items of a tool loop are kept for a day"
     )
@@ -364,7 +308,7 @@ class Settings(CassetteSettings, BaseSettings):
         "HEARTBEAT_INTERVAL",
         default=15.0,
         ge=0,
-        description="seconds of silence until a keepalive comment is sent in a stream of `/responses`; 0: never",
+        description="seconds of silence until a keepalive comment is sent in a stream; 0: never",
     )
     background_recovery: Literal["fail", "rerun"] = Field(
         "fail", description="what happens after a restart to interrupted background responses"
@@ -385,11 +329,6 @@ class Settings(CassetteSettings, BaseSettings):
     mcp_allowed_urls: str = Field(
         "",
         description="URLs of MCP servers that requests may use, with all paths below them, separated by commas",
-    )
-    mcp_start_wait: float = Field(
-        10.0,
-        ge=0,
-        description="maximum seconds that a request waits for an MCP server to start; then its tools are missing",
     )
     mcp_call_timeout: float = Field(60.0, gt=0, description="maximum seconds of an MCP tool call")
     mcp_tool_refresh_interval: float = _named(
@@ -483,6 +422,16 @@ class Settings(CassetteSettings, BaseSettings):
         return split_list(self.child_env)
 
     @property
+    def app_server_processes(self) -> int:
+        """The most app-server processes for each kind of turn."""
+        return min(16, max(1, self.kept_threads // 16))
+
+    @property
+    def claude_processes(self) -> int:
+        """The processes of Claude Code that are kept between turns."""
+        return min(64, max(1, self.kept_threads // 8))
+
+    @property
     def of_server(self) -> Settings:
         """The settings of the whole server. If several agents are configured, each has a copy of the settings with
         the changes of its `[agents.NAME]` table; the server's settings are those without these changes.
@@ -502,8 +451,11 @@ class Settings(CassetteSettings, BaseSettings):
 
     @property
     def old_names(self) -> tuple[str, ...]:
-        """The old names of settings that were used."""
-        return self._old_names
+        """The old names of settings that were used, also in tables of agents."""
+        tables = self.agents.values()
+        return self._old_names + tuple(
+            name for name in OLD_NAMES if any(name in table.own_settings for table in tables)
+        )
 
     @property
     def store_file(self) -> Path:

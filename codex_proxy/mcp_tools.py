@@ -314,7 +314,7 @@ def tool_source(
     file cannot be read or is invalid, or an entry of PROXY_MCP_ALLOWED_URLS is invalid.
     """
     definitions = configured_servers(settings, environ)
-    interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.mcp_start_wait)
+    interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.queue_wait)
     try:
         allowed = split_list(settings.mcp_allowed_urls)
         remote = RequestServers(allowed, clock=clock, limits=limits, refresh_interval=interval)

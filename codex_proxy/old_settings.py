@@ -23,6 +23,7 @@ class OldName(msgspec.Struct, frozen=True):
     values: Callable[[Any, Values], Values]
     """Returns the new names with their values. Its arguments are the value of the old name, and the values of all
     sources."""
+    has_effect: bool = True
 
 
 def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
@@ -37,6 +38,30 @@ def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
     return OldName(f"`{key}` of [upstreams.{DEFAULT}]", values)
 
 
+def _other_name(name: str, now: str, convert: Callable[[Any], Any] = lambda value: value) -> OldName:
+    """Returns the replacement by the setting `name`. `convert` returns its value for the old one."""
+    return OldName(now, lambda value, given: {} if name in given else {name: convert(value)})
+
+
+def _child_limit(limit: str) -> OldName:
+    def values(value: Any, given: Values) -> Values:
+        return {"child_limits": {limit: value}}
+
+    return OldName(f"`{limit}` in the table `child_limits`", values)
+
+
+def _without_effect(reason: str) -> OldName:
+    return OldName(
+        f"nothing, since it has no effect any more: {reason}", lambda value, given: {}, has_effect=False
+    )
+
+
+_OF_KEPT_THREADS: Final = "the processes follow from `kept_threads` (PROXY_KEPT_THREADS)"
+_OF_STORE: Final = (
+    "it is fixed; `store_max_bytes` (PROXY_STORE_MAX_BYTES) and `store_max_age` bound the store"
+)
+_OF_MEMORY: Final = "it follows from the memory of the machine or container"
+
 OLD_NAMES: Final[Mapping[str, OldName]] = {
     "upstream_ca_file": _key_of_upstreams("ca_file", of_all=True),
     "upstream_connect_timeout": _key_of_upstreams("connect_timeout", of_all=True),
@@ -44,6 +69,31 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "upstream_retries": _key_of_upstreams("retries"),
     "upstream_retry_wait": _key_of_upstreams("retry_wait"),
     "upstream_breaker_failures": _key_of_upstreams("breaker_failures"),
+    "upstream_key_file": _key_of_upstreams("key_file"),
+    "sse_keepalive_ms": _other_name(
+        "heartbeat_interval",
+        "`heartbeat_interval` (HEARTBEAT_INTERVAL), in seconds",
+        lambda ms: float(ms) / 1000,
+    ),
+    "mcp_start_wait": _other_name("queue_wait", "`queue_wait` (PROXY_QUEUE_WAIT)"),
+    "max_queued_turns": _without_effect("64 turns of a key may wait, and none with `queue_wait = 0`"),
+    "child_open_files": _child_limit("open_files"),
+    "child_address_space": _child_limit("address_space"),
+    "child_processes": _child_limit("processes"),
+    "claude_processes": _without_effect(_OF_KEPT_THREADS),
+    "app_server_processes": _without_effect(_OF_KEPT_THREADS),
+    "app_server_max_age": _without_effect("it is 6 hours"),
+    "app_server_max_turns": _without_effect("it is 10,000 turns"),
+    "app_server_max_memory": _without_effect("it is 1 GiB"),
+    "codex_lite": _without_effect("the model's entry in Codex's catalog decides"),
+    "fake_markers": _without_effect("the variable FAKE_CODEX_MARKERS=off switches them off"),
+    "key_body_bytes": _without_effect(_OF_MEMORY),
+    "total_body_bytes": _without_effect(_OF_MEMORY),
+    "store_frames_max_age": _without_effect("it is a day"),
+    "store_max_responses": _without_effect(_OF_STORE),
+    "store_max_context_items": _without_effect("it is 20,000 items"),
+    "store_max_context_bytes": _without_effect("it is 64 MiB"),
+    "store_prune_seconds": _without_effect("it is 10 minutes"),
 }
 """Each old key of the settings file. Its environment variable is `PROXY_` and the key in capitals."""
 

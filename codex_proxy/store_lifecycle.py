@@ -29,6 +29,13 @@ log = structlog.get_logger(__name__)
 
 MAX_BYTES_IN_RAM = 512 << 20
 """The most bytes of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
+MAX_RESPONSES = 100_000
+FRAMES_SECONDS = 86400.0
+"""Seconds that the stream of a background response can be resumed."""
+PRUNE_SECONDS = 600.0
+"""Seconds between two removals of objects that the settings no longer permit."""
+CONTEXT_LIMITS = ContextLimits(max_items=20_000, max_bytes=64 << 20)
+"""The most items of a conversation or chain of responses, and their most bytes, which are in memory during a turn."""
 
 
 class StoreOpenError(Exception):
@@ -38,17 +45,15 @@ class StoreOpenError(Exception):
 class StoreLifecycle:
     """An open store, and a task that removes objects from it that the settings no longer permit."""
 
-    def __init__(self, store: Store, lock: StoreLock | None, prune_seconds: float) -> None:
-        """`lock` is the lock on the store's file; None if the store is in RAM. `prune_seconds` is the time between
-        two removals of objects that the settings no longer permit.
-        """
+    def __init__(self, store: Store, lock: StoreLock | None) -> None:
+        """`lock` is the lock on the store's file; None if the store is in RAM."""
         self.store = store
         self.durable = lock is not None
         """Whether stored objects are still there after a restart."""
         self._lock = lock
-        self._pruning = asyncio.get_running_loop().create_task(self._prune(prune_seconds))
+        self._pruning = asyncio.get_running_loop().create_task(self._prune())
 
-    async def _prune(self, seconds: float) -> None:
+    async def _prune(self) -> None:
         try:
             await self.store.sweep()  # what the last process had deleted and not yet removed
         except StoreUnavailable as error:
@@ -56,7 +61,7 @@ class StoreLifecycle:
         except Exception:  # the loop below tries again
             log.exception("store_not_swept")
         while True:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(PRUNE_SECONDS)
             try:
                 pruned = await self.store.prune()
                 freed = await self.store.vacuum()
@@ -96,8 +101,8 @@ def retention_of(settings: Settings) -> Retention:
     return Retention(
         age=settings.store_max_age or None,
         conversation_age=settings.store_conversation_max_age or None,
-        frames_age=settings.store_frames_max_age,
-        max_responses=settings.store_max_responses or None,
+        frames_age=FRAMES_SECONDS,
+        max_responses=MAX_RESPONSES,
         max_conversations=_conversations_of(settings),
         max_bytes=max_bytes,
     )
@@ -134,14 +139,11 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
     from codex_proxy.store.sqlite.store import SqliteStore
 
     memory, retention = _step_memory_settings(settings), retention_of(settings)
-    limits = ContextLimits(
-        max_items=settings.store_max_context_items or None, max_bytes=settings.store_max_context_bytes or None
-    )
     if settings.store == "memory":
-        return SqliteStore.in_memory(clock=clock, retention=retention, memory=memory, limits=limits)
+        return SqliteStore.in_memory(clock=clock, retention=retention, memory=memory, limits=CONTEXT_LIMITS)
     try:
         return await SqliteStore.open(
-            settings.store_file, clock=clock, retention=retention, memory=memory, limits=limits
+            settings.store_file, clock=clock, retention=retention, memory=memory, limits=CONTEXT_LIMITS
         )
     except (StoreRefused, StoreUnavailable) as error:
         raise _not_opened(error) from error
@@ -154,13 +156,13 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     if settings.store == "off":
         return None
     if settings.store == "memory":
-        return StoreLifecycle(await open_store(settings, clock), None, settings.store_prune_seconds)
+        return StoreLifecycle(await open_store(settings, clock), None)
     try:
         lock = await StoreLock.take(settings.store_file)
     except StoreRefused as error:
         raise _not_opened(error) from error
     try:
-        return StoreLifecycle(await open_store(settings, clock), lock, settings.store_prune_seconds)
+        return StoreLifecycle(await open_store(settings, clock), lock)
     except BaseException:
         lock.release()
         raise

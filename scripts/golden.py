@@ -66,7 +66,7 @@ def settings_in(folder: Path) -> Settings:
         chat_profile="openai",
         structured_output=False,
         stream_metrics=False,
-        sse_keepalive_ms=0,
+        heartbeat_interval=0,
         sse_max_concurrency=None,
         rate_limit_rpm=0,
         test_endpoints=False,

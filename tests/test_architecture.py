@@ -43,7 +43,7 @@ AGENT_WIRING = (
     r"codex_proxy\.agents\.\w+\.(spec|checks)",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
-AGENT_WIRING_MAY_IMPORT = frozenset({"config", "config_tables", "protected_paths"})
+AGENT_WIRING_MAY_IMPORT = frozenset({"config", "config_tables", "old_settings", "protected_paths"})
 """The modules beside the layers that they may import: three imports upwards, and no others."""
 IMPORT_COMMANDS = frozenset({"cli", "commands"})
 

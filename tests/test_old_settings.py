@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from codex_proxy.agents.named import named_agents
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import serve_to_the_end
@@ -20,6 +22,11 @@ def of_default(key: str) -> Any:
     return lambda settings: getattr(settings.upstreams["default"], key)
 
 
+def of_child(limit: str) -> Any:
+    """What a limit of child processes is."""
+    return lambda settings: settings.child_limits[limit]
+
+
 CASES: dict[str, tuple[str, Any, Any]] = {
     "upstream_ca_file": ("/a.pem", of_default("ca_file"), Path("/a.pem")),
     "upstream_connect_timeout": ("7", of_default("connect_timeout"), 7.0),
@@ -27,6 +34,13 @@ CASES: dict[str, tuple[str, Any, Any]] = {
     "upstream_retries": ("7", of_default("retries"), 7),
     "upstream_retry_wait": ("7", of_default("retry_wait"), 7.0),
     "upstream_breaker_failures": ("7", of_default("breaker_failures"), 7),
+    "upstream_key_file": ("/key", of_default("key_file"), Path("/key")),
+    "sse_keepalive_ms": ("500", attrgetter("heartbeat_interval"), 0.5),
+    "mcp_start_wait": ("7", attrgetter("queue_wait"), 7.0),
+    "child_open_files": ("7", of_child("open_files"), 7),
+    "child_address_space": ("7", of_child("address_space"), 7),
+    "child_processes": ("7", of_child("processes"), 7),
+    **{name: ("7", lambda settings: None, None) for name, old in OLD_NAMES.items() if not old.has_effect},
 }
 """Each old name: a value, how what replaces it is read, and what that then is."""
 
@@ -74,6 +88,22 @@ def test_an_old_limit_of_all_upstreams_still_holds_for_each_table(
     monkeypatch.setenv("PROXY_UPSTREAM_CONNECT_TIMEOUT", "7")
     upstreams = load({}, file).upstreams
     assert {name: table.connect_timeout for name, table in upstreams.items()} == {"a": 7.0, "b": 1.0}
+
+
+def test_limits_of_children_under_old_names_are_put_together(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[child_limits]\nopen_files = 1\n")
+    monkeypatch.setenv("PROXY_CHILD_OPEN_FILES", "7")
+    monkeypatch.setenv("PROXY_CHILD_PROCESSES", "8")
+    assert load({}, file).child_limits == {"open_files": 1, "processes": 8}
+
+
+def test_an_old_name_in_the_table_of_an_agent_keeps_no_server_from_starting(file: Path) -> None:
+    file.write_text("[agents.claude]\nagent = 'claude-code'\nclaude_processes = 2\n")
+    settings = load({}, file)
+    assert settings.old_names == ("claude_processes",)
+    assert [each.name for each in named_agents(settings)] == ["claude"]
 
 
 def test_settings_without_old_names_have_no_other_values(file: Path) -> None:

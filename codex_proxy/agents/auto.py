@@ -76,7 +76,6 @@ AUTO = AgentSpec(
     settings=PLAIN_CODEX_SETTINGS,
     server_settings=frozenset(
         {
-            *("app_server_processes", "app_server_max_age", "app_server_max_turns", "app_server_max_memory"),
             "enable_parallel_tool_calls",
         }
     ),

@@ -38,8 +38,6 @@ PROGRAM = (sys.executable, "-P", "-m", "fake_proto")
 
 async def _make(context: AgentContext) -> Agent:
     env = context.child_environment()
-    if not context.settings.fake_markers:
-        env["FAKE_CODEX_MARKERS"] = "off"
     if context.settings.fake_dialect == "acp":
         return await _acp(context, env)
     make = {"proto": _proto, "app-server": _app_server}[context.settings.fake_dialect]
@@ -152,7 +150,7 @@ SPEC = AgentSpec(
         "app-server": APP_SERVER_CAPABILITIES,
         "acp": ACP_CAPABILITIES,
     },
-    settings=frozenset({"fake_dialect", "fake_markers"}),
+    settings=frozenset({"fake_dialect"}),
     server_settings=frozenset({"enable_parallel_tool_calls"}),
     is_fake=True,
     confined=True,  # it runs nothing

@@ -20,6 +20,7 @@ from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.config import Settings
 from codex_proxy.config_tables import AgentTable
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.old_settings import OLD_NAMES
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -182,6 +183,8 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAg
     own = _settings_for_one(settings, agent=kind)
     spec = registry.chosen_spec(own)
     for key, value in table.own_settings.items():
+        if key in OLD_NAMES and not OLD_NAMES[key].has_effect:
+            continue
         if key not in spec.settings:
             known = ", ".join(sorted(spec.settings)) or "none"
             raise NoAgentError(
@@ -216,9 +219,8 @@ def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> 
 
 
 def _with_short_settings(settings: Settings, config: UpstreamConfig) -> UpstreamConfig:
-    """Returns the configuration with the values of `upstream_url` and `upstream_key_file`, if they are set."""
-    given = {"url": settings.upstream_url, "key_file": settings.upstream_key_file}
-    update = {key: value for key, value in given.items() if value is not None}
+    """Returns the configuration with the address in `upstream_url`, if it is set."""
+    update = {"url": settings.upstream_url} if settings.upstream_url else {}
     return _with_timeout(settings, config.model_copy(update=update))
 
 

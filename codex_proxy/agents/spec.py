@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OF_PROGRAMS: Final = frozenset(
     {
         *("workdir", "workdir_roots", "sandbox", "builtin_tools", "show_activity"),
-        *("child_env", "child_open_files", "child_address_space", "child_processes"),
+        *("child_env", "child_limits"),
         *("kept_threads", "kept_thread_seconds"),
     }
 )
@@ -130,8 +130,4 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def child_limits(settings: Settings) -> ChildLimits:
     """Returns the limits on open files, memory and processes that the settings put on each child process."""
-    return ChildLimits(
-        open_files=settings.child_open_files,
-        address_space=settings.child_address_space,
-        processes=settings.child_processes,
-    )
+    return ChildLimits(**settings.child_limits)

@@ -29,6 +29,18 @@ Refusal: TypeAlias = Literal["owner", "total"]
 """Which limit has no room: the owner's, or that of all."""
 
 
+MIN_TOTAL_BYTES: Final = 64 << 20
+"""The least that the bodies of all running requests together may have."""
+
+
+def body_budget(memory: int) -> tuple[int, int]:
+    """Returns the most bytes that the bodies of running requests may have, all together and those of one key, on a
+    machine with so many bytes of memory: an eighth of it, and a quarter of that.
+    """
+    total = max(MIN_TOTAL_BYTES, memory // 8)
+    return total, total // 4
+
+
 class ByteBudget:
     """Counts bytes in memory: at most `total`, and `each` for an owner (the name of an API key). 0: no limit."""
 
@@ -114,12 +126,12 @@ def _no_room(budget: ByteBudget, whose: Refusal) -> Fault:
     if whose == "owner":
         message = (
             f"The bodies of this key's running requests have reached its limit of {budget.each} "
-            "bytes (PROXY_KEY_BODY_BYTES). Try again when one has ended."
+            "bytes. Try again when one has ended."
         )
         return Fault(Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=RETRY_SECONDS))
     message = (
         f"The bodies of running requests have reached this server's limit of {budget.total} "
-        "bytes (PROXY_TOTAL_BODY_BYTES). Try again later."
+        "bytes. Try again later."
     )
     return Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=RETRY_SECONDS))
 

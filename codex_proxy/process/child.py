@@ -106,7 +106,7 @@ __all__ = [
 
 # Enough for an agent's last error message with its backtrace.
 STDERR_TAIL_BYTES = 8 * 1024
-# Twice what all requests that run may hold together by default (`total_body_bytes`).
+# Twice what all requests that run may hold together with 4 GiB of memory.
 MAX_UNSENT_BYTES = 1 << 30
 UNREAD = b"\nThe process was killed because it did not read its input.\n"
 # The largest pipe buffer that an unprivileged process can set (/proc/sys/fs/pipe-max-size).

@@ -1,5 +1,6 @@
 """Settings of the proxy's own process, and the killing of orphans. Linux only.
 
+- `memory_bytes`: how much memory it has.
 - `make_undumpable`: the agent's commands run as the same user, who could read the proxy's memory with its clients'
   keys.
 - `return_large_buffers`: the memory of a large request or answer goes back to the system when it is over.
@@ -35,6 +36,14 @@ LARGE_BUFFER: Final = 1 << 20
 
 _inherits_orphans = False
 """Whether orphans become children of this process; otherwise its children are no orphans."""
+
+
+def memory_bytes() -> int:
+    """Returns the memory that this process may use, in bytes: the machine's, or that of its cgroup if that is less."""
+    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with contextlib.suppress(OSError, ValueError):  # "max": no limit
+        return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
+    return found
 
 
 def make_undumpable() -> bool:

@@ -63,8 +63,8 @@ PROGRESS_SECONDS = 30.0
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """`max_running` turns run at once; of each owner (client key) `max_waiting` wait for `max_wait_seconds`; others are
-    refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with `Stop.LENGTH`.
+    """`max_running` turns run at once; of each owner (client key) `max_waiting` wait for `max_wait_seconds` (0: none
+    waits); others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with `Stop.LENGTH`.
     """
 
     max_running: int = 16
@@ -380,7 +380,7 @@ class RunScheduler:
         if slot is not None:
             return slot
         waiting = slots.waiting_of(owner)
-        if waiting >= self._limits.max_waiting:
+        if waiting >= self._limits.max_waiting or not self._limits.max_wait_seconds:
             raise _no_room(f"{slots.running} requests are running and {waiting} are waiting before this one.")
         try:
             return await slots.take(owner, self._limits.max_wait_seconds)

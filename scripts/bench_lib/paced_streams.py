@@ -90,8 +90,7 @@ async def _ours(folder: Path, program: Path, count: int, window: float) -> Side:
     limits = {
         "PROXY_MAX_RUNNING_TURNS": str(count + 1),
         "PROXY_KEY_CONCURRENCY": str(count + 1),
-        "PROXY_MAX_QUEUED_TURNS": str(count),
-        "PROXY_APP_SERVER_PROCESSES": str(processes),
+        "PROXY_KEPT_THREADS": str(16 * processes),
         "PROXY_QUEUE_WAIT": str(PATIENCE),
     }
     flags = ("--agent", "codex-app-server", "--codex-bin", str(program))

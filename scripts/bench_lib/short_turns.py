@@ -36,9 +36,8 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     requests, rounds = (TASKS, 1) if quick else (400, 7)
     program = make_paced_child(folder / "child", deltas=DELTAS, every=0)
     flags = ("--agent", "codex-app-server", "--codex-bin", str(program))
-    # A limit of turns per process would renew the children in the middle of a round.
     with (
-        proxy(folder, *flags, PROXY_APP_SERVER_MAX_TURNS="1000000") as ours,
+        proxy(folder, *flags) as ours,
         side_server(SERVER, str(program), str(folder), str(PROCESSES)) as (_, printed),
     ):
         port = int(printed)

@@ -31,7 +31,6 @@ PARAMETERS = {
 TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}]
 FIRST_STEP = messages_request([ASKS], MODE, stream=False, tools=TOOLS)
 AGAINST = "a turn of one message with the same tools"
-ENDLESS = "1000000"
 """Turns of a process: none is renewed in the middle of a run."""
 
 Side = Callable[[], Awaitable[float]]
@@ -45,7 +44,7 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
             *("--agent", "codex-app-server", "--codex-bin", str(codex_path())),
             *("--workdir", str(home.workdir)),
         )
-        variables = {KEY_NAME: KEY, "HOME": str(home.user), "PROXY_APP_SERVER_MAX_TURNS": ENDLESS}
+        variables = {KEY_NAME: KEY, "HOME": str(home.user)}
         variables["codex_home"] = str(home.path)
         with (
             proxy(folder / "replaying", *flags, PROXY_KEPT_THREADS="0", **variables) as replaying,

@@ -15,7 +15,7 @@ def rows(folder: Path, *, quick: bool) -> Iterator[Figure]:
     rounds = 3 if quick else 400
     program = make_paced_child(folder / "child", deltas=20, every=0)
     flags = ("--agent", "codex-app-server", "--codex-bin", str(program))
-    with proxy(folder, *flags, PROXY_APP_SERVER_MAX_TURNS="1000000") as server:
+    with proxy(folder, *flags) as server:
         stored, kept_nowhere = asyncio.run(_compared(server.port, rounds))
     for label, share in (("p50", 0.5), ("p99", 0.99)):
         on, off = quantile(stored, share), quantile(kept_nowhere, share)

@@ -26,7 +26,7 @@ def steady_server(folder: Path, hook: str, evil_port: str, plant: str) -> Proxy:
     agents: dict[str, dict[str, object]] = {
         name: {"agent": "fake", "fake_dialect": dialect} for name, dialect in DIALECTS.items()
     }
-    agents["claude"] = {"agent": "claude-code", "claude_bin": str(claude), "claude_processes": 2}
+    agents["claude"] = {"agent": "claude-code", "claude_bin": str(claude)}
     url = f"http://127.0.0.1:{evil_port}/v1"
     limits = {"health_interval": 1, "idle_timeout": 3, "first_byte_timeout": 3, "breaker_failures": 0}
     upstreams = {
@@ -63,6 +63,7 @@ def _settings(folder: Path, hook: str) -> dict[str, str]:
         "PROXY_FIRST_EVENT_TIMEOUT": "3",
         "PROXY_IDLE_TIMEOUT": "3",
         "PROXY_TOTAL_TIMEOUT": "8",
+        "PROXY_KEPT_THREADS": "16",
         "PROXY_KEPT_THREAD_SECONDS": str(KEPT_SECONDS),
         "PROXY_DRAIN_MS": "500",
         "PROXY_WEBHOOK_URLS": hook,

@@ -11,15 +11,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from codex_proxy.http.body import BODY_BUDGET
+from codex_proxy.http.body import BODY_BUDGET, body_budget
 from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
 KIB = 1024
-LIMITS: dict[str, Any] = {"key_body_bytes": 100 * KIB, "total_body_bytes": 150 * KIB, "sse_keepalive_ms": 50}
+LIMITS: dict[str, Any] = {"heartbeat_interval": 0.05}
+
+
+@pytest.fixture(autouse=True)
+def budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Room for 150 KiB, and 100 KiB of one key."""
+    monkeypatch.setattr("codex_proxy.app.body_budget", lambda memory: (150 * KIB, 100 * KIB))
+
+
+@given(st.integers(min_value=1, max_value=1 << 45))
+def test_the_room_for_bodies_follows_from_the_memory(memory: int) -> None:
+    total, each = body_budget(memory)
+    assert (total, each) == (max(64 << 20, memory // 8), total // 4)
 
 
 def of_size(size: int, text: str = "Hello.", **fields: Any) -> bytes:
@@ -66,7 +80,7 @@ async def test_a_body_that_is_too_much_for_its_key_is_refused_before_it_comes(tm
             assert b"Retry-After: 5\r\n" in head
             answer = await proxy.ask(of_size(30 * KIB))
             assert (answer.status, answer.error["code"]) == (429, "concurrency_exceeded")
-            assert "PROXY_KEY_BODY_BYTES" in answer.error["message"]
+            assert "of this key's running requests" in answer.error["message"]
             assert (await proxy.ask(of_size(10 * KIB))).status == 200
         await proxy.settled()
         await until(lambda: held_bytes(proxy) == 0)
@@ -79,7 +93,7 @@ async def test_bodies_of_all_keys_together_have_a_limit_too(tmp_path: Path) -> N
         refused = await proxy.ask(of_size(70 * KIB), headers=bearing("two"))
         assert refused.status == 503
         assert refused.headers["Retry-After"] == "5"
-        assert "PROXY_TOTAL_BODY_BYTES" in refused.error["message"]
+        assert "this server's limit" in refused.error["message"]
         assert (await proxy.ask(of_size(50 * KIB), headers=bearing("two"))).status == 200
 
 
@@ -125,7 +139,7 @@ async def test_frames_of_a_websocket_count_as_bodies(tmp_path: Path) -> None:
             await socket.send_json(frame)
             error = await socket.receive_json()
             assert error["status"] == 429
-            assert "PROXY_KEY_BODY_BYTES" in error["error"]["message"]
+            assert "of this key's running requests" in error["error"]["message"]
         await proxy.settled()
         await until(lambda: held_bytes(proxy) == 0)
 

@@ -37,10 +37,10 @@ async def test_a_key_that_takes_every_slot_and_fills_the_queue_leaves_a_slot_to_
     tmp_path: Path,
 ) -> None:
     keys: dict[str, Any] = {"one": {}, "two": {}}
-    async with keyed_proxy(tmp_path, keys, max_running_turns=4, max_queued_turns=5) as proxy:
-        async with asking(proxy, "one", 8, user(HELD), "/v1/chat/completions"):
+    async with keyed_proxy(tmp_path, keys, max_running_turns=4) as proxy:
+        async with asking(proxy, "one", 67, user(HELD), "/v1/chat/completions"):
             scheduler = proxy.server.runs
-            await until(lambda: (scheduler.running, scheduler.queued) == (3, 5))
+            await until(lambda: (scheduler.running, scheduler.queued) == (3, 64))
             assert (await proxy.ask(user(), headers=bearing("one"))).status == 429
             assert (await of_another(proxy)).status == 200
         await proxy.settled()

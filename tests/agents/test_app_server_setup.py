@@ -301,8 +301,6 @@ async def test_a_state_folder_that_cannot_be_used_is_said(places: CodexPaths, tm
     [
         ({}, None),
         ({"enable_parallel_tool_calls": True}, False),
-        ({"enable_parallel_tool_calls": True, "codex_lite": True}, True),
-        ({"codex_lite": False}, False),
     ],
 )
 def test_who_wants_parallel_calls_gets_the_form_of_requests_that_has_them(

@@ -10,7 +10,7 @@ from tests.http.serving import Proxy
 
 PLACES: Final = ("at once", "behind a keep-alive", "behind a word", "behind a word and a keep-alive")
 APIS: Final = ("chat", "responses", "messages")
-SOON: Final[dict[str, Any]] = {"sse_keepalive_ms": 20, "heartbeat_interval": 0.02}
+SOON: Final[dict[str, Any]] = {"heartbeat_interval": 0.02}
 """Settings with which streams get a keep-alive after 20 ms of silence."""
 WORD: Final = "Hi"
 

@@ -168,7 +168,7 @@ LIMITS: Final = {
 async def test_silence_of_an_agent_ends_an_answer_as_failed(
     place: str, limit: str, keepalive: int, tmp_path: Path
 ) -> None:
-    settings = {limit: 0.3, "sse_keepalive_ms": keepalive, "heartbeat_interval": keepalive / 1000}
+    settings = {limit: 0.3, "heartbeat_interval": keepalive / 1000}
     async with served("proto", tmp_path, **settings) as there:
         prompt = Row("hang").prompt(place, tmp_path)  # which exists, so that nothing is waited for
         for stream in (True, False):

@@ -22,7 +22,7 @@ async def test_the_agent_s_processes_have_the_limits_of_the_settings(
         "FAKE_CODEX_PID_FILE": str(tmp_path / "pids"),
         "STREAM_RELEASE_FILE": str(tmp_path / "never"),
     }
-    settings = {"child_open_files": 321, "child_address_space": 8 << 30, "child_processes": 54321}
+    settings = {"child_limits": {"open_files": 321, "address_space": 8 << 30, "processes": 54321}}
     async with (
         fake_proxy(tmp_path, environment, fake_dialect=dialect, **settings) as proxy,
         proxy.open(user("[[fake:text hold=1]]", stream=True)) as reply,

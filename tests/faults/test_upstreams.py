@@ -234,7 +234,7 @@ async def test_silence_ends_an_answer_as_failed_whichever_limit_ends_it(
     name_in_table = limit.removeprefix("upstream_")
     table = {name_in_table: 0.1} if name_in_table != limit else {}
     settings: dict[str, Any] = {} if table else {limit: 0.1}
-    settings |= {"sse_keepalive_ms": keepalive, "heartbeat_interval": keepalive / 1000}
+    settings |= {"heartbeat_interval": keepalive / 1000}
     async with served(wire.agent, tmp_path, table=table, **settings) as there:
         stops = LIMITS[limit][0]
         there.before = (HEAD if stops else b"") + {
@@ -262,7 +262,7 @@ NOTHING: Final = {
 @pytest.mark.parametrize("name", ["passed on", "read"])
 async def test_an_answer_without_text_and_call_says_why(name: str, said: str, tmp_path: Path) -> None:
     wire, (delta, reason) = WIRES[name], NOTHING[said]
-    async with served(wire.agent, tmp_path, sse_keepalive_ms=0) as there:
+    async with served(wire.agent, tmp_path, heartbeat_interval=0) as there:
         for api in APIS:
             for stream in (True, False):
                 path, body = request_of(api, wire, stream=stream)

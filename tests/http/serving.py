@@ -136,7 +136,7 @@ def settings_of(folder: Path, **more: Any) -> Settings:
         "drain_ms": 0,
         "ui": False,
         "agent_confinement": "none",  # programs of the tests lie among the files of the tests
-        "mcp_start_wait": PATIENCE,
+        "queue_wait": PATIENCE,
     }
     return GivenSettings(**(given | more))
 

@@ -92,7 +92,7 @@ async def test_what_changes_nothing_is_named(proxy: Proxy) -> None:
 
 
 async def test_a_silent_stream_begins_and_is_kept_alive_by_pings(tmp_path: Path, dialect: str) -> None:
-    async with fake_proxy(tmp_path, sse_keepalive_ms=20, fake_dialect=dialect) as proxy:
+    async with fake_proxy(tmp_path, heartbeat_interval=0.02, fake_dialect=dialect) as proxy:
         answer = await ask(proxy, said("[[fake:text first=150]]", stream=True))
     kinds = [frame["type"] for frame in frames(answer.text.encode())]
     assert kinds[:2] == ["message_start", "ping"]
@@ -102,7 +102,7 @@ async def test_a_silent_stream_begins_and_is_kept_alive_by_pings(tmp_path: Path,
 
 async def test_what_the_agent_does_unseen_ends_no_silence(tmp_path: Path) -> None:
     """A call is told in one piece; until then the client hears pings, and not nothing."""
-    async with fake_proxy(tmp_path, sse_keepalive_ms=30) as proxy:
+    async with fake_proxy(tmp_path, heartbeat_interval=0.03) as proxy:
         marker = '[[fake:tool_call delay=15 n=12 args=\'{"city": "' + "Rome " * 20 + "\"}']]"
         answer = await ask(proxy, said(marker, tools=[tool()], stream=True))
     kinds = [frame["type"] for frame in frames(answer.text.encode())]
@@ -276,7 +276,7 @@ async def test_an_agent_that_dies_in_mid_stream_is_an_error_event(tmp_path: Path
 
 
 async def test_after_a_ping_a_fault_is_an_event(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, sse_keepalive_ms=20, first_event_timeout=0.3) as proxy:
+    async with fake_proxy(tmp_path, heartbeat_interval=0.02, first_event_timeout=0.3) as proxy:
         answer = await ask(proxy, said("[[fake:text misbehave=hang at=1]]", stream=True))
     kinds = [event["type"] for event in frames(answer.text.encode())]
     assert (kinds[0], kinds[1], kinds[-1]) == ("message_start", "ping", "error")

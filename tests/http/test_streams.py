@@ -53,7 +53,7 @@ async def test_an_event_and_its_blank_line_come_in_one_write(proxy: Proxy) -> No
 
 
 async def test_keepalive_comments_come_while_nothing_else_does(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, sse_keepalive_ms=20) as proxy:
+    async with fake_proxy(tmp_path, heartbeat_interval=0.02) as proxy:
         answer = await proxy.ask(SLOW)
     assert COMMENT.search(answer.text)
     assert answer.text.startswith("data: ")  # the first comment brings the role along, and goes behind it
@@ -68,14 +68,14 @@ async def test_keepalive_comments_come_while_nothing_else_does(tmp_path: Path) -
 async def test_keepalives_can_be_switched_off_by_header_or_query(
     tmp_path: Path, path: str, headers: dict[str, str]
 ) -> None:
-    async with fake_proxy(tmp_path, sse_keepalive_ms=20) as proxy:
+    async with fake_proxy(tmp_path, heartbeat_interval=0.02) as proxy:
         answer = await proxy.send("POST", f"/v1/chat/completions{path}", SLOW, headers=headers)
     assert not COMMENT.search(answer.text)
     assert answer.frames[-1] == "[DONE]"
 
 
 async def test_a_keepalive_interval_of_0_is_none(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, sse_keepalive_ms=0) as proxy:
+    async with fake_proxy(tmp_path, heartbeat_interval=0) as proxy:
         assert not COMMENT.search((await proxy.ask(SLOW)).text)
 
 
@@ -91,7 +91,7 @@ async def timed_out_behind(proxy: Proxy, prompt: str, said: bytes) -> tuple[int,
 
 
 async def test_after_a_keepalive_a_failure_is_a_frame(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, sse_keepalive_ms=20) as proxy:
+    async with fake_proxy(tmp_path, heartbeat_interval=0.02) as proxy:
         status, head, rest = await timed_out_behind(proxy, "[[fake:text misbehave=hang at=1]]", b": ")
     assert status == 200
     assert b"error" not in head

@@ -243,7 +243,7 @@ async def test_a_server_that_stops_fails_what_waits_for_a_place_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.05)
-    async with holding(tmp_path, max_running_turns=1, max_queued_turns=0) as (proxy, client, _):
+    async with holding(tmp_path, max_running_turns=1, queue_wait=0) as (proxy, client, _):
         in_front = asyncio.ensure_future(ask(proxy, HELD))
         await until(lambda: proxy.server.runs.running == 1)
         waits = await client.responses.create(model="codex-5", input=HELD, background=True)

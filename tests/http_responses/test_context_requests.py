@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
+from codex_proxy import store_lifecycle
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.responses.context import measure_context
-from codex_proxy.store.interface import StoredItem
+from codex_proxy.store.interface import ContextLimits, StoredItem
 from codex_proxy.store.sqlite.store import SqliteStore
 from codex_proxy.surfaces.responses.context import parse_context
 from tests.http.serving import Proxy
@@ -94,9 +95,10 @@ async def test_a_context_of_nothing_is_refused(proxy: Proxy) -> None:
 
 
 async def test_a_conversation_that_holds_too_much_takes_no_further_item_and_no_turn_and_says_what_to_do(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(tmp_path, store_max_context_items=4) as (proxy, client):
+    monkeypatch.setattr(store_lifecycle, "CONTEXT_LIMITS", ContextLimits(max_items=4, max_bytes=64 << 20))
+    async with serving(tmp_path) as (proxy, client):
         made = await client.conversations.create(items=[{"role": "user", "content": "One."}])
         added = await client.conversations.items.create(
             made.id, items=[{"role": "user", "content": "Two."}, {"role": "user", "content": "Three."}]
@@ -119,8 +121,11 @@ async def test_a_conversation_that_holds_too_much_takes_no_further_item_and_no_t
         assert (await ask(proxy, "Five.", conversation=made.id)).status == 200
 
 
-async def test_a_chain_of_responses_that_holds_too_much_is_not_continued(tmp_path: Path) -> None:
-    async with serving(tmp_path, store_max_context_bytes=100_000) as (proxy, _):
+async def test_a_chain_of_responses_that_holds_too_much_is_not_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_lifecycle, "CONTEXT_LIMITS", ContextLimits(max_items=20_000, max_bytes=100_000))
+    async with serving(tmp_path) as (proxy, _):
         first = (await ask(proxy, "word " * 10_000)).body
         second = (await ask(proxy, "word " * 10_000, previous_response_id=first["id"])).body
         answer = await ask(proxy, "Go on.", previous_response_id=second["id"])

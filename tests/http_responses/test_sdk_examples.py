@@ -447,7 +447,7 @@ async def test_a_schema_outside_of_the_strict_subset_is_kept_too(proxy: Proxy) -
 
 
 async def test_markers_can_be_switched_off(tmp_path: Path) -> None:
-    async with fake_proxy(tmp_path, fake_markers=False) as proxy:
+    async with fake_proxy(tmp_path, {"FAKE_CODEX_MARKERS": "off"}) as proxy:
         answer = await ask(proxy, "[[fake:error_500]]")
     assert (answer.status, answer.body["status"]) == (200, "completed")
 

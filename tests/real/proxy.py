@@ -48,7 +48,7 @@ def settings_of(home: CodexHome, **more: Any) -> Settings:
         "state_dir": home.path.parent / "state",
         "port": 0,
         "drain_ms": 0,
-        "mcp_start_wait": PATIENCE,
+        "queue_wait": PATIENCE,
     }
     return Settings(**(given | more))
 
@@ -146,7 +146,7 @@ async def proxy_process(
     env = home.environment(
         {
             "PROXY_STATE_DIR": str(home.path.parent / "state"),
-            "PROXY_MCP_START_WAIT": str(PATIENCE),
+            "PROXY_QUEUE_WAIT": str(PATIENCE),
             "CODEX_BIN": str(codex_path()),
             "XDG_CONFIG_HOME": str(home.user),
             **(environment or {}),

@@ -292,7 +292,7 @@ async def test_a_stream_that_breaks_off_ends_with_an_error_and_not_as_an_answer(
 async def test_a_client_that_leaves_stops_the_model_and_its_process(
     model: AnthropicModel, tmp_path: Path
 ) -> None:
-    async with claude_proxy(tmp_path, model, claude_processes=1) as (client, server):
+    async with claude_proxy(tmp_path, model, kept_threads=8) as (client, server):
         stream = await client.chat.completions.create(
             model="codex-5",
             messages=[PLAIN, user("Talk.", {"text": "word word", "hold": "never"})],

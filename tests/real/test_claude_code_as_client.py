@@ -226,7 +226,7 @@ async def test_a_silence_of_forty_pings_is_no_end(
         return await stream_response(*args, comment=ping, **more)
 
     monkeypatch.setattr("codex_proxy.http.turns.stream_response", counted)
-    running = await proxies.of(sse_keepalive_ms=50)
+    running = await proxies.of(heartbeat_interval=0.05)
     async with claude_code(tmp_path, running.url) as session:
         asked = asyncio.create_task(session.ask("[[model:stall n=2 gate=go say=Awake.]] Go."))
         await eventually(lambda: sent >= 40)

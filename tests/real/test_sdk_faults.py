@@ -203,7 +203,7 @@ async def test_a_model_that_falls_silent_ends_the_stream_with_an_error(codex_hom
 async def test_a_silent_answer_is_kept_alive_by_comments_that_the_sdk_does_not_see(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
-    async with proxy(codex_home, sse_keepalive_ms=50) as running:
+    async with proxy(codex_home, heartbeat_interval=0.05) as running:
         stream = chunks_of(running, **ask("[[model:hang gate=go say=Hi.]]", system="Be brief."))
         first = await anext(stream)
         assert first.choices[0].delta.role == "assistant"
@@ -253,7 +253,7 @@ async def test_a_sign_in_is_seen_without_a_restart(codex_home: CodexHome, model_
 async def test_a_turn_that_waits_too_long_for_a_place_is_a_429(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
-    async with proxy(codex_home, max_running_turns=1, max_queued_turns=1, queue_wait=0.2) as running:
+    async with proxy(codex_home, max_running_turns=1, queue_wait=0.2) as running:
         stream = chunks_of(running, **ask("[[model:stall n=1 gate=go]]", system="Be brief."))
         await anext(stream)
         with pytest.raises(openai.RateLimitError) as caught:

@@ -38,7 +38,7 @@ from tests.real.tool_loop import (
 )
 from tests.waiting import PATIENCE, eventually
 
-ONE = {"app_server_processes": 1}
+ONE = {"kept_threads": 16}
 STEP = [think(), call(city="Paris"), call(city="Rome")]
 
 

@@ -96,7 +96,7 @@ async def serving(folder: Path, *arguments: str, **environment: str) -> AsyncIte
         "PROXY_METRICS": "true",
         "PROXY_METRICS_KEY": METRICS_KEY,
         "PROXY_DRAIN_MS": "0",
-        "PROXY_MCP_START_WAIT": str(PATIENCE),
+        "PROXY_QUEUE_WAIT": str(PATIENCE),
         **environment,
     }
     command = (sys.executable, "-m", "codex_proxy", "serve", "--port", "0", "--agent", "fake")

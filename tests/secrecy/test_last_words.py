@@ -20,7 +20,7 @@ CRASH = f"[[fake:count n=50 misbehave=crash at=6 words='{WORDS}']]"
 
 @pytest.fixture
 async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
-    settings = {"fake_dialect": "app-server", "app_server_processes": 1}
+    settings = {"fake_dialect": "app-server", "kept_threads": 16}
     async with fake_proxy(tmp_path, {"STREAM_RELEASE_FILE": str(tmp_path / "never")}, **settings) as running:
         yield running
 

@@ -413,7 +413,7 @@ async def test_the_server_stops_while_the_upstream_is_silent(tmp_path: Path) -> 
 async def test_the_operators_key_is_sent_and_never_the_clients(where: str, tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(f"{KEY}\n")
-    given = {"upstream_key": KEY} if where == "variable" else {"upstream_key_file": file}
+    given = {"upstream_key": KEY} if where == "variable" else {"table": {"key_file": file}}
     async with upstream() as server:
         server.key = KEY
         async with proxy_before(server.url, tmp_path, **given) as proxy:
@@ -464,8 +464,8 @@ async def test_each_clients_own_key_is_passed_on_where_the_operator_says_so(tmp_
         ({"upstream_url": "http://user:pw@x/v1"}, "PROXY_UPSTREAM_KEY"),
         ({"upstream_url": "http://x/v1?key=1"}, "without a query"),
         ({"upstream_url": "http://x", "upstream_key": "a\nb"}, "characters that are not allowed"),
-        ({"upstream_url": "http://x", "upstream_key_file": Path("/nowhere")}, "cannot be read"),
-        ({"upstream_url": "http://x", "upstream_key": "a", "upstream_key_file": Path("/x")}, "set twice"),
+        ({"upstreams": {"default": {"url": "http://x", "key_file": "/nowhere"}}}, "cannot be read"),
+        ({"upstreams": {"default": {"url": "http://x", "key_file": "/x"}}, "upstream_key": "a"}, "set twice"),
         ({"upstream_url": "http://x", "upstream_key": "client", "api_key": "b"}, "Use only one"),
         (
             {"upstreams": {"default": {"url": "https://x", "ca_file": "/nowhere"}}},

@@ -241,7 +241,5 @@ SPEC = AgentSpec(
     make=_make,
     check=_check,
     capabilities=CAPABILITIES,
-    settings=frozenset(
-        {"claude_bin", "claude_processes", "child_env", "agent_confinement", "agent_state_folders"}
-    ),
+    settings=frozenset({"claude_bin", "child_env", "agent_confinement", "agent_state_folders"}),
 )

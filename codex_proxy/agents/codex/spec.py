@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
 """The names of the agents that run Codex, one for each of its protocols."""
 
-CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "codex_lite", "child_env"})
+CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "child_env"})
 PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
 """Settings that each Codex may have for itself; the second set is for those with plain-model turns."""
 

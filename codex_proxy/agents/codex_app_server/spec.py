@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.codex.spec import PLAIN_CODEX_SETTINGS, codex_confinement, codex_program
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from codex_proxy.core.account import AgentModel
 
 
+MAX_AGE: Final = 6 * 3600.0
+"""Seconds after which a process is replaced."""
+MAX_TURNS: Final = 10_000
+"""Turns after which a process is replaced. One that leaks memory is replaced before, by its age or its memory."""
+
+
 def pool_limits(settings: Settings) -> PoolLimits:
-    """Returns the pool's limits from the settings."""
+    """Returns the pool's limits."""
     from codex_proxy.agents.process_pool.plan import PoolLimits
 
     return PoolLimits(
         max_processes=settings.app_server_processes,
-        max_age=settings.app_server_max_age,
-        max_turns_served=settings.app_server_max_turns,
-        max_memory=settings.app_server_max_memory,
+        max_age=MAX_AGE,
+        max_turns_served=MAX_TURNS,
         # Who has a slot is not refused here.
         max_waiting=max(PoolLimits().max_waiting, settings.max_running_turns),
     )
@@ -104,11 +109,9 @@ def _paths(context: AgentContext) -> CodexPaths:
 def lite_form(settings: Settings) -> bool | None:
     """Returns `use_responses_lite` for plain-model turns; None leaves each model's own.
 
-    It is `codex_lite`, or False for parallel calls, which the lite form excludes.
+    It is False for parallel calls, which the lite form excludes; else None.
     """
-    if settings.codex_lite is None and settings.enable_parallel_tool_calls:
-        return False
-    return settings.codex_lite
+    return False if settings.enable_parallel_tool_calls else None
 
 
 def agent_model(model: CatalogModel, tier: str) -> AgentModel:
@@ -147,7 +150,6 @@ SPEC = AgentSpec(
     capabilities=CAPABILITIES,
     confined=True,
     uses_codex=True,
-    settings=PLAIN_CODEX_SETTINGS
-    | {"app_server_processes", "app_server_max_age", "app_server_max_turns", "app_server_max_memory"},
+    settings=PLAIN_CODEX_SETTINGS,
     server_settings=frozenset({"enable_parallel_tool_calls"}),
 )

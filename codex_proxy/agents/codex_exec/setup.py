@@ -69,13 +69,12 @@ async def prepare_exec(
     paths: ExecPaths,
     environment: Mapping[str, str],
     child_env: tuple[str, ...],
-    lite: bool | None,
     unknown: Collection[str],
 ) -> ExecSetup:
     """Returns how `codex exec` starts, after creating what plain-model turns need. Raises `Fault` or `OSError`.
 
-    Children get harmless variables of `environment`, and `child_env`. `lite`: see `plain_catalog`; `unknown`: switches
-    that the binary does not support.
+    Children get harmless variables of `environment`, and `child_env`. `unknown`: switches that the binary does not
+    support.
     """
     text, shadow = user_config(paths.codex_home)
     env = child_environment(
@@ -92,7 +91,7 @@ async def prepare_exec(
         _in_own_home(env, paths.codex_home),
     )
     try:
-        catalog, models = await _catalog(paths, environment, child_env, lite, text)
+        catalog, models = await _catalog(paths, environment, child_env, text)
     except Fault as fault:
         if not isinstance(fault.__cause__, CatalogError):
             raise
@@ -110,12 +109,11 @@ async def _catalog(
     paths: ExecPaths,
     environment: Mapping[str, str],
     child_env: tuple[str, ...],
-    lite: bool | None,
     config: str,
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
     base = child_environment(environment, extra=child_env)
     bundled = await bundled_catalog(paths.program, paths.state, paths.version, base)
-    return write_catalog(paths.state, paths.version, lite, config, bundled)
+    return write_catalog(paths.state, paths.version, None, config, bundled)
 
 
 def _plain(

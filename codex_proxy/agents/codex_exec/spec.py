@@ -122,7 +122,7 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
             unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
         paths = ExecPaths(program, version, str(settings.codex_home), state, policy)
         child_env = settings.child_env_names
-        return version, await prepare_exec(paths, context.environ, child_env, settings.codex_lite, unknown)
+        return version, await prepare_exec(paths, context.environ, child_env, unknown)
     except ConfigError as error:
         raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
     except OSError as error:

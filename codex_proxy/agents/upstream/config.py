@@ -89,7 +89,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str = "--upstream-url (PROXY_UPSTREAM_URL)"
     key: str = "PROXY_UPSTREAM_KEY"
-    key_file: str = "PROXY_UPSTREAM_KEY_FILE"
+    key_file: str = "key_file of [upstreams.default]"
     ca_file: str = "ca_file of [upstreams.default]"
     model: str = "CODEX_MODEL"
     wire: str = "which API it speaks (--agent openai-chat or openai-responses)"
