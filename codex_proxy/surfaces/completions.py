@@ -147,7 +147,7 @@ def parse(
         model_asked=asked,
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
-        ignored=(*sampling, *ignored_fields(notes, request.model_extra)),
+        ignored=(*sampling, *ignored_fields(notes)),
         web_search=False,
         workdir_param=place.workdir_param,
         web_images={},
