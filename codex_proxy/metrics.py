@@ -29,7 +29,7 @@ from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.metrics import RequestRecord
 from codex_proxy.http.stream_slots import StreamSlots
 from codex_proxy.runs.scheduler import RunScheduler
-from codex_proxy.surfaces.messages.render import STOP_REASONS
+from codex_proxy.surfaces.messages.message import STOP_REASONS
 from codex_proxy.surfaces.models import (
     ModelCatalog,
     default_model_of,

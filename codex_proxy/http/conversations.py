@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from aiohttp import web
 
@@ -170,7 +169,7 @@ def _missing(request: web.Request) -> Fault:
     return objects.not_found(request.match_info["id"])
 
 
-def _object(found: StoredConversation) -> dict[str, Any]:
+def _object(found: StoredConversation) -> objects.Conversation:
     return objects.conversation(found.id, int(found.created), found.metadata)
 
 

@@ -1,5 +1,5 @@
-"""`Endpoint`, the record from which routes, documentation and the format of errors are made, and functions for its JSON
-schemas.
+"""`Endpoint`, the record from which routes, documentation and the format of errors are made, and functions for the JSON
+schemas of parameters.
 """
 
 from __future__ import annotations
@@ -19,9 +19,6 @@ NULL: Final[Schema] = {"type": "null"}
 TEXT: Final[Schema] = {"type": "string"}
 FLAG: Final[Schema] = {"type": "boolean"}
 COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
-NUMBER: Final[Schema] = {"type": "number"}
-ANYTHING: Final[Schema] = {}
-TRUE: Final[Schema] = {"const": True}
 
 
 def ref(name: str) -> Schema:
@@ -29,44 +26,18 @@ def ref(name: str) -> Schema:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def kind(word: str) -> Schema:
-    """Returns the schema of a field that is always `word`, such as `type`."""
-    return {"type": "string", "const": word}
-
-
 def one_of(*words: str) -> Schema:
-    """Returns the schema of a field that has one of the values `words`."""
+    """Returns the schema of a parameter that has one of the values `words`."""
     return {"type": "string", "enum": list(words)}
 
 
-def maybe(schema: Schema) -> Schema:
-    """Returns the schema of a value that has the schema `schema`, or is null."""
-    return {"anyOf": [schema, NULL]}
+def array(items: Schema) -> Schema:
+    """Returns the schema of an array whose items have the schema `items`."""
+    return {"type": "array", "items": items}
 
 
-def array(items: Schema, **more: Any) -> Schema:
-    """Returns the schema of an array; `more` are keywords such as `maxItems`."""
-    return {"type": "array", "items": items, **more}
-
-
-def record(_required: Schema, _optional: Schema | None = None, /, **more: Any) -> Schema:
-    """Returns the schema of an object with these properties; others are allowed, since later versions may add some."""
-    properties = {**_required, **(_optional or {})}
-    return {"type": "object", "properties": properties, "required": list(_required), **more}
-
-
-def list_of(name: str) -> Schema:
-    """Returns the schema of OpenAI's list object (`data`, `has_more`, ...) of these items."""
-    return record(
-        {
-            "object": kind("list"),
-            "data": array(ref(name)),
-            "first_id": maybe(TEXT),
-            "last_id": maybe(TEXT),
-            "has_more": FLAG,
-        }
-    )
-
+AnswerType: TypeAlias = Any
+"""The type of an answer, a `TypedDict` (see `surfaces/answer_types.py`)."""
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -137,10 +108,10 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     body_required: bool = True
     """Whether the documentation marks the body as required."""
     body_description: str = ""
-    answers: dict[str, Schema | str]
-    """The answers by status (`"200"`): a JSON schema, or a content type."""
-    streams: str = ""
-    """The schema of a stream's events, if it has one."""
+    answers: dict[str, AnswerType | tuple[AnswerType, ...] | str]
+    """The answers by status (`"200"`): the type of the answer, the types of which it has one, or a content type."""
+    streams: AnswerType | None = None
+    """The type of a stream's events, if it has one."""
     stream_type: str = "text/event-stream"
     """The content type of the stream."""
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from codex_proxy.core.turn import SANDBOXES
-from codex_proxy.http import conversations, responses
+from codex_proxy.http import conversations, responses, server_info
 from codex_proxy.http.chat import chat_completions
 from codex_proxy.http.endpoint import (
     COUNT,
@@ -15,9 +15,7 @@ from codex_proxy.http.endpoint import (
     Parameter,
     Schema,
     array,
-    list_of,
     one_of,
-    ref,
 )
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
 from codex_proxy.http.messages import count_message_tokens, messages
@@ -27,13 +25,25 @@ from codex_proxy.http.page import home
 from codex_proxy.http.page_endpoints import PAGE_ENDPOINTS
 from codex_proxy.http.passed_endpoints import PASSED_ENDPOINTS
 from codex_proxy.http.responses import compact, count_input_tokens, create_response
-from codex_proxy.http.server_info import healthz, index, list_models, livez, one_model, openapi, readyz, root
-from codex_proxy.http.stream_slots import TEST_ENDPOINTS, open_streams, release_streams
+from codex_proxy.http.stream_slots import TEST_ENDPOINTS, OpenStreams, Released, open_streams, release_streams
 from codex_proxy.http.usage import limits, usage
 from codex_proxy.http.websocket import responses_socket
-from codex_proxy.surfaces.messages.models import MAX_PAGE
+from codex_proxy.surfaces.answer_types import ItemList
+from codex_proxy.surfaces.chat.completion import ChatCompletion, ChatCompletionChunk
+from codex_proxy.surfaces.conversations import Conversation, ConversationDeleted, ConversationItem
+from codex_proxy.surfaces.messages.message import Message, MessageEvent, MessageTokens
+from codex_proxy.surfaces.messages.models import MAX_PAGE, AnthropicModel, AnthropicModelList
+from codex_proxy.surfaces.models import CodexModelList, Model, ModelList
+from codex_proxy.surfaces.responses.response_types import (
+    Compaction,
+    InputTokens,
+    Response,
+    ResponseDeleted,
+    ResponseEvent,
+    StoredItem,
+)
 from codex_proxy.surfaces.responses.wire import Include
-from codex_proxy.surfaces.usage_report import GROUPS, LATEST, WIDTHS
+from codex_proxy.surfaces.usage_report import GROUPS, LATEST, WIDTHS, UsageLimits, UsageLimitsList, UsagePage
 
 
 def _query(name: str, schema: Schema, description: str) -> Parameter:
@@ -123,8 +133,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "call without its output or an output without its call, `tools` together with `functions`, `stream_options` "
         "without `stream`, an image that is neither a data URL nor a web address, and anything that the agent does "
         "not support.",
-        answers={"200": ref("ChatCompletion")},
-        streams="ChatCompletionChunk",
+        answers={"200": ChatCompletion},
+        streams=ChatCompletionChunk,
     ),
     Endpoint(
         method="POST",
@@ -142,8 +152,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         body_description="An error (400): tools that only Anthropic's servers run, two tools with one name, a "
         "`tool_choice` that is not in `tools`, an image in the newest message that cannot be read, and anything that "
         "the agent does not support. No other content of messages is an error, and unknown fields are ignored.",
-        answers={"200": ref("Message")},
-        streams="MessageEvent",
+        answers={"200": Message},
+        streams=MessageEvent,
     ),
     Endpoint(
         method="POST",
@@ -159,12 +169,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "their conversations in time. No turn is run, and no limit applies.",
         parameters=(BETA,),
         body="MessagesRequest",
-        answers={"200": ref("MessageTokens")},
+        answers={"200": MessageTokens},
     ),
     Endpoint(
         method="GET",
         path="/models",
-        handler=list_models,
+        handler=server_info.list_models,
         name="list_models",
         chapter="Models",
         kind="read",
@@ -183,13 +193,13 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
                 "Sent by Codex. The list then has the form that Codex reads.",
             ),
         ),
-        answers={"200": {"anyOf": [ref("ModelList"), ref("CodexModelList"), ref("AnthropicModelList")]}},
+        answers={"200": (ModelList, CodexModelList, AnthropicModelList)},
     ),
     Endpoint(
         method="GET",
         path="/models/{id}",
         match="/models/{id:.+}",
-        handler=one_model,
+        handler=server_info.one_model,
         name="retrieve_model",
         chapter="Models",
         kind="read",
@@ -199,7 +209,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             Parameter("id", "path", TEXT, "A name from the list. It may contain slashes."),
             _ANTHROPIC_VERSION,
         ),
-        answers={"200": {"anyOf": [ref("Model"), ref("AnthropicModel")]}},
+        answers={"200": (Model, AnthropicModel)},
     ),
     Endpoint(
         method="POST",
@@ -217,8 +227,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "`conversation`, an empty `input` with neither of them, `stream_options` without `stream`, two tools with one "
         "name, a `tool_choice` that is not in `tools`, the output of an unknown call, and anything that the agent does "
         "not support.",
-        answers={"200": ref("Response")},
-        streams="ResponseEvent",
+        answers={"200": Response},
+        streams=ResponseEvent,
     ),
     Endpoint(
         method="GET",
@@ -247,7 +257,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Summarises a context for the start of a new one.",
         body="CompactRequest",
         body_description=_CONTEXT_WORDS,
-        answers={"200": ref("Compaction")},
+        answers={"200": Compaction},
     ),
     Endpoint(
         method="POST",
@@ -260,7 +270,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Estimates the tokens of a context.",
         body="ContextFields",
         body_description=_CONTEXT_WORDS,
-        answers={"200": ref("InputTokens")},
+        answers={"200": InputTokens},
     ),
     Endpoint(
         method="GET",
@@ -281,8 +291,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             _query("starting_after", COUNT, "`sequence_number` of the last event that the client received."),
             _INCLUDE,
         ),
-        answers={"200": ref("Response")},
-        streams="ResponseEvent",
+        answers={"200": Response},
+        streams=ResponseEvent,
     ),
     Endpoint(
         method="DELETE",
@@ -294,7 +304,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="Deletes a response. A running one is stopped.",
         parameters=(_RESPONSE_ID,),
-        answers={"200": ref("ResponseDeleted")},
+        answers={"200": ResponseDeleted},
     ),
     Endpoint(
         method="GET",
@@ -306,7 +316,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="Lists the input items of a response.",
         parameters=(_RESPONSE_ID, *_LISTED),
-        answers={"200": list_of("StoredItem")},
+        answers={"200": ItemList[StoredItem]},
     ),
     Endpoint(
         method="POST",
@@ -318,7 +328,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="Cancels a background response.",
         parameters=(_RESPONSE_ID,),
-        answers={"200": ref("Response")},
+        answers={"200": Response},
     ),
     Endpoint(
         method="POST",
@@ -331,7 +341,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Creates a conversation.",
         body="CreateBody",
         body_required=False,
-        answers={"200": ref("Conversation")},
+        answers={"200": Conversation},
     ),
     Endpoint(
         method="GET",
@@ -343,7 +353,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="Returns a conversation.",
         parameters=(_CONVERSATION_ID,),
-        answers={"200": ref("Conversation")},
+        answers={"200": Conversation},
     ),
     Endpoint(
         method="POST",
@@ -356,7 +366,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Merges metadata into a conversation's. null deletes a key.",
         parameters=(_CONVERSATION_ID,),
         body="UpdateBody",
-        answers={"200": ref("Conversation")},
+        answers={"200": Conversation},
     ),
     Endpoint(
         method="DELETE",
@@ -368,7 +378,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="Deletes a conversation.",
         parameters=(_CONVERSATION_ID,),
-        answers={"200": ref("ConversationDeleted")},
+        answers={"200": ConversationDeleted},
     ),
     Endpoint(
         method="GET",
@@ -380,7 +390,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="Lists the items of a conversation.",
         parameters=(_CONVERSATION_ID, *_LISTED),
-        answers={"200": list_of("ConversationItem")},
+        answers={"200": ItemList[ConversationItem]},
     ),
     Endpoint(
         method="POST",
@@ -393,7 +403,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Adds up to 20 items to a conversation: all, or none.",
         parameters=(_CONVERSATION_ID, _INCLUDE),
         body="AddItemsBody",
-        answers={"200": list_of("ConversationItem")},
+        answers={"200": ItemList[ConversationItem]},
     ),
     Endpoint(
         method="GET",
@@ -405,7 +415,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="Returns an item of a conversation.",
         parameters=(_CONVERSATION_ID, _ITEM_ID, _INCLUDE),
-        answers={"200": ref("ConversationItem")},
+        answers={"200": ConversationItem},
     ),
     Endpoint(
         method="DELETE",
@@ -417,7 +427,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="responses",
         summary="Removes an item from a conversation.",
         parameters=(_CONVERSATION_ID, _ITEM_ID),
-        answers={"200": ref("Conversation")},
+        answers={"200": Conversation},
     ),
     *OLLAMA_ENDPOINTS,
     *PASSED_ENDPOINTS,
@@ -445,7 +455,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             ),
             _query("page", TEXT, "`next_page` of the previous answer to the same query."),
         ),
-        answers={"200": ref("UsagePage")},
+        answers={"200": UsagePage},
     ),
     Endpoint(
         method="GET",
@@ -457,18 +467,18 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Returns the limits of the agent's account, as the agent reports them.",
         description="If the agent reported none, `limits` is null and `reason` says why. No turn is run. If the server "
         "requires no key, only clients on this machine may read it. With several agents, the answer is a list.",
-        answers={"200": {"anyOf": [ref("UsageLimits"), ref("UsageLimitsList")]}},
+        answers={"200": (UsageLimits, UsageLimitsList)},
     ),
     Endpoint(
         method="GET",
         path="/v1",
-        handler=index,
+        handler=server_info.index,
         name="index",
         chapter="The server itself",
         kind="open",
         versioned=False,
         summary="Returns the server's name and its endpoints.",
-        answers={"200": ref("Index")},
+        answers={"200": server_info.Index},
     ),
     Endpoint(
         method="GET",
@@ -479,62 +489,62 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         kind="open",
         versioned=False,
         summary="Says that a server runs here; a browser gets the page. Anthropic's clients request it first.",
-        answers={"200": ref("Hello")},
+        answers={"200": server_info.Hello},
     ),
     Endpoint(
         method="GET",
         path="/api/hello",
-        handler=root,
+        handler=server_info.root,
         name="hello",
         chapter="The server itself",
         kind="open",
         versioned=False,
         summary="Says that a server runs here, at the path that Claude Code requests.",
-        answers={"200": ref("Hello")},
+        answers={"200": server_info.Hello},
     ),
     Endpoint(
         method="GET",
         path="/healthz",
-        handler=healthz,
+        handler=server_info.healthz,
         name="healthz",
         chapter="The server itself",
         kind="open",
         versioned=False,
         summary="Returns the state of the server and its agents.",
-        answers={"200": ref("Health")},
+        answers={"200": server_info.Health},
     ),
     Endpoint(
         method="GET",
         path="/livez",
-        handler=livez,
+        handler=server_info.livez,
         name="livez",
         chapter="The server itself",
         kind="open",
         versioned=False,
         summary="Says that the process runs.",
-        answers={"200": ref("Live")},
+        answers={"200": server_info.Live},
     ),
     Endpoint(
         method="GET",
         path="/readyz",
-        handler=readyz,
+        handler=server_info.readyz,
         name="readyz",
         chapter="The server itself",
         kind="open",
         versioned=False,
         summary="Says whether the server can run turns.",
-        answers={"200": ref("Ready"), "503": ref("Unready")},
+        answers={"200": server_info.Ready, "503": server_info.Unready},
     ),
     Endpoint(
         method="GET",
         path="/openapi.json",
-        handler=openapi,
+        handler=server_info.openapi,
         name="openapi",
         chapter="The server itself",
         kind="open",
         versioned=False,
         summary="Returns the OpenAPI document.",
-        answers={"200": {"type": "object"}},
+        answers={"200": dict[str, Any]},
     ),
     Endpoint(
         method="GET",
@@ -559,7 +569,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         counted=False,
         needs=TEST_ENDPOINTS,
         summary="Returns the number of open streams, if PROXY_TEST_ENDPOINTS is on.",
-        answers={"200": ref("OpenStreams")},
+        answers={"200": OpenStreams},
     ),
     Endpoint(
         method="POST",
@@ -572,7 +582,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         counted=False,
         needs=TEST_ENDPOINTS,
         summary="Lets the held turns of the fake agent continue.",
-        answers={"200": ref("Released")},
+        answers={"200": Released},
     ),
     *PAGE_ENDPOINTS,
 )

@@ -14,6 +14,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.interface import NotStored, Page, PageRequest, StoredItem
+from codex_proxy.surfaces.answer_types import ItemList
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.wire import Include
 
@@ -46,7 +47,7 @@ async def listed(
     default: int,
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
-) -> dict[str, Any]:
+) -> ItemList[ItemDict]:
     """Returns the list object of the query's page.
 
     `read` reads it from the store, `default` is the limit without one, `form` makes an item's object. Raises `missing`
@@ -92,7 +93,7 @@ def _limit(given: str | None, default: int) -> int:
     return limit
 
 
-def list_object(data: Sequence[dict[str, Any]], *, has_more: bool) -> dict[str, Any]:
+def list_object(data: Sequence[ItemDict], *, has_more: bool) -> ItemList[ItemDict]:
     """Returns OpenAI's `list` object. `has_more`: there are more pages."""
     return {
         "object": "list",

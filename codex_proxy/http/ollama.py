@@ -29,6 +29,7 @@ from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn, timings_of
 from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
+from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
 from codex_proxy.surfaces.ollama.embeddings import (
     Asked,
     embed_body,
@@ -155,7 +156,8 @@ def _json(body: bytes) -> web.Response:
 
 async def version(_: web.Request) -> web.Response:
     """GET /api/version: returns the version of Ollama whose API is served."""
-    return json_response({"version": VERSION})
+    body: OllamaVersion = {"version": VERSION}
+    return json_response(body)
 
 
 async def tags(request: web.Request) -> web.Response:
@@ -166,7 +168,8 @@ async def tags(request: web.Request) -> web.Response:
         for name in listed_names(client.catalog, request.app[ENVIRONMENT])
         if (model := _model_allowed(client, name)) is not None
     ]
-    return json_response({"models": models})
+    body: OllamaModels = {"models": models}
+    return json_response(body)
 
 
 def _model_allowed(client: Client, name: str) -> str | None:
@@ -181,7 +184,8 @@ def _model_allowed(client: Client, name: str) -> str | None:
 
 async def ps(_: web.Request) -> web.Response:
     """GET /api/ps: returns the models that are loaded into this machine's memory, of which there are none."""
-    return json_response({"models": []})
+    body: OllamaModels = {"models": []}
+    return json_response(body)
 
 
 async def show(request: web.Request) -> web.Response:

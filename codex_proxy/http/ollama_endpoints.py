@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from codex_proxy.http.endpoint import Endpoint, ref
+from codex_proxy.http.endpoint import Endpoint
 from codex_proxy.http.ollama import chat, embed, embeddings, generate, ps, show, tags, version
 from codex_proxy.http.sse import NDJSON
+from codex_proxy.surfaces.ollama.answer import OllamaAnswer, OllamaModel, OllamaModels, OllamaVersion
 
 _WORDS: Final = (
     "Details: docs/ollama.md. The answer is streamed as lines of JSON, unless `stream` is false. A request without a "
@@ -26,8 +27,8 @@ OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Creates an answer to a conversation, in the form of Ollama's API.",
         description=_WORDS,
         body="OllamaChatRequest",
-        answers={"200": ref("OllamaAnswer")},
-        streams="OllamaAnswer",
+        answers={"200": OllamaAnswer},
+        streams=OllamaAnswer,
         stream_type=NDJSON,
     ),
     Endpoint(
@@ -42,8 +43,8 @@ OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Creates an answer to a prompt, in the form of Ollama's API.",
         description=_WORDS,
         body="OllamaGenerateRequest",
-        answers={"200": ref("OllamaAnswer")},
-        streams="OllamaAnswer",
+        answers={"200": OllamaAnswer},
+        streams=OllamaAnswer,
         stream_type=NDJSON,
     ),
     *(
@@ -58,7 +59,7 @@ OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             versioned=False,
             summary="Returns embeddings of an upstream.",
             body=body,
-            answers={"200": {"type": "object"}},
+            answers={"200": dict[str, Any]},
         )
         for path, handler, body in (
             ("/api/embed", embed, "OllamaEmbedRequest"),
@@ -75,7 +76,7 @@ OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="ollama",
         versioned=False,
         summary="Returns the version of Ollama whose API is served.",
-        answers={"200": ref("OllamaVersion")},
+        answers={"200": OllamaVersion},
     ),
     Endpoint(
         method="GET",
@@ -87,7 +88,7 @@ OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="ollama",
         versioned=False,
         summary="Lists the models.",
-        answers={"200": ref("OllamaModels")},
+        answers={"200": OllamaModels},
     ),
     Endpoint(
         method="GET",
@@ -99,7 +100,7 @@ OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="ollama",
         versioned=False,
         summary="Lists the models in memory: always none.",
-        answers={"200": ref("OllamaModels")},
+        answers={"200": OllamaModels},
     ),
     Endpoint(
         method="POST",
@@ -113,6 +114,6 @@ OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         counted=False,
         summary="Returns what a model can do, and the length of its context.",
         body="OllamaShowRequest",
-        answers={"200": ref("OllamaModel")},
+        answers={"200": OllamaModel},
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from codex_proxy.http.endpoint import Endpoint, Handler, Parameter, Schema
 from codex_proxy.http.page import (
@@ -19,7 +19,6 @@ from codex_proxy.http.page import (
     ui_turns,
 )
 
-_OBJECT: Final[Schema] = {"type": "object"}
 _TEXT: Final[Schema] = {"type": "string"}
 _TURN: Final = Parameter("id", "path", _TEXT, "The number of the turn.")
 _RESPONSE: Final = Parameter("id", "path", _TEXT, "The id of a stored response.")
@@ -54,7 +53,7 @@ def _read(path: str, handler: Handler, summary: str, *parameters: Parameter) -> 
         needs=PAGE,
         summary=summary,
         parameters=parameters,
-        answers={"200": _OBJECT},
+        answers={"200": dict[str, Any]},
     )
 
 
@@ -89,6 +88,6 @@ PAGE_ENDPOINTS: Final = (
         needs=PAGE,
         summary="Ends a turn of the key with an error, which its client gets.",
         parameters=(_TURN,),
-        answers={"200": _OBJECT},
+        answers={"200": dict[str, Any]},
     ),
 )

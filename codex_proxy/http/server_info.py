@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
 
 import msgspec
 from aiohttp import web
@@ -24,7 +24,14 @@ from codex_proxy.http.endpoint import Endpoint, served_endpoints
 from codex_proxy.http.middleware.access import delaying_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import asks_anthropic, json_response
-from codex_proxy.surfaces.messages.models import anthropic_names, model_body, models_page, page_query
+from codex_proxy.surfaces.answer_types import Count, one_of
+from codex_proxy.surfaces.messages.models import (
+    AnthropicModelList,
+    anthropic_names,
+    model_body,
+    models_page,
+    page_query,
+)
 from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 from codex_proxy.surfaces.ollama.models import OLLAMA_PORT, RUNNING
 
@@ -55,9 +62,68 @@ STORE_TROUBLE: Final = (
 )
 
 
+class IndexEntry(TypedDict):
+    method: str
+    path: str
+    summary: str
+
+
+class Index(TypedDict):
+    name: str
+    openapi: str
+    endpoints: list[IndexEntry]
+
+
+class Hello(TypedDict):
+    message: Literal["hello"]
+    name: str
+    api: str
+
+
+class AgentHealth(TypedDict):
+    name: str
+    fake: bool
+    version: NotRequired[str]
+    off: NotRequired[Any]
+    breaker: NotRequired[Annotated[str, one_of(("closed", "open", "half-open"))]]
+    trouble: NotRequired[str]
+
+
+class TurnCounts(TypedDict):
+    running: Count
+    queued: Count
+
+
+class Health(TypedDict):
+    status: Literal["ok", "degraded"]
+    agent: NotRequired[AgentHealth]
+    agents: NotRequired[list[AgentHealth]]
+    version: NotRequired[str]
+    turns: NotRequired[TurnCounts]
+    warning: NotRequired[str]
+    trouble: NotRequired[str]
+    keys: NotRequired[str]
+    store: NotRequired[str]
+    recording: NotRequired[str]
+
+
+class Live(TypedDict):
+    status: Literal["ok"]
+
+
+class Ready(TypedDict):
+    status: Literal["ok"]
+    without: NotRequired[list[str]]
+
+
+class Unready(TypedDict):
+    status: Literal["unready"]
+    reason: str
+
+
 async def index(request: web.Request) -> web.Response:
     """GET /v1: returns the name of the server, and its endpoints."""
-    served = [
+    served: list[IndexEntry] = [
         {
             "method": each.method,
             "path": f"/v1{each.path}" if each.versioned else each.path,
@@ -65,7 +131,8 @@ async def index(request: web.Request) -> web.Response:
         }
         for each in served_endpoints(request.app)
     ]
-    return json_response({"name": "codex-proxy", "openapi": "/openapi.json", "endpoints": served})
+    body: Index = {"name": "codex-proxy", "openapi": "/openapi.json", "endpoints": served}
+    return json_response(body)
 
 
 async def list_models(request: web.Request) -> web.Response:
@@ -97,7 +164,7 @@ async def one_model(request: web.Request) -> web.Response:
     return json_response(made(name, client.catalog, request.app[STARTED]))
 
 
-def _anthropic_models(request: web.Request) -> dict[str, Any]:
+def _anthropic_models(request: web.Request) -> AnthropicModelList:
     client, query = request[CLIENT], request.query
     names = [
         name for name in anthropic_names(client.catalog, request.app[ENVIRONMENT]) if _is_listed(client, name)
@@ -127,7 +194,8 @@ async def root(request: web.Request) -> web.Response:
     """
     if request.path == "/" and _asks_ollama(request):
         return web.Response(text=RUNNING)
-    return json_response({"message": "hello", "name": "codex-proxy", "api": "/v1"})
+    hello: Hello = {"message": "hello", "name": "codex-proxy", "api": "/v1"}
+    return json_response(hello)
 
 
 async def healthz(request: web.Request) -> web.Response:
@@ -139,7 +207,7 @@ async def healthz(request: web.Request) -> web.Response:
     in_detail, agents = client is not None, agents_for(request, client)
     found = {agent.name: about_agent(agent, request, in_detail=in_detail) for agent in agents}
     troubles = [each["trouble"] for each in found.values() if "trouble" in each]
-    body: dict[str, object] = {"status": "degraded" if troubles else "ok"}
+    body: Health = {"status": "degraded" if troubles else "ok"}
     if runs.agent.members:
         body["agents"] = list(found.values())
     else:
@@ -167,10 +235,10 @@ async def healthz(request: web.Request) -> web.Response:
     return json_response(body)
 
 
-def about_agent(agent: Agent, request: web.Request, *, in_detail: bool) -> dict[str, object]:
+def about_agent(agent: Agent, request: web.Request, *, in_detail: bool) -> AgentHealth:
     """Returns an agent's health: name and whether it works; `in_detail` also version and fault."""
     fakes = request.app[FAKE_AGENTS]
-    about: dict[str, object] = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
+    about: AgentHealth = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
     trouble = agent.trouble()
     if in_detail:
         if agent.version:  # a model server tells none
@@ -209,23 +277,32 @@ def agents_for(request: web.Request, client: Client | None) -> list[Agent]:
 
 async def livez(_: web.Request) -> web.Response:
     """GET /livez: always answers with 200, which shows that the process is alive."""
-    return json_response({"status": "ok"})
+    live: Live = {"status": "ok"}
+    return json_response(live)
 
 
 async def readyz(request: web.Request) -> web.Response:
     """GET /readyz: 200 if a turn would work on some agent (`without` lists the others), else 503 with the reason."""
     runs = request.app[RUNS]
     if runs.draining:
-        return json_response({"status": "unready", "reason": STOPPING.message}, 503)
+        return _unready(STOPPING.message)
     trouble = runs.agent.trouble()
     if trouble is not None:
         reason = trouble.unquoted if await _client_with_details(request) else AGENT_TROUBLE
-        return json_response({"status": "unready", "reason": reason}, 503)
+        return _unready(reason)
     if not await _can_store(request):
-        return json_response({"status": "unready", "reason": STORE_TROUBLE}, 503)
+        return _unready(STORE_TROUBLE)
     agents = agents_for(request, await _client_with_details(request))
     without = [agent.name for agent in agents if agent.trouble() is not None]
-    return json_response({"status": "ok", "without": without} if without else {"status": "ok"})
+    ready: Ready = {"status": "ok"}
+    if without:
+        ready["without"] = without
+    return json_response(ready)
+
+
+def _unready(reason: str) -> web.Response:
+    body: Unready = {"status": "unready", "reason": reason}
+    return json_response(body, 503)
 
 
 async def _can_store(request: web.Request) -> bool:

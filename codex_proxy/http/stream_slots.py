@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypedDict
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.middleware.access import is_local
 from codex_proxy.http.middleware.request_context import OWNER, REPLY_HEADERS
 from codex_proxy.http.replies import json_response
+from codex_proxy.surfaces.answer_types import Count, Yes
 from codex_proxy.workers.slots import share_of
 
 log = structlog.get_logger("codex_proxy.http")
@@ -182,10 +183,19 @@ class TestEndpoints(msgspec.Struct, frozen=True):
 TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", TestEndpoints)
 
 
+class OpenStreams(TypedDict):
+    conc: Count
+
+
+class Released(TypedDict):
+    released: Yes
+
+
 async def open_streams(request: web.Request) -> web.Response:
     """GET /__test/conc: returns the number of open streams."""
     _check_near(request)
-    return json_response({"conc": request.app[STREAM_SLOTS].active})
+    body: OpenStreams = {"conc": request.app[STREAM_SLOTS].active}
+    return json_response(body)
 
 
 async def release_streams(request: web.Request) -> web.Response:
@@ -198,7 +208,8 @@ async def release_streams(request: web.Request) -> web.Response:
         message = "No file to release with: start the server with STREAM_RELEASE_FILE."
         raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
     await asyncio.to_thread(_release, Path(file))
-    return json_response({"released": True})
+    body: Released = {"released": True}
+    return json_response(body)
 
 
 def _release(file: Path) -> None:

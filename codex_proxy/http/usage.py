@@ -5,7 +5,7 @@ account.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web
 
@@ -15,7 +15,14 @@ from codex_proxy.http.middleware.request_context import CLIENT, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.usage import UsageQuery
-from codex_proxy.surfaces.usage_report import UsageRow, limits_object, page_of, report_of
+from codex_proxy.surfaces.usage_report import (
+    UsageLimits,
+    UsageLimitsList,
+    UsageRow,
+    limits_object,
+    page_of,
+    report_of,
+)
 
 NEW_SECONDS: Final = 60.0
 """The age in seconds from which the reported limits of an account are asked for again. The agent also reports them
@@ -75,9 +82,10 @@ async def limits(request: web.Request) -> web.Response:
     told = [_limits_of(agent, now) for agent in agents]
     if not whole.members:
         return json_response(told[0])
-    return json_response({"object": "list", "data": told})
+    found: UsageLimitsList = {"object": "list", "data": told}
+    return json_response(found)
 
 
-def _limits_of(agent: Agent, now: float) -> dict[str, Any]:
+def _limits_of(agent: Agent, now: float) -> UsageLimits:
     known, age = agent.limits.newest()
     return limits_object(agent.name, known, reported_at=now - age, now=now, reason=NO_LIMITS_YET)

@@ -7,14 +7,16 @@ docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, n
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final, Literal, TypedDict
 
 import msgspec
+from msgspec import Meta
 from pydantic import Field
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.surfaces.answer_types import Count, Yes
 from codex_proxy.surfaces.body import RequestModel, parse_as
 from codex_proxy.surfaces.item_wire import AnyItem, Metadata
 from codex_proxy.surfaces.items import ItemDict, normalised
@@ -74,17 +76,37 @@ def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ..
 ITEMS_LIMIT: Final = 100
 
 
-def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> dict[str, Any]:
+class Conversation(TypedDict):
+    id: str
+    object: Literal["conversation"]
+    created_at: Count
+    metadata: Annotated[dict[str, str], Meta(max_length=16)]
+
+
+class ConversationDeleted(TypedDict):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Yes
+
+
+class ConversationItem(TypedDict):
+    type: str
+    id: str
+    status: str
+    created_at: Count
+
+
+def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> Conversation:
     """Returns the conversation object. `created_at`: seconds since 1970."""
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
 
-def deleted(id: str) -> dict[str, Any]:
+def deleted(id: str) -> ConversationDeleted:
     """Returns the answer to DELETE of a conversation."""
     return {"id": id, "object": "conversation.deleted", "deleted": True}
 
 
-SPEAKERS: Final[Mapping[str, dict[str, Any]]] = {
+SPEAKERS: Final[Mapping[str, ItemDict]] = {
     "reasoning": {"role": "assistant"},
     "mcp_list_tools": {"role": "assistant", "content": []},
     "mcp_call": {"role": "assistant", "content": []},

@@ -7,9 +7,10 @@ A failure's own code (the provider's) wins over the table's. Nothing here raises
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, TypedDict
 
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.answer_types import JsonText, one_of
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.messages import errors as messages
 from codex_proxy.surfaces.ollama import errors as ollama
@@ -120,12 +121,28 @@ def retry_after(failure: Failure) -> int | None:
     return TABLE[failure.kind].wait
 
 
+class ErrorObject(TypedDict):
+    message: JsonText
+    type: Annotated[str, one_of(sorted({row.type for row in TABLE.values()}))]
+    param: JsonText | None
+    code: JsonText | None
+
+
+class Error(TypedDict):
+    """The body of every error. `param`: the field with the error. `code`: one of the codes in docs/api.md, or the
+    provider's own.
+    """
+
+    error: ErrorObject
+
+
 def _envelope(failure: Failure, surface: OpenAISurface, param: str | None) -> bytes:
     row = row_of(failure, surface)
-    error = {
+    error: ErrorObject = {
         "message": raw_text(failure.message),
         "type": row.type,
         "param": None if param is None else raw_text(param),
         "code": None if row.code is None else raw_text(row.code),
     }
-    return json_bytes({"error": error})
+    body: Error = {"error": error}
+    return json_bytes(body)

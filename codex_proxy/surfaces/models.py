@@ -11,7 +11,7 @@ import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, NotRequired, Protocol, TypedDict
 
 import msgspec
 
@@ -19,6 +19,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, Mode, Turn
+from codex_proxy.surfaces.answer_types import Count
 
 DEFAULT_NAME: Final = "codex-5"
 """The name of the default model, which requests without a model mean too."""
@@ -444,7 +445,32 @@ def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
     return catalog.names.entry(resolve(name, catalog).agent_model)
 
 
-def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
+class Model(TypedDict):
+    id: str
+    object: Literal["model"]
+    created: Count
+    owned_by: str
+    off: NotRequired[list[str]]
+    agent: NotRequired[str]
+    display_name: NotRequired[str]
+    context_window: NotRequired[Count]
+    input_modalities: NotRequired[list[str]]
+    efforts: NotRequired[list[str]]
+    default_effort: NotRequired[str]
+
+
+class ModelList(TypedDict):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class CodexModelList(TypedDict):
+    """The list in the form that Codex reads."""
+
+    models: list[Any]
+
+
+def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
     """Returns OpenAI's `GET /v1/models`, without aliases of unknown models. `created`: seconds since 1970."""
     data = []
     for name in listed_names(catalog, env):
@@ -455,10 +481,10 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> dict[str, Any]:
     return {"object": "list", "data": data}
 
 
-def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
+def one_body(name: str, catalog: ModelCatalog, created: int) -> Model:
     """Returns the model object of this name. Raises `Fault` as `resolve`."""
     resolved = resolve(name, catalog)
-    entry: dict[str, Any] = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
+    entry: Model = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
     missing_features = catalog.missing_features(resolved.agent_model)
     if missing_features:
         entry["off"] = list(missing_features)
@@ -482,6 +508,6 @@ def one_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
     return entry
 
 
-def codex_list_body(models: Sequence[AgentModel]) -> dict[str, Any]:
+def codex_list_body(models: Sequence[AgentModel]) -> CodexModelList:
     """Returns the list that Codex reads as a client: the agent's own entries (`AgentModel.native`)."""
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

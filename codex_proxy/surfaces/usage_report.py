@@ -7,13 +7,15 @@ be wrong. The form is OpenAI's (`GET /v1/organization/usage/completions`); that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, TypedDict
 
 import msgspec
+from msgspec import Meta
 
 from codex_proxy.core.account import AccountLimits, LimitWindow, resets_at
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
+from codex_proxy.surfaces.answer_types import Count
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
@@ -72,6 +74,67 @@ class UsageRow(NamedTuple):
     reasoning: int
 
 
+class UsageResult(TypedDict):
+    object: Literal["usage.result"]
+    input_tokens: Count
+    input_cached_tokens: Count
+    output_tokens: Count
+    output_reasoning_tokens: Count
+    num_model_requests: Count
+    num_failed_requests: Count
+    num_estimated_requests: Count
+    estimated: bool
+    key: str | None
+    model: str | None
+
+
+class UsageBucket(TypedDict):
+    object: Literal["bucket"]
+    start_time: Count
+    end_time: Count
+    results: list[UsageResult]
+
+
+class UsagePage(TypedDict):
+    object: Literal["page"]
+    data: Annotated[list[UsageBucket], Meta(max_length=max(each.max_buckets for each in WIDTHS.values()))]
+    has_more: bool
+    next_page: str | None
+    kept: Literal["disk", "memory"]
+    kept_since: Count | None
+
+
+class UsageLimitWindow(TypedDict):
+    name: Literal["primary", "secondary"]
+    window_seconds: Count | None
+    used_percent: float
+    resets_at: Count | None
+    over: bool
+
+
+class UsageLimit(TypedDict):
+    id: str | None
+    name: str | None
+    plan: str | None
+    reached: str | None
+    windows: Annotated[list[UsageLimitWindow], Meta(max_length=2)]
+
+
+class UsageLimits(TypedDict):
+    object: Literal["usage.limits"]
+    agent: str
+    limits: Annotated[list[UsageLimit], Meta(min_length=1)] | None
+    as_of: Count | None
+    reason: str | None
+
+
+class UsageLimitsList(TypedDict):
+    """With several agents: the limits of each agent that the key may use."""
+
+    object: Literal["list"]
+    data: list[UsageLimits]
+
+
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
     """Parses a query; without times, the newest buckets up to `now` (seconds since 1970). Raises `Fault`
     INVALID_REQUEST.
@@ -103,7 +166,7 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
 
 def page_of(
     report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
-) -> dict[str, Any]:
+) -> UsagePage:
     """Returns a page of the report for the key `key`. Usage that is not `durable` counts from `since` (seconds since
     1970).
     """
@@ -130,7 +193,7 @@ def page_of(
     }
 
 
-def _result(report: UsageReport, row: UsageRow, key: str) -> dict[str, Any]:
+def _result(report: UsageReport, row: UsageRow, key: str) -> UsageResult:
     return {
         "object": "usage.result",
         "input_tokens": row.input,
@@ -210,7 +273,7 @@ def _invalid(name: str, expected: str) -> Fault:
 
 def limits_object(
     agent: str, known: Sequence[AccountLimits], *, reported_at: float, now: float, reason: str
-) -> dict[str, Any]:
+) -> UsageLimits:
     """Returns the limits of the agent's account; if none are `known`, null and the `reason`. Times are in seconds since
     1970.
     """
@@ -224,7 +287,7 @@ def limits_object(
     }
 
 
-def _limit(limit: AccountLimits, reported_at: float, now: float) -> dict[str, Any]:
+def _limit(limit: AccountLimits, reported_at: float, now: float) -> UsageLimit:
     return {
         "id": limit.id or None,
         "name": limit.name,
@@ -234,7 +297,7 @@ def _limit(limit: AccountLimits, reported_at: float, now: float) -> dict[str, An
     }
 
 
-def _window(window: LimitWindow, reported_at: float, now: float) -> dict[str, Any]:
+def _window(window: LimitWindow, reported_at: float, now: float) -> UsageLimitWindow:
     reset = resets_at(window, reported_at)
     return {
         "name": window.name,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.core.faults import Fault
-from codex_proxy.surfaces.usage_report import DAY, HOUR, UsageReport, UsageRow, page_of, report_of
+from codex_proxy.surfaces.usage_report import DAY, HOUR, UsagePage, UsageReport, UsageRow, page_of, report_of
 
 MIDNIGHT = 19_675 * DAY
 NOW = MIDNIGHT + 10 * HOUR + 17.5
@@ -27,12 +27,12 @@ def row(start: int, model: str = "") -> UsageRow:
     return UsageRow(start, model, 3, 1, 1, 100, 40, 50, 20)
 
 
-def page(report: UsageReport, *rows: UsageRow, **more: Any) -> dict[str, Any]:
+def page(report: UsageReport, *rows: UsageRow, **more: Any) -> UsagePage:
     given: dict[str, Any] = {"key": "me", "durable": True, "since": 5}
     return page_of(report, rows, **given | more)
 
 
-def starts(answer: dict[str, Any]) -> list[int]:
+def starts(answer: UsagePage) -> list[int]:
     return [bucket["start_time"] for bucket in answer["data"]]
 
 

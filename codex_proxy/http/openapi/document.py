@@ -4,15 +4,17 @@ endpoints that a server has, and its setting for the largest `n`. Output: the do
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
 from codex_proxy import __version__
-from codex_proxy.http.endpoint import TEXT, Endpoint, Kind, Parameter, Schema, ref
+from codex_proxy.http.endpoint import TEXT, AnswerType, Endpoint, Kind, Parameter, Schema, ref
 from codex_proxy.http.openapi.answers import answer_schemas
 from codex_proxy.http.openapi.bodies import body_schemas
-from codex_proxy.surfaces.errors import statuses
+from codex_proxy.surfaces.errors import Error, statuses
+from codex_proxy.surfaces.messages.errors import AnthropicError
+from codex_proxy.surfaces.ollama.answer import OllamaError
 
 BOTH: Final = [
     {"url": "/v1", "description": "The base URL that OpenAI's clients use."},
@@ -27,8 +29,8 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
     "turn": statuses("chat"),
 }
 """Error statuses of each kind of endpoint in OpenAI's APIs; Anthropic's may have any."""
-_ERRORS: Final = {"messages": "AnthropicError", "ollama": "OllamaError"}
-"""The schemas of errors of the APIs that have not OpenAI's."""
+_ERRORS: Final[dict[str, AnswerType]] = {"messages": AnthropicError, "ollama": OllamaError}
+"""The types of errors of the APIs that have not OpenAI's."""
 _OVERLOADED: Final = 529
 """The status of Anthropic's API for which HTTP has no phrase."""
 
@@ -64,10 +66,13 @@ _WAITING: Final = (429, 503, _OVERLOADED)
 
 def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
     """Returns the OpenAPI document of these endpoints. `max_choices` is the largest `n`."""
+    endpoints = tuple(endpoints)
+    types = [each for endpoint in endpoints for each in _types_of(endpoint)]
+    schemas, components = answer_schemas([Error, AnthropicError, *types])
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         item = paths.setdefault(endpoint.path, {} if endpoint.versioned else {"servers": ROOT})
-        item[endpoint.method.lower()] = _operation(endpoint)
+        item[endpoint.method.lower()] = _operation(endpoint, schemas)
     return {
         "openapi": "3.1.0",
         "info": {"title": "codex-proxy", "version": __version__, "description": _DESCRIPTION},
@@ -75,7 +80,7 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
         "security": [{"bearer": []}, {"api_key": []}, {}],
         "paths": paths,
         "components": {
-            "schemas": body_schemas(max_choices=max_choices) | answer_schemas(),
+            "schemas": body_schemas(max_choices=max_choices) | components,
             "securitySchemes": {
                 "bearer": {
                     "type": "http",
@@ -96,7 +101,18 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
     }
 
 
-def _operation(endpoint: Endpoint) -> Schema:
+def _types_of(endpoint: Endpoint) -> Iterator[AnswerType]:
+    """Yields the types of an endpoint's answers and of its stream's events."""
+    for answer in endpoint.answers.values():
+        if not isinstance(answer, str):
+            yield from answer if isinstance(answer, tuple) else (answer,)
+    if endpoint.streams is not None:
+        yield endpoint.streams
+    if endpoint.errors in _ERRORS:
+        yield _ERRORS[endpoint.errors]
+
+
+def _operation(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> Schema:
     found: Schema = {"operationId": endpoint.name, "summary": endpoint.summary}
     if endpoint.description:
         found["description"] = endpoint.description
@@ -110,7 +126,7 @@ def _operation(endpoint: Endpoint) -> Schema:
             **({"description": endpoint.body_description} if endpoint.body_description else {}),
             "content": {"application/json": {"schema": ref(endpoint.body)}},
         }
-    found["responses"] = _answers(endpoint)
+    found["responses"] = _answers(endpoint, schemas)
     return found
 
 
@@ -124,26 +140,28 @@ def _parameter(parameter: Parameter) -> Schema:
     }
 
 
-def _answers(endpoint: Endpoint) -> dict[str, Schema]:
-    found = {status: _answer(endpoint, schema) for status, schema in endpoint.answers.items()}
+def _answers(endpoint: Endpoint, schemas: dict[AnswerType, Schema]) -> dict[str, Schema]:
+    found = {status: _answer(endpoint, answer, schemas) for status, answer in endpoint.answers.items()}
     anthropic = endpoint.errors == "messages"
-    body = ref(_ERRORS.get(endpoint.errors, "Error"))
+    body = schemas[_ERRORS.get(endpoint.errors, Error)]
     if endpoint.also_anthropic:
-        body = {"anyOf": [body, ref("AnthropicError")]}
+        body = {"anyOf": [body, schemas[AnthropicError]]}
     for status in statuses("messages") if anthropic else STATUSES[endpoint.kind]:
         found.setdefault(str(status), _refusal(status, body))
     return found
 
 
-def _answer(endpoint: Endpoint, schema: Schema | str) -> Schema:
+def _answer(endpoint: Endpoint, answer: AnswerType, schemas: dict[AnswerType, Schema]) -> Schema:
     content: dict[str, Any] = {}
-    if isinstance(schema, str):
-        content = {schema: {"schema": TEXT}} if schema else {}
+    if isinstance(answer, str):
+        content = {answer: {"schema": TEXT}} if answer else {}
+    elif isinstance(answer, tuple):
+        content["application/json"] = {"schema": {"anyOf": [schemas[each] for each in answer]}}
     else:
-        content["application/json"] = {"schema": schema}
-    if endpoint.streams:
+        content["application/json"] = {"schema": schemas[answer]}
+    if endpoint.streams is not None:
         # OpenAPI 3.1 cannot describe the schema of one event.
-        content[endpoint.stream_type] = {"x-event-schema": ref(endpoint.streams)}
+        content[endpoint.stream_type] = {"x-event-schema": schemas[endpoint.streams]}
     headers = (
         {name: _header(words) for name, words in TURN_HEADERS.items()} if endpoint.kind == "turn" else {}
     )

@@ -9,13 +9,14 @@ For speed, only the text of a delta is encoded; the bytes around it are constant
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from codex_proxy.core.events import Stop
 from codex_proxy.core.items import ToolCall
 from codex_proxy.surfaces.base import BLANK_LINE, SerialOutput, Text, json_text
+from codex_proxy.surfaces.chat.completion import ChatCall, ChatChoice, ChatMessage, FunctionCall
 from codex_proxy.surfaces.usage import json_tokens
 
 _PLAIN_ENDS: Final = frozenset({Stop.STOP, Stop.INTERRUPTED})
@@ -55,11 +56,13 @@ class Call:
         self.arguments = Text(before + inner, closing + after, first)
         self._item = item
 
-    def whole(self) -> dict[str, Any]:
+    def legacy(self) -> FunctionCall:
+        """Returns the call in the form of `function_call`."""
+        return {"name": msgspec.Raw(json_text(self._item.name)), "arguments": self.arguments.whole()}
+
+    def whole(self) -> ChatCall:
         """Returns the call in the form that it has in a whole message."""
         name = msgspec.Raw(json_text(self._item.name))
-        if self._legacy:
-            return {"name": name, "arguments": self.arguments.whole()}
         id = msgspec.Raw(json_text(self._item.call_id))
         if self._item.kind == "custom":
             return {"id": id, "type": "custom", "custom": {"name": name, "input": self.arguments.whole()}}
@@ -238,9 +241,9 @@ class Choice:
             return "stop"
         return "function_call" if self._legacy_calls else "tool_calls"
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> ChatChoice:
         """Returns the choice object of a whole answer, with the same text as the chunks."""
-        message: dict[str, Any] = {
+        message: ChatMessage = {
             "role": "assistant",
             "content": self._content.whole() if self._content else None,
             "refusal": self._refusal.whole() if self._refusal else None,
@@ -249,7 +252,7 @@ class Choice:
             message["reasoning_content"] = self._reasoning.whole()
         calls = list(self._calls.values())
         if calls and self._legacy_calls:
-            message["function_call"] = calls[0].whole()
+            message["function_call"] = calls[0].legacy()
         elif calls:
             message["tool_calls"] = [call.whole() for call in calls]
         return {

@@ -28,6 +28,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import StreamRenderer, TextRun, json_bytes, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
+from codex_proxy.surfaces.chat.completion import ChatUsage
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.usage import TurnTokens
 
@@ -45,13 +46,13 @@ Measure: TypeAlias = Callable[[int], StreamMetrics]
 
 def chat_usage(
     spent: TurnTokens, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
-) -> dict[str, Any]:
+) -> ChatUsage:
     """Returns the `usage` of a turn. `copies` is the number of choices with the same output, each of which counts.
     `prompt` and `answer` estimate what the agent does not report.
     """
     usage = spent.tokens(prompt=prompt, answer=answer)
     completion = usage.output * copies
-    figures: dict[str, Any] = {
+    figures: ChatUsage = {
         "prompt_tokens": usage.input,
         "completion_tokens": completion,
         "total_tokens": usage.input + completion,
@@ -311,7 +312,7 @@ class ChatRenderer(StreamRenderer):
 
     # --- usage ----------------------------------------------------------------------------------
 
-    def _figures(self) -> dict[str, Any]:
+    def _figures(self) -> ChatUsage:
         figures = chat_usage(
             self.spent,
             copies=1 if self._routed else len(self._choices),
@@ -319,7 +320,7 @@ class ChatRenderer(StreamRenderer):
             answer=self._answer_tokens,
         )
         for field, counts in self._details.tokens.items():
-            figures[field] |= counts
+            figures[field] |= counts  # type: ignore[literal-required]  # an upstream's own
         return figures
 
     def _answer_tokens(self) -> int:

@@ -6,11 +6,12 @@ on a 400 "prompt is too long". Nothing here raises.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces.answer_types import JsonText, one_of
 from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
@@ -80,6 +81,24 @@ def forbids_retry(failure: Failure) -> bool:
     return failure.retry_after > MAX_WAIT
 
 
+class ErrorDetails(TypedDict):
+    error_code: str
+
+
+class AnthropicErrorObject(TypedDict):
+    type: Annotated[str, one_of(sorted({row.type for row in TABLE.values()}))]
+    message: JsonText
+    details: NotRequired[ErrorDetails]
+
+
+class AnthropicError(TypedDict):
+    """The body of an error in Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorObject
+    request_id: str
+
+
 def error_body(failure: Failure, request_id: str) -> bytes:
     """Returns `{"type": "error", "error": {type, message}, "request_id"}`, with `details` where SDKs act on them. The
     field at fault is put before the message.
@@ -87,10 +106,11 @@ def error_body(failure: Failure, request_id: str) -> bytes:
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"
-    error: dict[str, object] = {"type": TABLE[failure.kind].type, "message": raw_text(message)}
+    error: AnthropicErrorObject = {"type": TABLE[failure.kind].type, "message": raw_text(message)}
     if failure.code == THREADS_UNSUPPORTED:
         error["details"] = {"error_code": THREADS_UNSUPPORTED}
-    return json_bytes({"type": "error", "error": error, "request_id": request_id})
+    body: AnthropicError = {"type": "error", "error": error, "request_id": request_id}
+    return json_bytes(body)
 
 
 def error_event(failure: Failure, request_id: str) -> bytes:

@@ -6,16 +6,34 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, Literal, TypedDict
 
 import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import excerpt
+from codex_proxy.surfaces.answer_types import Count
 from codex_proxy.surfaces.models import ModelCatalog, listed_names, model_of, with_claude_prefix
 
 MAX_PAGE: Final = 1000
 DEFAULT_PAGE: Final = 20
+
+
+class AnthropicModel(TypedDict):
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: Count | None
+    max_tokens: None
+
+
+class AnthropicModelList(TypedDict):
+    data: list[AnthropicModel]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 class PageQuery(msgspec.Struct, frozen=True):
@@ -47,7 +65,7 @@ def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
 
 
-def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]:
+def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel:
     """Returns a model's object under this name. `created`: seconds since 1970. Raises `Fault` MODEL_NOT_FOUND, or
     INVALID_REQUEST if several agents have it.
     """
@@ -66,7 +84,7 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> dict[str, Any]
 
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
-) -> dict[str, Any]:
+) -> AnthropicModelList:
     """Returns a page of these models; `created` is the time of each, in seconds since 1970. Raises `Fault`
     INVALID_REQUEST for an unknown id in `query`.
     """

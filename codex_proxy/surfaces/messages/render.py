@@ -31,6 +31,8 @@ from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, 
 from codex_proxy.surfaces.base import INTERRUPTED, StreamRenderer, TextRun, json_bytes, json_text, raw_text
 from codex_proxy.surfaces.messages.content import GrowingBlock, TextItem, WholeBlock, frame
 from codex_proxy.surfaces.messages.errors import error_event
+from codex_proxy.surfaces.messages.message import Message as MessageBody
+from codex_proxy.surfaces.messages.message import MessageEnd, MessageUsage
 from codex_proxy.surfaces.messages.state import OUTPUTS, packed
 from codex_proxy.surfaces.tool_calls import input_of
 from codex_proxy.surfaces.usage import json_tokens
@@ -42,7 +44,6 @@ _STOP_REASONS: Final[dict[str, str]] = {
     Stop.LENGTH: "max_tokens",
     Stop.CONTENT_FILTER: "refusal",
 }
-STOP_REASONS: Final = (*dict.fromkeys(_STOP_REASONS.values()), "stop_sequence")
 
 
 class _Call:
@@ -112,7 +113,7 @@ class MessagesRenderer(StreamRenderer):
         if self.failure is not None:
             raise Fault(self.failure)
         message = self._message([block.whole() for block in self._blocks], self._usage())
-        return json_bytes(message | self._end())
+        return json_bytes({**message, **self._end()})
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
@@ -123,10 +124,15 @@ class MessagesRenderer(StreamRenderer):
 
     def _begin(self, out: list[bytes]) -> None:
         self.visible = True
-        usage = {"input_tokens": max(1, self._prompt_tokens()), "output_tokens": 1, **_NO_CACHE}
+        usage: MessageUsage = {
+            "input_tokens": max(1, self._prompt_tokens()),
+            "output_tokens": 1,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
+        }
         out.append(frame("message_start", {"message": self._message([], usage)}))
 
-    def _message(self, content: list[Any], usage: dict[str, int]) -> dict[str, Any]:
+    def _message(self, content: list[Any], usage: MessageUsage) -> MessageBody:
         return {
             "id": raw_text(self._id),
             "type": "message",
@@ -138,7 +144,7 @@ class MessagesRenderer(StreamRenderer):
             "usage": usage,
         }
 
-    def _end(self) -> dict[str, Any]:
+    def _end(self) -> MessageEnd:
         sequence = self._stop_sequence
         return {
             "stop_reason": self.finish_reason,
@@ -321,13 +327,13 @@ class MessagesRenderer(StreamRenderer):
 
     # --- usage ----------------------------------------------------------------------------------
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> MessageUsage:
         usage = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
         cached = min(usage.cached, usage.input)
         return {
             "input_tokens": usage.input - cached,
             "output_tokens": usage.output,
-            **_NO_CACHE,
+            "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": cached,
         }
 
@@ -335,9 +341,6 @@ class MessagesRenderer(StreamRenderer):
         """Returns an estimate of the answer's tokens, counted as for `max_tokens`."""
         tokens = json_tokens(block.text for block in self._blocks)
         return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
-
-
-_NO_CACHE: Final = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
 
 MessagesRenderer.handlers = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from codex_proxy.core.faults import Failure
 from codex_proxy.surfaces.base import json_bytes, raw_text
+from codex_proxy.surfaces.ollama.answer import OllamaError
 
 
 def error_body(failure: Failure) -> bytes:
@@ -13,7 +14,8 @@ def error_body(failure: Failure) -> bytes:
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"
-    return json_bytes({"error": raw_text(message)})
+    body: OllamaError = {"error": raw_text(message)}
+    return json_bytes(body)
 
 
 def error_line(failure: Failure) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from codex_proxy.core.account import AgentModel
 from codex_proxy.surfaces.base import raw_text
+from codex_proxy.surfaces.ollama.answer import OllamaEntry, OllamaModel, OllamaModelDetails
 
 VERSION: Final = "0.20.0"
 """The version of Ollama's API that is reported. Editors refuse a server with a version that is too old for them:
@@ -30,7 +31,7 @@ NO_OLLAMA: Final = (
 )
 
 
-def model_entry(name: str, agent: str, modified_at: str) -> dict[str, Any]:
+def model_entry(name: str, agent: str, modified_at: str) -> OllamaEntry:
     """Returns the entry of a model in `/api/tags`. `agent` is the name of the agent that serves it."""
     return {
         "name": raw_text(name),
@@ -44,7 +45,7 @@ def model_entry(name: str, agent: str, modified_at: str) -> dict[str, Any]:
 
 def model_details(
     name: str, agent: str, model: AgentModel | None, able: Collection[str], modified_at: str
-) -> dict[str, Any]:
+) -> OllamaModel:
     """Returns the answer of `/api/show`. `agent` is the name of the agent that serves the model, `model` its entry
     (None if it is not listed), `able` what the agent can do (`agents.dialect.Capability`).
     """
@@ -82,7 +83,7 @@ def capabilities_of(model: AgentModel | None, able: Collection[str]) -> list[str
     return [name for name, is_able in has.items() if is_able]
 
 
-def _details(agent: str) -> dict[str, Any]:
+def _details(agent: str) -> OllamaModelDetails:
     return {
         "parent_model": "",
         "format": "",

@@ -9,7 +9,7 @@ docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -36,6 +36,7 @@ from codex_proxy.surfaces.request_options import (
 )
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.response_object import echo_of, summary_of
+from codex_proxy.surfaces.responses.response_types import ResponseEcho
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, offered_tools
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
@@ -106,7 +107,7 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     """Whether the answer must be a JSON object. The model is instructed accordingly."""
     activity: Activity
     """See `Activity`."""
-    echo: dict[str, Any]
+    echo: ResponseEcho
     """The fields of the response object that repeat the request's (see `response_object.echo_of`)."""
 
 

@@ -67,6 +67,7 @@ from codex_proxy.surfaces.responses.response_object import (
     status_of,
     usage_object,
 )
+from codex_proxy.surfaces.responses.response_types import ResponseUsage
 from codex_proxy.surfaces.usage import TurnTokens
 
 EMPTY_MESSAGE: Final = Message("")
@@ -88,7 +89,7 @@ class ResponsesRenderer:
         *,
         id: str,
         created_at: int,
-        echo: dict[str, Any],
+        echo: Mapping[str, Any],
         ids: IdSource,
         clock: Clock,
         stream: bool = False,
@@ -261,7 +262,7 @@ class ResponsesRenderer:
         if tier is not None and bytes(tier) != b"null":
             self._head.served_in(tier)
 
-    def _usage(self) -> dict[str, Any] | None:
+    def _usage(self) -> ResponseUsage | None:
         if self.spent.reported is None and self.failure is not None:
             return None
         tokens = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)

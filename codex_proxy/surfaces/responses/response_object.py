@@ -14,6 +14,17 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.base import raw_text, schema_json, without_surrogates
 from codex_proxy.surfaces.responses.history import encoded_summary
+from codex_proxy.surfaces.responses.response_types import (
+    Compaction,
+    IncompleteDetails,
+    InputTokens,
+    ResponseDeleted,
+    ResponseEcho,
+    ResponseError,
+    ResponseReasoning,
+    ResponseText,
+    ResponseUsage,
+)
 from codex_proxy.surfaces.responses.tools import ResponsesTools
 from codex_proxy.surfaces.responses.wire import JsonSchemaFormat, ResponseRequest, TextOptions
 
@@ -25,11 +36,11 @@ def echo_of(
     effort: str | None,
     service_tier: str,
     conversation: str | None,
-) -> dict[str, Any]:
+) -> ResponseEcho:
     """Returns the fields that repeat the request's, or their effective defaults. `effort` None: the agent's default;
     `conversation` is an id, if any.
     """
-    echo: dict[str, Any] = {
+    echo: ResponseEcho = {
         "background": bool(request.background),
         "frequency_penalty": _number(request.frequency_penalty, 0.0),
         "instructions": request.instructions,
@@ -64,7 +75,7 @@ def _number(given: float | None, default: float) -> float:
     return default if given is None else given
 
 
-def _reasoning(request: ResponseRequest, effort: str | None) -> dict[str, Any] | None:
+def _reasoning(request: ResponseRequest, effort: str | None) -> ResponseReasoning | None:
     """Returns `reasoning` with effective effort and requested summary; None without both
     (docs/contract.md#the-reasoning-parameter).
     """
@@ -80,9 +91,9 @@ def summary_of(request: ResponseRequest) -> str | None:
     return None if options is None else options.summary or options.generate_summary
 
 
-def _text(options: TextOptions | None) -> dict[str, Any]:
+def _text(options: TextOptions | None) -> ResponseText:
     wanted = options.format if options else None
-    shown: dict[str, Any] = {"format": {"type": wanted.type if wanted else "text"}}
+    shown: ResponseText = {"format": {"type": wanted.type if wanted else "text"}}
     if isinstance(wanted, JsonSchemaFormat):
         shown["format"] = {
             "type": wanted.type,
@@ -131,12 +142,12 @@ def status_of(stop: str) -> str:
     return _STATUSES.get(stop, "completed")
 
 
-def incomplete_details(stop: str) -> dict[str, str] | None:
+def incomplete_details(stop: str) -> IncompleteDetails | None:
     """Returns `incomplete_details` for a turn's end; None if it is complete."""
     return {"reason": _REASONS[stop]} if stop in _REASONS else None
 
 
-def error_object(failure: Failure) -> dict[str, Any]:
+def error_object(failure: Failure) -> ResponseError:
     """Returns the `error` of a failed response, with the failure's code if OpenAI's types allow it, else
     `rate_limit_exceeded` or `server_error`.
     """
@@ -146,22 +157,24 @@ def error_object(failure: Failure) -> dict[str, Any]:
     return {"code": code, "message": without_surrogates(failure.message)}
 
 
-def usage_object(usage: Usage, *, estimated: bool = False) -> dict[str, Any]:
+def usage_object(usage: Usage, *, estimated: bool = False) -> ResponseUsage:
     """Returns `usage` with details, and `"estimated": true` if it is one."""
-    figures: dict[str, Any] = {
+    figures: ResponseUsage = {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
         "output_tokens": usage.output,
         "output_tokens_details": {"reasoning_tokens": usage.reasoning},
         "total_tokens": usage.input + usage.output,
     }
-    return figures | ({"estimated": True} if estimated else {})
+    if estimated:
+        figures["estimated"] = True
+    return figures
 
 
 class ResponseHead:
     """The fields that do not change while the response is made."""
 
-    def __init__(self, id: str, created_at: int, echo: dict[str, Any]) -> None:
+    def __init__(self, id: str, created_at: int, echo: Mapping[str, Any]) -> None:
         self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}
         self._echo = {key: schema_json(value) for key, value in echo.items()}
 
@@ -175,9 +188,9 @@ class ResponseHead:
         output: list[dict[str, Any]],
         *,
         completed_at: int | None = None,
-        error: dict[str, Any] | None = None,
-        incomplete: dict[str, str] | None = None,
-        usage: dict[str, Any] | None = None,
+        error: ResponseError | None = None,
+        incomplete: IncompleteDetails | None = None,
+        usage: ResponseUsage | None = None,
     ) -> dict[str, Any]:
         """Returns the response object. None becomes null; `completed_at` is in seconds since 1970, `incomplete` is
         `incomplete_details`.
@@ -198,7 +211,7 @@ INPUT_ITEMS_LIMIT: Final = 20
 _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
-def deleted(id: str) -> dict[str, Any]:
+def deleted(id: str) -> ResponseDeleted:
     """Returns the answer to DELETE of a response."""
     return {"id": id, "object": "response.deleted", "deleted": True}
 
@@ -226,11 +239,15 @@ def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
     return {**response, "status": "failed", "error": error_object(failure)}
 
 
-def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Usage) -> dict[str, Any]:
+def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Usage) -> Compaction:
     """Returns the `response.compaction` object, whose output begins the client's next input. `created_at`: seconds
     since 1970.
     """
-    item = {"type": "compaction", "id": item_id, "encrypted_content": encoded_summary(summary)}
+    item = {
+        "type": "compaction",
+        "id": item_id,
+        "encrypted_content": encoded_summary(summary),
+    }
     return {
         "id": id,
         "object": "response.compaction",
@@ -240,7 +257,7 @@ def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Us
     }
 
 
-def token_count(tokens: int) -> dict[str, Any]:
+def token_count(tokens: int) -> InputTokens:
     """Returns the `response.input_tokens` object, marked as an estimate."""
     # Agents cannot count without a model call.
     return {"object": "response.input_tokens", "input_tokens": max(1, tokens), "estimated": True}

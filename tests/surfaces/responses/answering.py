@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from codex_proxy.core.events import Event
@@ -36,7 +36,7 @@ class Stopped:
         return 0.0
 
 
-def renderer(echo: dict[str, Any] = ECHO, **options: Any) -> ResponsesRenderer:
+def renderer(echo: Mapping[str, Any] = ECHO, **options: Any) -> ResponsesRenderer:
     return ResponsesRenderer(id=ID, created_at=CREATED, echo=echo, ids=Counting(), clock=Stopped(), **options)
 
 

@@ -101,7 +101,7 @@ def test_what_was_asked_is_what_is_shown() -> None:
         "frequency_penalty": -0.5,
     }
     shown = ask(**asked).echo
-    assert {key: shown[key] for key in asked} == asked
+    assert {**shown, **asked} == shown
 
 
 @pytest.mark.parametrize(

@@ -545,7 +545,7 @@ def test_a_frame_without_its_framing_is_the_event() -> None:
 
 
 def test_what_the_client_asked_is_in_every_object() -> None:
-    echo: dict[str, Any] = ask(
+    echo = ask(
         tools=[function_tool(parameters={"minimum": 10**30})], metadata={"a": "b"}, temperature=0.5
     ).echo
     for payload in streamed(turn(said("x")), echo=echo):
