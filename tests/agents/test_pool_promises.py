@@ -129,6 +129,8 @@ class Rig:
         self.pool: ProcessPool[Any, Any] = self.agent.pool
         self.pool._start_process = self._start
         self.starts = 0
+        self.dies = False
+        """Whether each process has ended by the time it is ready."""
         self.fault: Fault | SpawnError | None = None
 
     async def _start(self, process: Any, key: object) -> None:
@@ -136,6 +138,8 @@ class Rig:
         if self.fault is not None:
             raise self.fault
         process._child = PaperChild(process)
+        if self.dies:
+            process.kill()
         if hasattr(process, "session_failure"):
             process.connection.declared = Declared()
             process.connection.probe = Message(result={})
@@ -198,6 +202,20 @@ async def test_starts_that_fail_are_repeated_only_after_pauses(
     await asyncio.sleep(30)
     session = await rig.open()
     assert process_of(session).alive
+    await rig.agent.close()
+
+
+@virtual
+@pytest.mark.parametrize("make", [claude_code, child_per_turn])
+async def test_a_turn_whose_own_process_ends_in_its_start_learns_how_it_ended(
+    make: Callable[[], Any],
+) -> None:
+    rig, reader = Rig(make), Reader()
+    rig.dies = True
+    session = await rig.open()
+    session.transport.attach(reader)
+    await settled()
+    assert (rig.starts, reader.ends) == (1, 1)
     await rig.agent.close()
 
 

@@ -253,10 +253,14 @@ class ProcessGroup(Generic[P]):
             decision = assign(self._process_infos(), self._limits, len(self._waiting) - 1)
             if not isinstance(decision, Use):
                 break
-            future, open = self._waiting.popleft()
-            if not future.done():
-                future.set_result(open(self.entries[decision.key].process))
+            self._give(self.entries[decision.key].process)
         self.maintain()
+
+    def _give(self, process: P) -> None:
+        """Gives the process to the turn that has waited longest."""
+        future, open = self._waiting.popleft()
+        if not future.done():
+            future.set_result(open(process))
 
     def maintain(self) -> None:
         """Starts, drains and ends processes as `plan.maintain` decides."""
@@ -416,6 +420,8 @@ class ProcessGroup(Generic[P]):
         entry.process.on_change = self.turn_finished
         if self._limits.serves_once:
             self._owner.schedule_tick(self._limits.max_age)
+            if self._waiting and not entry.process.alive:
+                self._give(entry.process)  # its turn learns how it has ended
         self.changed()
 
     def _start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
