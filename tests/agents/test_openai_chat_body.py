@@ -101,7 +101,7 @@ def test_the_tool_choice_is_said_to_the_upstream(choice: Any, tools: tuple[Tool,
     assert body_of(tool_choice=choice, tools=tools).get("tool_choice") == wanted
 
 
-def test_one_call_at_a_time_is_asked_for_where_there_are_tools() -> None:
+def test_parallel_tool_calls_false_is_sent_where_there_are_tools() -> None:
     assert body_of(parallel_tool_calls=False, tools=(TIME,))["parallel_tool_calls"] is False
     assert "parallel_tool_calls" not in body_of(parallel_tool_calls=False)
     assert "parallel_tool_calls" not in body_of(tools=(TIME,))

@@ -47,7 +47,9 @@ def indices(chunks: list[Any]) -> list[int]:
 
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 @pytest.mark.parametrize("prompt", ["[[fake:tool_calls]]", "[[fake:tool_calls calls=3]]"])
-async def test_who_wants_one_call_at_a_time_gets_one(tmp_path: Path, dialect: str, prompt: str) -> None:
+async def test_parallel_tool_calls_false_gives_one_call_at_a_time(
+    tmp_path: Path, dialect: str, prompt: str
+) -> None:
     async with fake_proxy(tmp_path, fake_dialect=dialect) as proxy:
         answer = await proxy.ask(user(prompt, tools=[WEATHER], parallel_tool_calls=False))
     assert len(answer.body["choices"][0]["message"]["tool_calls"]) == 1

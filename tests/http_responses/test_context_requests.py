@@ -39,7 +39,7 @@ async def test_a_context_is_counted_without_a_model(proxy: Proxy) -> None:
     assert (compact.status, compact.error["param"]) == (400, "model")
 
 
-async def test_an_answer_that_is_cut_reports_no_more_than_its_limit(proxy: Proxy) -> None:
+async def test_an_answer_cut_by_max_output_tokens_reports_no_more_than_its_limit(proxy: Proxy) -> None:
     text = said("one two three four five six seven eight")
     for tokens in (1, 3, 5):
         body = {"model": "codex-5", "input": text, "max_output_tokens": tokens}

@@ -238,9 +238,7 @@ async def test_a_stop_sequence_ends_the_answer_and_the_model_call(
 
 
 @ENDS_MODEL_CALLS
-async def test_a_token_limit_ends_the_answer_and_the_model_call(
-    model_server: ModelServer, proxy: Proxy
-) -> None:
+async def test_max_tokens_ends_the_answer_and_the_model_call(model_server: ModelServer, proxy: Proxy) -> None:
     request = ask('[[model:stall n=100 say="never sent"]]', system="Count.", max_completion_tokens=10)
     chunks = await chunks_of(proxy, **request)
     assert text(chunks).split() == ["word0", "word1", "word2", "word3", "word4"]

@@ -137,7 +137,7 @@ async def test_any_other_history_gets_none(history: tuple[HistoryItem, ...]) -> 
 
 
 @virtual
-async def test_a_closed_session_that_its_agent_can_open_again_is_remembered_for_one_request() -> None:
+async def test_a_closed_session_that_its_agent_can_reopen_is_remembered_for_one_request() -> None:
     threads = kept_threads(seconds=60.0)
     resting = put(threads, thread="thread_1")
     new = said("and now?")
@@ -165,7 +165,7 @@ async def test_a_session_is_remembered_when_its_process_ends_but_not_when_it_wai
 
 
 @virtual
-async def test_of_closed_sessions_the_one_that_has_seen_the_most_is_opened_again() -> None:
+async def test_of_closed_sessions_the_one_that_has_seen_the_most_is_reopened() -> None:
     threads = kept_threads(count=1)
     longer = (*SEEN, said("more"), said("sure", "assistant"))
     put(threads, SEEN, thread="shorter")

@@ -168,7 +168,7 @@ async def test_a_stop_sequence_ends_the_turn_of_client_and_agent() -> None:
 
 
 @virtual
-async def test_a_token_limit_ends_the_turn_with_length() -> None:
+async def test_max_tokens_ends_the_turn_with_length() -> None:
     run, lane, _ = await begun(max_tokens=3)
     lane.say(*said("123456789"))
     assert not run.log.ended

@@ -150,7 +150,7 @@ async def test_sampling_reaches_the_upstream_as_it_is(proxy: Proxy, server: Upst
     assert (asked["temperature"], asked["top_p"], asked["max_tokens"]) == (0.3, 0.8, 6)
 
 
-async def test_a_required_tool_is_asked_for_and_not_told_in_words(proxy: Proxy, server: Upstream) -> None:
+async def test_tool_choice_is_sent_and_not_told_in_words(proxy: Proxy, server: Upstream) -> None:
     server.script = [stream(call("get_weather", PARIS), finish="tool_calls")]
     await proxy.ask(user(tools=[WEATHER], tool_choice="required"))
     asked = server.asked[-1].body

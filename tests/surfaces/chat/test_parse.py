@@ -138,7 +138,7 @@ def test_stop_is_one_sequence_or_up_to_four_and_the_empty_one_means_none() -> No
     assert ask(stop="").turn.stop == ask(stop=[]).turn.stop == ()
 
 
-def test_a_token_limit_has_either_name_and_not_both() -> None:
+def test_max_tokens_and_max_completion_tokens_are_one_limit() -> None:
     assert ask(max_tokens=5).turn.max_tokens == 5
     assert ask(max_completion_tokens=7).turn.max_tokens == 7
     fault = refused(max_tokens=5, max_completion_tokens=7)

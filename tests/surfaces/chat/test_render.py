@@ -237,7 +237,7 @@ def test_usage_that_nobody_told_is_an_estimate_and_says_so() -> None:
     assert usage["total_tokens"] == 45
 
 
-def test_a_cut_answer_reports_just_its_limit_and_is_marked() -> None:
+def test_an_answer_cut_by_max_tokens_reports_its_limit_and_is_marked() -> None:
     for choices in (1, 3):
         events = turn(said("one two"), stop="length", cut=True)
         usage = whole(events, choices=choices, max_tokens=2)["usage"]

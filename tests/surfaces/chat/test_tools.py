@@ -117,7 +117,7 @@ def test_a_choice_of_a_tool_that_is_not_there_is_named(choice: Any, param: str) 
     assert refused(tools=[function_tool("f"), CUSTOM], tool_choice=choice).param == param
 
 
-def test_without_tools_none_can_be_required() -> None:
+def test_tool_choice_required_needs_tools() -> None:
     assert refused(tool_choice="required").param == "tool_choice"
     assert ask(tool_choice="none").turn.tool_choice == "none"
 

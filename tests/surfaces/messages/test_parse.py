@@ -227,7 +227,7 @@ def test_where_anthropics_servers_would_search_for_tools_all_are_offered() -> No
         ({"type": "none"}, "none", True),
     ],
 )
-def test_the_choice_of_a_tool(choice: dict[str, Any], means: Any, parallel: bool) -> None:
+def test_tool_choice_becomes_the_turns_own_form(choice: dict[str, Any], means: Any, parallel: bool) -> None:
     made = turn(tools=[tool()], tool_choice=choice)
     assert (made.tool_choice, made.parallel_tool_calls) == (means, parallel)
 

@@ -423,28 +423,28 @@ TOOLS = [
 
 
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-def test_a_word_is_the_choice(choice: str) -> None:
+def test_tool_choice_can_be_a_word(choice: str) -> None:
     parsed = ask(tools=TOOLS, tool_choice=choice)
     assert (parsed.turn.tool_choice, parsed.echo["tool_choice"]) == (choice, choice)
     assert parsed.web_search == (choice != "none")
 
 
 @pytest.mark.parametrize(("kind", "name"), [("function", "two"), ("custom", "three")])
-def test_a_named_tool_is_the_only_one(kind: str, name: str) -> None:
+def test_tool_choice_by_name_leaves_no_other_tool(kind: str, name: str) -> None:
     choice = {"type": kind, "name": name}
     parsed = ask(tools=TOOLS, tool_choice=choice)
     assert parsed.turn.tool_choice == NamedTools((name,), required=True)
     assert (parsed.echo["tool_choice"], parsed.web_search) == (choice, False)
 
 
-def test_a_tool_of_an_mcp_server_can_be_chosen() -> None:
+def test_tool_choice_can_name_a_tool_of_an_mcp_server() -> None:
     choice = {"type": "mcp", "server_label": "files", "name": "read"}
     parsed = ask(tools=TOOLS, tool_choice=choice)
     assert parsed.mcp_choice == (McpChoice("files", "read", required=True),)
     assert parsed.turn.tool_choice == NamedTools(())
 
 
-def test_allowed_tools_are_a_limit_that_does_not_change_what_is_shown() -> None:
+def test_tool_choice_allowed_tools_limits_and_does_not_change_what_is_shown() -> None:
     choice = {
         "type": "allowed_tools",
         "mode": "required",
@@ -478,7 +478,7 @@ def test_a_choice_of_what_is_not_there_is_refused(choice: Any, param: str) -> No
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "one"}])
-def test_without_tools_there_is_nothing_to_choose(choice: Any) -> None:
+def test_tool_choice_needs_tools(choice: Any) -> None:
     assert refused(tool_choice=choice).param == "tool_choice"
 
 

@@ -512,7 +512,7 @@ def test_usage_that_nobody_told_is_an_estimate_and_says_so() -> None:
     assert usage["estimated"] is True
 
 
-def test_a_cut_answer_reports_just_its_limit_and_is_marked() -> None:
+def test_an_answer_cut_by_max_tokens_reports_its_limit_and_is_marked() -> None:
     events = turn(said("one two"), stop="length", cut=True)
     usage = whole(events, max_tokens=2)["usage"]
     assert (usage["output_tokens"], usage["estimated"]) == (2, True)
