@@ -120,11 +120,11 @@ class BackgroundResponses:
         key = (response.owner, response.id)
         self._live[key] = response
 
-        def over(_: asyncio.Task[None]) -> None:
+        def on_task_done(_: asyncio.Task[None]) -> None:
             self._live.pop(key, None)
             on_end()
 
-        response.start_in(self.tasks).add_done_callback(over)
+        response.start_in(self.tasks).add_done_callback(on_task_done)
 
     def find(self, owner: str, id: str) -> LiveResponse | None:
         return self._live.get((owner, id))

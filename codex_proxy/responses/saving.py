@@ -134,8 +134,8 @@ class _OutputItems:
             self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
-        """Adds a client's item behind the model's that precede it, with the model's form unless the client saw only a
-        part.
+        """Adds an item that the client sees, after the model's items before it. The model's form is stored with it,
+        unless the client saw only a part.
         """
         raw = b""
         places = self._places.get(_key_of(item), _NOWHERE)

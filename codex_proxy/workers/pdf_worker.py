@@ -109,7 +109,7 @@ def _page_text(page: Any, number: int) -> str:
 
 
 def _problem_text(error: Exception, damaged: str) -> str:
-    """Returns what is wrong, continuing `the PDF`: `damaged`, unless memory was short."""
+    """Returns the text of an error, to be put behind "the PDF": `damaged`, or that it takes too much memory."""
     from pypdf.errors import LimitReachedError
 
     return "takes too much memory to read" if isinstance(error, LimitReachedError | MemoryError) else damaged

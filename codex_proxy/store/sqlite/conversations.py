@@ -109,7 +109,7 @@ def append(
     size afterwards. `now`: seconds since 1970. After `NotStored`, `StoreConflict` or `ContextTooLarge` the caller rolls
     back.
     """
-    row, position = _at_version(connection, owner, id, version)
+    row, position = _require_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
     _append_entries(connection, row, position, [held for held, _ in pairs], now)
     if limits is not None:
@@ -123,7 +123,7 @@ def end_turn(
     """Appends a turn's items to its conversation, whatever the size, without those that were in the turn's context.
     Raises `NotStored`, or `StoreConflict` for another version than `target` names.
     """
-    row, position = _at_version(connection, owner, target.conversation_id, target.version)
+    row, position = _require_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, ListEntry] = {}
     for each in held:
         if each.id not in new and not _is_listed(connection, row, each.id):
@@ -206,7 +206,9 @@ def _encoded(metadata: Mapping[str, str]) -> bytes:
     return msgspec.json.encode(metadata)
 
 
-def _at_version(connection: sqlite3.Connection, owner: str, id: str, version: int | None) -> tuple[int, int]:
+def _require_version(
+    connection: sqlite3.Connection, owner: str, id: str, version: int | None
+) -> tuple[int, int]:
     """Returns the conversation's row and its next free position. Raises `NotStored`, or `StoreConflict` for another
     version.
     """

@@ -111,8 +111,8 @@ def offered_tools(
         mcp=mcp,
         mcp_choice=mcp_choice,
         web_search=searching and search_too,
-        shown=[_shown(tool) for tool in given],
-        shown_choice=_shown_choice(choice),
+        shown=[_tool_echo(tool) for tool in given],
+        shown_choice=_choice_echo(choice),
         left_out=(f"tools[{TOOL_SEARCH}]",) if searched_by_server else (),
     )
 
@@ -263,7 +263,7 @@ class _Chooser:
 # --- how the response object shows them ---------------------------------------------------------
 
 
-def _shown(tool: wire.AnyTool) -> dict[str, Any]:
+def _tool_echo(tool: wire.AnyTool) -> dict[str, Any]:
     if isinstance(tool, wire.FunctionTool):
         return {
             "type": "function",
@@ -280,7 +280,7 @@ def _shown(tool: wire.AnyTool) -> dict[str, Any]:
     return shown | ({"format": shown.get("format", {"type": "text"})} if tool.type == "custom" else {})
 
 
-def _shown_choice(choice: wire.ToolChoice | None) -> Any:
+def _choice_echo(choice: wire.ToolChoice | None) -> Any:
     if choice is None or isinstance(choice, str):
         return choice or "auto"
     return _dumped(choice)
