@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
@@ -41,10 +43,19 @@ class McpConfigError(Exception):
     """
 
 
+NOT_INSTALLED: Final = (
+    "MCP servers need the extra `mcp`: install it with `pip install 'codex-openai-proxy[mcp]'`, or remove "
+    "PROXY_MCP_CONFIG and PROXY_MCP_ALLOWED_URLS."
+)
+
+
 def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
     """Returns the servers in the file that PROXY_MCP_CONFIG names, by server name; none if it is not set. `environ`
-    has the variables to which the file may refer. Raises `McpConfigError` if the file cannot be read or is invalid.
+    has the variables to which the file may refer. Raises `McpConfigError` if the file cannot be read or is invalid,
+    or the package for MCP is not installed.
     """
+    if find_spec("mcp") is None:
+        raise McpConfigError(NOT_INSTALLED)
     if settings.mcp_config is None:
         return {}
     file = settings.mcp_config.expanduser()

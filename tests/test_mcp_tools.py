@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
+from codex_proxy.app import StartError, make_server
+from codex_proxy.commands.checks import mcp_checks
 from codex_proxy.mcp_tools import schema_errors
 from codex_proxy.workers.schema_checks import SchemaChecks
+from tests.http.serving import ENVIRONMENT, fake_proxy, settings_of, user
 
 
 @pytest.mark.parametrize(
@@ -42,3 +48,21 @@ async def test_one_that_the_agent_would_refuse_the_turn_for_is_left_out(schema: 
     checks = SchemaChecks()
     assert all(await schema_errors(checks, [schema]))
     await checks.close()
+
+
+@pytest.mark.parametrize(
+    "setting", [{"mcp_config": "mcp.json"}, {"mcp_allowed_urls": "https://tools.example/"}]
+)
+async def test_without_the_extra_a_server_with_mcp_servers_does_not_start_and_says_what_to_install(
+    setting: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    settings = settings_of(tmp_path, **setting)
+    server = await make_server(settings, ENVIRONMENT)
+    with pytest.raises(StartError, match=r"install it with `pip install 'codex-openai-proxy\[mcp\]'`"):
+        await server.start()
+    await server.stop()
+    checks = mcp_checks(settings, {})
+    assert [check.status for check in checks] == (["failed"] if "mcp_config" in setting else [])
+    async with fake_proxy(tmp_path) as proxy:
+        assert (await proxy.ask(user())).status == 200, "without MCP servers nothing is missing"

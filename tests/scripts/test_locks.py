@@ -14,7 +14,7 @@ from tests.scripts.checkout import ROOT
 
 PIN = re.compile(r"^[a-z0-9.-]+==[^\s;]+( ; [^/:]+)?$")
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-EXTRAS = {"runtime": (), "codex": ("codex",), "dev": ("codex", "dev")}
+EXTRAS = {"runtime": ("mcp",), "codex": ("codex", "mcp"), "dev": ("codex", "dev", "mcp")}
 
 
 def lines(lock: str) -> list[str]:
