@@ -68,7 +68,6 @@ async def _check(context: AgentContext) -> list[Check]:
 AUTO = AgentSpec(
     name="auto",
     summary="the Codex that is found, by a protocol that it speaks",
-    processes="as that agent has them",
     make=_make,
     check=_check,
     confined=True,

@@ -141,7 +141,6 @@ async def _check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name="fake",
     summary="embedded; its answers are the same every time",
-    processes="as in the agent that it imitates (`PROXY_FAKE_DIALECT`)",
     make=_make,
     check=_check,
     capabilities=PROTO_CAPABILITIES,

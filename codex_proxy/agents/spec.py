@@ -89,8 +89,6 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's name: for `--agent`, in answers and in the log."""
     summary: str
     """A few words about the agent, for a table."""
-    processes: str
-    """A few words about the processes that the agent starts, for a table of the documentation."""
     make: Callable[[AgentContext], Awaitable[Agent]]
     """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`, whose text says what to do."""
     check: Callable[[AgentContext], Awaitable[list[Check]]]

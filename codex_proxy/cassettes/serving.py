@@ -46,7 +46,6 @@ async def _check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name=NAME,
     summary="the cassettes of `--replay`",
-    processes="none",
     make=_make,
     check=_check,
     confined=True,  # it runs nothing

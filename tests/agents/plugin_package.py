@@ -16,8 +16,8 @@ async def make(context):
 async def check(context):
     return [Check(name="agent", status="ok", message="It is there.")]
 
-SPEC = AgentSpec(name="parrot", summary="repeats", processes="none", make=make, check=check)
-TAKEN = AgentSpec(name="fake", summary="repeats", processes="none", make=make, check=check)
+SPEC = AgentSpec(name="parrot", summary="repeats", make=make, check=check)
+TAKEN = AgentSpec(name="fake", summary="repeats", make=make, check=check)
 NOTHING = 7
 """
 

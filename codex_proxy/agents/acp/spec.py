@@ -234,7 +234,6 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     return AgentSpec(
         name=preset.name,
         summary=summary,
-        processes="one for many sessions, one for plain-model turns",
         make=make,
         check=check,
         capabilities=CAPABILITIES,

@@ -237,7 +237,6 @@ def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]
 SPEC = AgentSpec(
     name=NAME,
     summary="Claude Code, by `claude -p` with JSON lines both ways",
-    processes="one for each conversation, and some that wait for the next",
     make=_make,
     check=_check,
     capabilities=CAPABILITIES,

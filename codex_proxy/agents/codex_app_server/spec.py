@@ -144,7 +144,6 @@ async def _check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name="codex-app-server",
     summary="Codex, by `codex app-server` (JSON-RPC)",
-    processes="a few, started early, with many threads each",
     make=make_app_server,
     check=_check,
     capabilities=CAPABILITIES,

@@ -155,7 +155,6 @@ async def _check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name="codex-exec",
     summary="Codex, by `codex exec --json`, if the other two are not available",
-    processes="one for each turn",
     make=make_exec,
     check=_check,
     capabilities=CAPABILITIES,

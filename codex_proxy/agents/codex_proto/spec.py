@@ -117,7 +117,6 @@ async def _check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name="codex-proto",
     summary="older Codex, by `codex proto` (JSON lines)",
-    processes="one for each turn",
     make=make_proto,
     check=_check,
     capabilities=CAPABILITIES,

@@ -33,7 +33,6 @@ async def _make(context: AgentContext) -> Agent:
 SPEC = AgentSpec(
     name=NAME,
     summary="any server that speaks Chat Completions (Ollama, vLLM, llama.cpp, a provider), at `PROXY_UPSTREAM_URL`",
-    processes="none",
     make=_make,
     check=check_upstream,
     capabilities=CAPABILITIES,

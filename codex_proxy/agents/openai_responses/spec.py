@@ -24,7 +24,6 @@ async def _make(context: AgentContext) -> Agent:
 SPEC = AgentSpec(
     name=RESPONSES.agent,
     summary="any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`",
-    processes="none",
     make=_make,
     check=check_upstream,
     capabilities=RESPONSES.capabilities,

@@ -70,7 +70,6 @@ async def check(context: AgentContext) -> list[Check]:
 SPEC = AgentSpec(
     name="oneshot",
     summary="any program that reads a prompt from stdin and prints its answer",
-    processes="one for each turn",
     make=make,
     check=check,
 )
