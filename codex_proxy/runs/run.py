@@ -262,9 +262,8 @@ class Run:
             return
         if self._decisive is None or not self._decisive.isdisjoint(map(type, events)):
             if not VISIBLE.isdisjoint(map(type, events)):
-                self._watch.alive(
-                    visible=True
-                )  # the agent has begun, also where its answer is held to be checked
+                # The agent has begun, also where its answer is held to be checked.
+                self._watch.alive(visible=True)
             self._apply(self.attempt.feed(events), session, size)
         else:  # most batches are text alone
             self._log_events(events, size)
@@ -274,7 +273,7 @@ class Run:
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
         """Continues with the output of this server's call for the agent's `request_id`, unless the turn is over."""
         self._calls_running -= 1
-        self._wait_for_agent()
+        self._resume_idle_deadline()
         if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
@@ -284,7 +283,7 @@ class Run:
         if attempt is not self.attempt or self._repair.ended or session is None:
             return
         self._checking = False
-        self._wait_for_agent()
+        self._resume_idle_deadline()
         self._apply(attempt.with_verdicts(verdicts), session, 0)
 
     def _apply(self, result: PolicyResult, session: AgentSession, size: int) -> None:
@@ -483,10 +482,10 @@ class Run:
 
     def _resume(self, session: AgentSession) -> None:
         self._paused = False
-        self._wait_for_agent()
+        self._resume_idle_deadline()
         session.resume_reading()
 
-    def _wait_for_agent(self) -> None:
-        """Starts the idle deadline again, unless the agent still waits for this server."""
+    def _resume_idle_deadline(self) -> None:
+        """Starts the idle deadline again, unless a call, a schema check or a slow client is still waited for."""
         if not (self._calls_running or self._checking or self._paused):
             self._watch.resume()

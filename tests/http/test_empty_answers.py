@@ -11,7 +11,7 @@ from openai.types.responses import ResponseCompletedEvent
 from tests.http.serving import fake_proxy, user
 from tests.waiting import PATIENCE
 
-APIS = ["/v1/chat/completions", "/v1/responses", "/v1/messages"]
+APIS = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"]
 HONEST = "[[fake:empty in=10 out=1]]"
 UNEXPLAINED = '[[fake:usage_missing say=""]]'
 

@@ -6,12 +6,21 @@ import json
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, TextDelta, TurnEnded
+from codex_proxy.core.events import (
+    AnswerDetails,
+    ArgumentsDelta,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    TextDelta,
+    TurnEnded,
+)
 from codex_proxy.core.items import Message, ToolCall
 from tests.surfaces.chat.answering import fold, frames, renderer, streamed, whole
 from tests.surfaces.chat.strategies import TURNS
@@ -39,6 +48,22 @@ def test_a_stream_put_together_by_a_client_is_the_whole_answer(
     assert folded["choices"] == answer["choices"]
     assert {k: v for k, v in folded["usage"].items() if k not in ONLY_IN_STREAMS} == answer["usage"]
     assert folded["head"] == {key: answer[key] for key in ("id", "created", "model")}
+
+
+FINGERPRINT = AnswerDetails({"system_fingerprint": msgspec.Raw(b'"fp_1"')})
+
+
+@settings(deadline=None)
+@given(TURNS, OPTIONS)
+def test_an_upstreams_own_fields_are_in_every_chunk_and_in_the_whole_answer(
+    events: list[Event], options: dict[str, Any]
+) -> None:
+    started, *others = events
+    events = [started, FINGERPRINT, *others]
+    *chunks, done = streamed(events, include_usage=True, **options)
+    assert done == "[DONE]"
+    assert {chunk["system_fingerprint"] for chunk in chunks} == {"fp_1"}
+    assert whole(events, **options)["system_fingerprint"] == "fp_1"
 
 
 @settings(deadline=None)
