@@ -28,6 +28,10 @@ Id = TypeVar("Id", bound=Hashable)
 M = TypeVar("M")
 
 
+NO_TURN = Turn(model="", history=())
+"""The turn of a dialect before `begin`."""
+
+
 class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
     """The table of a dialect's states, and what its states and changes mean for the client."""
 
@@ -49,7 +53,7 @@ class ConversationTurn(ABC, Generic[S, C, Q]):
         """`events` gets the events of the next step; the dialect's readers append to the same list."""
         self._states = states
         self._state = states.table.start
-        self._turn = Turn(model="", history=())
+        self._turn = NO_TURN
         self._session_id = ""
         """The agent's id of the session; empty before it is known."""
         self._model_name = ""

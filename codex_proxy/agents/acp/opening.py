@@ -14,7 +14,7 @@ from codex_proxy.agents.acp.program import Program
 from codex_proxy.agents.acp.prompt import Prompt, first_prompt, later_prompt
 from codex_proxy.agents.acp.session_setup import Request, plan_setup
 from codex_proxy.agents.acp.turn_end import UNREADABLE_ANSWER
-from codex_proxy.agents.conversation import ChannelRequests
+from codex_proxy.agents.conversation import NO_TURN, ChannelRequests
 from codex_proxy.agents.failures import CONVERSATION_LOST
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryItem
@@ -56,7 +56,7 @@ class SessionOpening:
         """How the session is opened. `lost`: a closed session could not be opened again. `over`: it was set up, or is
         not wanted any more."""
         self._tools_listed = not servers
-        self._turn = Turn(model="", history=())
+        self._turn = NO_TURN
         self._has_tools = False
         self._setup: deque[tuple[Request, Callable[[RpcError], Failure]]] = deque()
         """The requests that still have to be made before the first prompt, each with a function that converts its

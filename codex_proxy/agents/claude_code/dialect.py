@@ -42,7 +42,7 @@ from codex_proxy.agents.claude_code.step_reader import StepReader, raw_output
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.claude_code.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
-from codex_proxy.agents.conversation import ConversationTurn, raw_call
+from codex_proxy.agents.conversation import NO_TURN, ConversationTurn, raw_call
 from codex_proxy.agents.conversions import mcp_content
 from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Step, ToolReply
 from codex_proxy.agents.failures import cleaned
@@ -92,7 +92,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def __init__(self, *, takes_mark: bool = True) -> None:
         """`takes_mark`: whether the program knows the mark of text that nobody typed (see `user_line`)."""
         self._tools = OfferedTools(())
-        self._reader = StepReader(Turn(model="", history=()), self._tools)
+        self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
         self._takes_mark = takes_mark
         self._feed = PendingLines((), 1)
