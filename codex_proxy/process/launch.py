@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -152,30 +152,40 @@ class Pipes:
     """The ends for the child and its warden, in the order above."""
 
     def __enter__(self) -> Self:
-        self._ours, self._childs = ExitStack(), ExitStack()
-        with ExitStack() as undo:
-            undo.push(self.__exit__)
-            child_in, stdin = _pipe(self._childs, self._ours)
-            stdout, child_out = _pipe(self._ours, self._childs)
-            stderr, child_err = _pipe(self._ours, self._childs)
-            lifeline_end, lifeline = _pipe(self._childs, self._ours)
-            undo.pop_all()
-        self.child_ends = (child_in, child_out, child_err, lifeline_end)
-        self._proxy_ends = (stdin, stdout, stderr, lifeline)
+        self._ours: list[int] = []
+        self._childs: list[int] = []
+        try:
+            for reader, writer in (
+                (self._childs, self._ours),
+                (self._ours, self._childs),
+                (self._ours, self._childs),
+                (self._childs, self._ours),
+            ):
+                read_end, write_end = os.pipe()
+                reader.append(read_end)
+                writer.append(write_end)
+        except BaseException:
+            self.__exit__()
+            raise
+        child_in, child_out, child_err, lifeline = self._childs
+        self.child_ends = (child_in, child_out, child_err, lifeline)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._childs.close()
-        self._ours.close()
+        self.close_child_ends()
+        while self._ours:
+            os.close(self._ours.pop())
 
     def close_child_ends(self) -> None:
         """Closes the child's ends, which its warden has by now."""
-        self._childs.close()
+        while self._childs:
+            os.close(self._childs.pop())
 
     def launched(self, warden: Warden) -> Launched:
         """Returns the started child, whose receiver closes the proxy's ends."""
-        self._ours.pop_all()
-        return Launched(warden, *self._proxy_ends)
+        stdin, stdout, stderr, lifeline = self._ours
+        self._ours.clear()
+        return Launched(warden, stdin, stdout, stderr, lifeline)
 
 
 def environment_of(command: Command) -> dict[str, str]:
@@ -192,10 +202,10 @@ def find_program(command: Command) -> str:
     Raises `SpawnError` if program or folder does not exist, or the program may not be executed.
     """
     name = command.argv[0]
-    if not Path(command.cwd).is_dir():
+    if not os.path.isdir(command.cwd):
         raise SpawnError(name, f"its folder {command.cwd} does not exist; create it or set another one")
     if os.sep in name:
-        path: str | None = str(Path(command.cwd, name))
+        path: str | None = os.path.join(command.cwd, name)
     else:
         search = command.env.get("PATH", os.defpath)
         path = shutil.which(name, path=search) or shutil.which(name, mode=os.F_OK, path=search)
@@ -208,14 +218,6 @@ def find_program(command: Command) -> str:
             path, "it is not an executable file; give the program's path, or make it executable (chmod +x)"
         )
     return os.path.abspath(path)
-
-
-def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
-    """Returns both ends of a new pipe, closed by the stacks `reader` and `writer`."""
-    read_end, write_end = os.pipe()
-    reader.callback(os.close, read_end)
-    writer.callback(os.close, write_end)
-    return read_end, write_end
 
 
 # The proxy's own settings hold its clients' keys: no child may ever see one. Their case does not matter when they are

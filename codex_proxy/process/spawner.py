@@ -22,6 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -29,6 +30,7 @@ import structlog
 
 from codex_proxy.process.launch import (
     WARDEN,
+    ChildLimits,
     Command,
     Launched,
     Pipes,
@@ -39,7 +41,7 @@ from codex_proxy.process.launch import (
     launch,
     start_errors,
 )
-from codex_proxy.process.warden import MESSAGE_BYTES, parse_limits
+from codex_proxy.process.warden import MESSAGE_BYTES, Limit, parse_limits
 
 log = structlog.get_logger(__name__)
 
@@ -317,16 +319,20 @@ def _arguments_file(program: str, command: Command) -> Iterator[tuple[int, int]]
     # The kernel counts a pointer for each text, too.
     if max(sizes) > LONGEST_ARGUMENT or sum(sizes) + 8 * len(sizes) > os.sysconf("SC_ARG_MAX"):
         raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
-    limits = parse_limits(command.limits.warden_arguments())
     file = os.memfd_create("arguments")
     try:
-        data = marshal.dumps((argv, env, os.fsencode(command.cwd), limits))
+        data = marshal.dumps((argv, env, os.fsencode(command.cwd), _limits(command.limits)))
         written = 0
         while written < len(data):
             written += os.write(file, data[written:] if written else data)
         yield file, len(data)
     finally:
         os.close(file)
+
+
+@cache
+def _limits(limits: ChildLimits) -> list[Limit]:
+    return parse_limits(limits.warden_arguments())
 
 
 _spawners: WeakKeyDictionary[asyncio.AbstractEventLoop, Spawner] = WeakKeyDictionary()

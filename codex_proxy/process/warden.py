@@ -160,7 +160,10 @@ def serve_forks(control: int, mask: set[int]) -> int:
     gc.disable()
     gc.freeze()  # the collector would write into every page that the forks share with the spawner
     while True:
-        request, rights, _, _ = receive(MESSAGE_BYTES, space, flags)
+        try:
+            request, rights, _, _ = receive(MESSAGE_BYTES, space, flags)
+        except ConnectionResetError:  # the proxy was killed, and has left replies unread
+            return 0
         if not request:
             return 0
         descriptors = [number for _, _, data in rights for number in memoryview(data).cast("i")]
