@@ -14,6 +14,7 @@ from typing import Any
 from scripts.bench_lib import (
     agents,
     first_token,
+    litellm,
     lookup,
     paced_streams,
     passing,
@@ -36,6 +37,7 @@ ROWS = {
     "8": lookup.rows,
     "9": passing.rows,
     "10": agents.rows,
+    "11": litellm.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 
