@@ -82,7 +82,7 @@ ROWS: Final[dict[str, Row]] = {
     ),
     "codex_proxy.agents.claude_code.dialect:ClaudeCodeTurn._handle": child("claude-code", "whole messages"),
     "codex_proxy.agents.acp.dialect:AcpTurn._read_update": child("acp", "many messages"),
-    "codex_proxy.agents.openai_chat.calls:ToolCalls.feed": chat_upstream("openai-chat", "many calls"),
+    "codex_proxy.agents.openai_chat.calls:ToolCalls.feed": chat_upstream("openai-chat", "arguments in many deltas"),
     "codex_proxy.agents.openai_chat.pass_through:PassThrough._event": chat_upstream(
         "forwarded stream", "usage in each chunk"
     ),
@@ -90,7 +90,7 @@ ROWS: Final[dict[str, Row]] = {
     "codex_proxy.agents.upstream.secrets:Secrets.begun_in": hidden("backslashes, a byte at a time"),
     "codex_proxy.core.repair:TurnRepair._open": turn("repair", "messages"),
     "codex_proxy.surfaces.chat.choice:Choice.open_message": turn("chat", "messages"),
-    "codex_proxy.surfaces.responses.output_order:OutputOrder.add": turn("responses", "messages"),
+    "codex_proxy.surfaces.responses.output:Part.add": turn("responses", "deltas of reasoning"),
     "codex_proxy.surfaces.messages.content:GrowingBlock.open": turn("messages", "messages"),
     "codex_proxy.runs.model_items:_kind_and_call_id": history(
         "calls with their outputs", "raw calls and outputs by turns"
