@@ -112,7 +112,6 @@ class Run:
         deadlines: Deadlines,
         host: RunHost,
         *,
-        owner: str,
         calls: ServerCalls,
         max_chars: int = MAX_TURN_CHARS,
         keeps_max_tokens: bool = False,
@@ -121,9 +120,7 @@ class Run:
     ) -> None:
         self.log = EventLog(self._backlog)
         self.turn = turn
-        """The turn as the client asked for it."""
-        self.owner = owner
-        """The owner of the turn: the name of the client's key."""
+        """The turn as the client asked for it, with its owner."""
         self.attempt = attempt
         self._decisive: frozenset[type[Event]] | None = None
         """The kinds of events that the attempt has to see at present; None: all."""

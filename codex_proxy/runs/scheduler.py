@@ -197,7 +197,7 @@ class RunScheduler:
         record = None if self.records is None else self.records.begin(turn, self.agent_of(turn).name)
         run = Run(
             turn, started.attempt, loop, self._deadlines_of(turn), self,
-            owner=owner, calls=calls, max_chars=self._limits.max_chars,
+            calls=calls, max_chars=self._limits.max_chars,
             keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities, tape=tape, record=record,
         )  # fmt: skip
         progress = loop.call_later(
@@ -231,7 +231,7 @@ class RunScheduler:
         outputs = [item for item in run.turn.history if isinstance(item, HistoryOutput)]
         replay = None if started.replay is None else with_outputs(started.replay, outputs)
         self._runs[run] = msgspec.structs.replace(started, replay=replay)
-        plan = await self._plan_start(run.turn, run.owner, replay)
+        plan = await self._plan_start(run.turn, run.turn.owner, replay)
         run.attempt = plan.attempt
         self._begin(run, plan)
 
@@ -296,7 +296,7 @@ class RunScheduler:
     async def _open_session(self, run: Run, attempt: Attempt) -> None:
         started = self._runs.get(run)
         given = _replayed(attempt.turn, run.turn, started.replay if started else None)
-        opened = await self.agent.open(await self._with_memory(given, run.owner))
+        opened = await self.agent.open(await self._with_memory(given, run.turn.owner))
         self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
@@ -315,7 +315,7 @@ class RunScheduler:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = item_digests((*run.turn.history, *said, *calls))
         pending = PendingOutputs(frozenset(call.call_id for call in calls), tuple(policy.hidden))
-        self.idle_sessions.put(thread_key(run.owner, run.attempt.turn), session, seen, pending)
+        self.idle_sessions.put(thread_key(run.turn.owner, run.attempt.turn), session, seen, pending)
         return True
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
@@ -328,7 +328,7 @@ class RunScheduler:
         entries = entries_of(run.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
         try:
             async with asyncio.timeout(REMEMBER_SECONDS):
-                await self.memory.remember(run.owner, entries, durable=self._runs[run].durable)
+                await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)
         except Exception:
             log.exception("step_memory_failed")  # without it the answer is still right
 
