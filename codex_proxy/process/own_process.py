@@ -100,8 +100,10 @@ class OrphanSweep:
                 self._killed.add(pid)
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
+        # What has just ended may have left children after this look at them.
+        again = bool(self._killed)
         self._killed = {pid for pid in self._killed if not _reap(pid)}
-        if self._killed and self._loop.time() < self._deadline:
+        if again and self._loop.time() < self._deadline:
             self._loop.call_later(KILL_ROUND_SECONDS, self.run)
 
     def _is_orphan(self, pid: int) -> bool:
