@@ -43,6 +43,17 @@ class RemakeContext(msgspec.Struct, frozen=True):
     now: Callable[[], float]
 
 
+def attempt_of(dialect: Any) -> tuple[Any, str]:
+    """Returns the dialect of the current attempt at an upstream, and the upstream's name; for any other dialect, or for
+    the message that begins another attempt, itself or its dialect, and an empty name.
+    """
+    from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn
+
+    if isinstance(dialect, AttemptedTurn):
+        return dialect._dialect, dialect._name
+    return (dialect.dialect, dialect.name) if isinstance(dialect, Attempt) else (dialect, "")
+
+
 def name_of(dialect: object) -> str:
     """Returns the name of a dialect in recordings."""
     kind = type(dialect)

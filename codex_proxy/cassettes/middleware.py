@@ -39,7 +39,12 @@ def recording(recorder: Recorder) -> Any:
         exchange = recorder.exchange(f"{request.method} {request.path}", headers, keys_in(request))
         REQUEST_TAPE.set(exchange)
         _listen(request, exchange)
-        response = await handler(request)
+        try:
+            response = await handler(request)
+        except BaseException:
+            if socket:  # that its client has closed: its last turn may be over
+                exchange.over(101)
+            raise
         if isinstance(response, web.Response) and isinstance(response.body, bytes):
             exchange.said(response.body)
         exchange.over(response.status)

@@ -26,7 +26,7 @@ from codex_proxy.core.checks import Check
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.files.private import make_folder
 from codex_proxy.http.server_info import RECORDING_TROUBLE
-from codex_proxy.process.launch import credential_names
+from codex_proxy.process.launch import SECRET_WORDS
 
 
 async def _make(context: AgentContext) -> Agent:
@@ -154,7 +154,7 @@ def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
 
 def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) -> Scrubber:
     """Returns what removes the secrets of this server and the names of this machine and its user."""
-    keys = [environ[name] for name in credential_names(environ)]
+    keys = [value for name, value in environ.items() if SECRET_WORDS.search(name)]
     keys += settings_secrets({name: getattr(settings, name) for name in type(settings).model_fields})
     keys += [
         header.get_secret_value()

@@ -13,7 +13,15 @@ import structlog
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.dialect import UNREADABLE, Ended
-from codex_proxy.agents.recorded import facts_of, first_channel_id, is_rpc, name_of, object_of, rpc_of
+from codex_proxy.agents.recorded import (
+    attempt_of,
+    facts_of,
+    first_channel_id,
+    is_rpc,
+    name_of,
+    object_of,
+    rpc_of,
+)
 from codex_proxy.agents.session import AgentSession
 from codex_proxy.cassettes.format import Line, Session
 from codex_proxy.cassettes.player import PlayedSession
@@ -51,19 +59,25 @@ class SessionTape:
         if act in ("begin", "reopen"):
             if act == "begin":
                 self.said.clear()  # an upstream's attempt that has failed: another one begins
-            self.dialect = name_of(session._dialect)
-            try:
-                self.facts = facts_of(session._dialect)
-            except AttributeError:
-                log.exception("session_not_recorded", dialect=self.dialect)
-                self.size = MAX_BYTES + 1
-            self.origin = "" if session.origin is None else session.origin.name
+            self._identify(session._dialect)
+            if session.origin is not None:
+                self.origin = session.origin.name
             self._add(act, given[1] if act == "reopen" else {})
         elif act == "resume":
             self._add(act, {})
         elif act == "answer":
             self._add(act, given)
         self.wrote(writes)
+
+    def _identify(self, begun: Any) -> None:
+        """Notes which dialect reads the session from now on. `begun` is the session's, or another attempt."""
+        dialect, self.origin = attempt_of(begun)
+        self.dialect = name_of(dialect)
+        try:
+            self.facts = facts_of(dialect)
+        except AttributeError:
+            log.exception("session_not_recorded", dialect=self.dialect)
+            self.size = MAX_BYTES + 1
 
     def wrote(self, writes: bytes) -> None:
         if writes:
@@ -78,6 +92,9 @@ class SessionTape:
                 self.said.append((now, "bytes_from", message))
             elif (found := object_of(message)) is not None:
                 self.said.append((now, *found))
+            elif attempt_of(message)[0] is not message:
+                self.said[:] = [(now, "begin", {})]
+                self._identify(message)
 
     def read_line(self, line: bytes) -> None:
         self.size += len(line)

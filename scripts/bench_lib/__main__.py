@@ -18,6 +18,7 @@ from scripts.bench_lib import (
     lookup,
     paced_streams,
     passing,
+    recording,
     short_turns,
     startup,
     steps,
@@ -38,6 +39,7 @@ ROWS = {
     "9": passing.rows,
     "10": agents.rows,
     "11": litellm.rows,
+    "12": recording.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 

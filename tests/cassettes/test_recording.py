@@ -1,0 +1,145 @@
+"""What is written, what is not, and what happens where it cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from codex_proxy.app import StartError
+from codex_proxy.cassettes import recorder
+from codex_proxy.cassettes.format import read
+from tests.cassettes.talking import chat_loop, openai_client, serving
+from tests.upstreams.serving import upstream
+from tests.waiting import eventually
+
+KEY = "sk-planted-5f0e9d8c7b6a"
+ENV_KEY = "planted-environment-secret"
+TOKEN = "ghp_plantedplantedplanted0123"
+HOME, USER = "/home/jplanted", "jplanted"
+PATTERN = "ACME-planted-[0-9]+"
+
+
+async def test_planted_secrets_are_in_no_file_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", HOME)
+    monkeypatch.setattr("getpass.getuser", lambda: USER)
+    monkeypatch.setattr("socket.gethostname", lambda: "planted-host")
+    folder = tmp_path / "cassettes"
+    environ = {"PATH": "", "PLANTED_API_KEY": ENV_KEY, "HOME": HOME, "FAKE_CODEX_MODELS": "any"}
+    words = f"{KEY} {ENV_KEY} {TOKEN} {HOME}/x.txt by {USER} on planted-host ACME-planted-42"
+    pieces = json.dumps(json.dumps([words]))
+    asked = f"{words} Bearer planted.token.value [[fake:text say={json.dumps(words)} pieces={pieces}]]"
+    async with (
+        serving(tmp_path, environ, record=folder, record_scrub=PATTERN) as server,
+        openai_client(server) as client,
+    ):
+        headers = {"x-api-key": "planted-client-key", "x-codex-note": "kept", "cookie": "planted-cookie"}
+        body: Any = {"model": "codex-5", "messages": [{"role": "user", "content": asked}]}
+        await client.chat.completions.create(
+            **body, extra_headers=headers, extra_body={"metadata": {"a": words}}
+        )
+        await client.responses.create(model="codex-5", input=words, metadata={"a": "b"})
+    files = [path.read_text("utf-8") for path in folder.iterdir()] + [path.name for path in folder.iterdir()]
+    assert len(files) == 4
+    for secret in (
+        KEY,
+        ENV_KEY,
+        TOKEN,
+        HOME,
+        USER,
+        "planted-host",
+        "ACME-planted-42",
+        "planted.token",
+        "planted-cookie",
+    ):
+        assert not [text for text in files if secret in text], secret
+    assert all("planted-client-key" not in text for text in files)
+    assert any("<home>/x.txt by <user> on <host> <scrubbed>" in text for text in files)
+
+
+async def test_a_recording_without_its_secrets_answers_the_request_that_has_them(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    asked = f"My token is {TOKEN}. [[fake:text]]"
+    body: Any = {"model": "codex-5", "messages": [{"role": "user", "content": asked}]}
+    async with serving(tmp_path, record=folder) as server, openai_client(server) as client:
+        await client.chat.completions.create(**body)
+    async with serving(tmp_path, replay=folder) as server, openai_client(server) as client:
+        answer = await client.chat.completions.create(**body)
+    assert answer.choices[0].message.content == "Hello from the deterministic fake agent."
+
+
+async def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartError, match="cannot be written"):
+        async with serving(tmp_path, record=tmp_path / "file"):
+            pass
+
+
+async def test_a_disk_that_fills_up_ends_the_recording_and_not_the_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with serving(tmp_path, record=tmp_path / "cassettes") as server:
+        monkeypatch.setattr(recorder, "write", full)
+        assert (await chat_loop(server))["text"] == "It is sunny."
+        async with aiohttp.ClientSession() as session:
+            health = await (await session.get(f"http://127.0.0.1:{server.port}/healthz")).json()
+    assert health["status"] == "degraded"
+    assert "No space left on device" in health["recording"]
+    assert not list((tmp_path / "cassettes").glob("*.jsonl"))
+
+
+async def test_a_turn_that_is_recorded_again_differs_in_nothing_but_its_times(tmp_path: Path) -> None:
+    texts = []
+    for name in ("first", "second"):
+        async with serving(tmp_path, record=tmp_path / name) as server:
+            await chat_loop(server, stream=True)
+        found = [path.read_text("utf-8") for path in sorted((tmp_path / name).iterdir())]
+        texts.append([json.loads(line) | {"ms": 0} for text in found for line in text.splitlines()])
+    assert texts[0] == texts[1]
+
+
+async def test_a_background_response_is_kept_with_its_final_object(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, record=folder) as server, openai_client(server) as client:
+        begun = await client.responses.create(model="codex-5", input="Hello?", background=True)
+        await eventually(lambda: list(folder.glob("*.jsonl")))
+        assert begun.status == "queued"
+    (file,) = folder.glob("*.jsonl")
+    cassette = read(file)
+    assert cassette.answer.body["status"] == "queued"
+    assert cassette.answer.final["status"] == "completed"
+
+
+async def test_each_turn_of_a_websocket_is_a_cassette(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, record=folder) as server, aiohttp.ClientSession() as session:
+        async with session.ws_connect(f"http://127.0.0.1:{server.port}/v1/responses") as socket:
+            for text in ("one", "two"):
+                await socket.send_json({"type": "response.create", "model": "codex-5", "input": text})
+                while (await socket.receive_json())["type"] != "response.completed":
+                    pass
+        await eventually(lambda: len(list(folder.glob("*.jsonl"))) == 2)
+    found = [read(path) for path in sorted(folder.iterdir())]
+    assert [each.request.body["input"] for each in found] == ["one", "two"]
+    assert all(each.request.socket and each.answer.sent[-1]["type"] == "response.completed" for each in found)  # type: ignore[index]
+
+
+async def test_a_turn_of_an_upstream_is_replayed_without_it(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with upstream() as model:
+        settings: dict[str, Any] = {"agent": "openai-chat", "upstream_url": model.url, "record": folder}
+        async with serving(tmp_path, **settings) as server:
+            recorded = await chat_loop(server, model="small", asked="Hello?")
+    assert recorded["text"]
+    async with serving(tmp_path, replay=folder) as server:
+        for stream in (False, True):
+            assert await chat_loop(server, stream=stream, asked="Hello?") == recorded
