@@ -116,7 +116,7 @@ class Recorder:
             sessions=tape.sessions(),
             answer=exchange.answer(),
         )
-        lines = [clean.line(line) for line in lines_of(cassette)]
+        lines = clean.lines(list(lines_of(cassette)))
         tape.name = self._new_name(clean.text(_last_words(content)))
         write(self.folder / f"{tape.name}{SUFFIX}", lines)
         tape.parts.clear()
@@ -126,14 +126,13 @@ class Recorder:
         while True:
             self._last += 1
             name = f"{self._last:04d}-{slug or 'turn'}"
-            if not any(number == self._last for number, _ in _numbered(self.folder, self._last)):
+            if not (self.folder / f"{name}{SUFFIX}").exists():
                 return name
 
 
-def _numbered(folder: Path, only: int | None = None) -> Iterator[tuple[int, str]]:
+def _numbered(folder: Path) -> Iterator[tuple[int, str]]:
     """Returns the numbers and names of the cassettes in a folder."""
-    pattern = "*" if only is None else f"{only:04d}-*"
-    for path in folder.glob(f"{pattern}{SUFFIX}"):
+    for path in folder.glob(f"*{SUFFIX}"):
         found = _NUMBERED.match(path.name)
         if found is not None:
             yield int(found[1]), path.name
@@ -171,14 +170,17 @@ class _Cleaner:
         self._ids = ids
         self._keys = [key.encode() for key in keys if len(key) >= 4]
 
-    def line(self, line: bytes) -> bytes:
-        """Returns a line without secrets. The lines of the request keep those ids that are the client's own."""
-        head, colon, rest = line.partition(b":")
-        if head == b'{"cassette"':
-            return head + colon + self._scrubber.scrub(rest, self._keys)
-        own = head in (b'{"request"', b'{"turn"', b'{"tool"', b'{"message"')
-        rest = self._ids.known(rest) if own else self._ids.stable(rest)
-        return head + colon + self._scrubber.scrub(rest, self._keys)
+    def lines(self, lines: Sequence[bytes]) -> list[bytes]:
+        """Returns the lines of a cassette without secrets. The lines of the request keep those ids that are the
+        client's own. All lines are cleaned at once, which takes less time.
+        """
+        first = next(
+            index for index, line in enumerate(lines) if line.startswith((b'{"session"', b'{"answer"'))
+        )
+        asked = self._ids.known(b"\n".join(lines[1:first]))
+        said = self._ids.stable(b"\n".join(lines[first:]))
+        whole = b"\n".join((lines[0], asked, said))
+        return self._scrubber.scrub(whole, self._keys).split(b"\n")
 
     def text(self, text: str) -> str:
         return self._scrubber.scrub(text.encode("utf-8", "replace"), self._keys).decode("utf-8", "replace")

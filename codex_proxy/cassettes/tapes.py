@@ -259,6 +259,8 @@ def _json_or_text(kind: str, data: bytes, ms: int, dialect: str = "") -> Iterato
 
 def _on_first_channel(dialect: str, line: bytes) -> bytes:
     """Returns a JSON-RPC line with the id that it would have on the first channel of a connection."""
+    if not line.startswith((b'{"id":', b'{"jsonrpc":"2.0","id":')):
+        return line
     id, _ = rpc_of(line)
     new = first_channel_id(dialect, id)
     if new == id:
