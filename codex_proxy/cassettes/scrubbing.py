@@ -132,15 +132,10 @@ class Scrubber:
             if len(user) >= MIN_NAME and user.lower() not in GENERIC:
                 names |= dict.fromkeys(_spellings(user), b"<user>")
         self._literals = sorted(found.items(), key=lambda each: len(each[0]), reverse=True)
-        self._names = names
-        self._pattern = (
-            re.compile(
-                rb"(?<![A-Za-z0-9])(?:%b)(?![A-Za-z0-9])"
-                % b"|".join(re.escape(each) for each in sorted(names, key=len, reverse=True))
-            )
-            if names
-            else None
-        )
+        self._names = [
+            (name, re.compile(re.escape(name) + rb"(?![A-Za-z0-9])"), placeholder)
+            for name, placeholder in sorted(names.items(), key=lambda each: len(each[0]), reverse=True)
+        ]
         try:
             self._own = [re.compile(each.encode()) for each in patterns if each]
         except re.error as error:
@@ -155,8 +150,9 @@ class Scrubber:
         for secret, placeholder in self._literals:
             if secret in text:
                 text = text.replace(secret, placeholder)
-        if self._pattern is not None and any(name in text for name in self._names):
-            text = self._pattern.sub(lambda found: self._names[found[0]], text)
+        for name, pattern, placeholder in self._names:
+            if name in text:
+                text = pattern.sub(lambda found, placeholder=placeholder: _apart(found, placeholder), text)  # type: ignore[misc]
         if any(part in text for part in _FIELD_PARTS):
             text = _FIELDS.sub(rb'\1<key>"', text)
         if any(part in text for part in _TOKEN_PARTS):
@@ -171,6 +167,12 @@ class Scrubber:
         return text
 
 
+def _apart(found: re.Match[bytes], placeholder: bytes) -> bytes:
+    """Returns the placeholder of a name, unless it is the end of a longer word."""
+    before = found.string[found.start() - 1 : found.start()] if found.start() else b""
+    return found[0] if before.isalnum() else placeholder
+
+
 def _spellings(text: str) -> set[bytes]:
     """Returns a text as it may stand in JSON, also in JSON that is a string of JSON."""
     once = json.dumps(text)[1:-1]
@@ -183,16 +185,16 @@ def _spellings(text: str) -> set[bytes]:
 
 # --- ids ------------------------------------------------------------------------------------------
 
-_QUOTED: Final = re.compile(rb'"[A-Za-z0-9_-]{20,80}"')
+_QUOTED: Final = re.compile(rb':"[A-Za-z0-9_-]{20,80}"')
 _ID: Final = re.compile(
     rb"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
     rb"|\b(?:resp|chatcmpl|msg|rs|fc|ctc|call|toolu|req|ws|item|mcp|mcpl|mcpr|lsh|ask|srvtoolu|gen|run|exec)[_-]"
     rb"(?=[A-Za-z]{0,40}[0-9])[A-Za-z0-9]{16,64}\b"
     rb"|\bcodex_proxy_[0-9a-f]{16}\b"
 )
-_TIME: Final = re.compile(
-    rb'((?:At|AtMs|created|_at)":\s?)(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s])'
-)
+_TIME: Final = re.compile(rb'":\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s])')
+_TIME_KEYS: Final = (b"At", b"AtMs", b"created", b"_at")
+"""How the names of fields with times end."""
 _CLOCK: Final = re.compile(
     rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
 )
@@ -227,24 +229,29 @@ class TurnIds:
 
     def known(self, text: bytes) -> bytes:
         """Returns the text of a request, with those ids replaced that earlier turns have had."""
-        return _QUOTED.sub(lambda found: b'"%b"' % self._ids.get(found[0][1:-1], found[0][1:-1]), text)
+        return _QUOTED.sub(lambda found: b':"%b"' % self._ids.get(found[0][2:-1], found[0][2:-1]), text)
 
     def stable(self, text: bytes) -> bytes:
         """Returns the text of an agent or of an answer, with its ids and times replaced."""
-        text = _TIME.sub(rb"\g<1>0", _QUOTED.sub(self._replacement, text))
+        text = _TIME.sub(_without_time, _QUOTED.sub(self._replacement, text))
         return _CLOCK.sub(b'"1970-01-01T00:00:00Z"', text) if b'Z"' in text else text
 
     def _replacement(self, found: re.Match[bytes]) -> bytes:
-        id = found[0][1:-1]
+        id = found[0][2:-1]
         known = self._ids.get(id)
         if known is not None:
-            return b'"%b"' % known
+            return b':"%b"' % known
         if id in self._own or _ID.fullmatch(id) is None:
             return found[0]
         self._count += 1
         made = stable_id(id.decode(), self._key, self._count).encode()
         self._ids[id] = made
-        return b'"%b"' % made
+        return b':"%b"' % made
+
+
+def _without_time(found: re.Match[bytes]) -> bytes:
+    key = found.string[max(0, found.start() - 8) : found.start()]
+    return b'":0' if key.endswith(_TIME_KEYS) else found[0]
 
 
 def stable_id(like: str, key: bytes, number: int) -> str:
