@@ -17,6 +17,7 @@ from aiohttp import web
 from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Client, Clients, workspace_of
 from codex_proxy.admission.images import ImageFetcher
+from codex_proxy.admission.routes import Router
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.named import NamedAgent, make_agent, named_agents
 from codex_proxy.agents.registry import agent_able_to
@@ -50,6 +51,7 @@ from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.page import PAGE, Page
+from codex_proxy.http.routing import ROUTER
 from codex_proxy.http.server import Runner, application
 from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED
 from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
@@ -258,8 +260,8 @@ class Server:
         app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, self._owners)
         app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
         app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes()))
-        app[WRONG_KEYS] = WrongKeys(clock)
-        app[HOSTS] = allowed_hosts(settings)
+        app[WRONG_KEYS], app[HOSTS] = WrongKeys(clock), allowed_hosts(settings)
+        app[ROUTER] = Router([table.route(name) for name, table in settings.routes.items()], clock)
         app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))
         app[TRUSTED_PROXIES] = trusted_proxies(settings)
         if settings.test_endpoints:

@@ -23,7 +23,7 @@ from pydantic_settings import (
 from codex_proxy.agents import registry
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
-from codex_proxy.config_tables import AgentTable, TableName, check_names, joined
+from codex_proxy.config_tables import AgentTable, RouteTable, TableName, check_names, joined
 from codex_proxy.old_settings import OLD_NAMES, old_names_in, values_of_new_names
 
 
@@ -102,6 +102,7 @@ class Settings(CassetteSettings, BaseSettings):
     upstreams: dict[TableName, UpstreamConfig] = Field(
         {}, description="model servers beside the agents, each with a table of its own (docs/upstreams.md)"
     )
+    routes: dict[TableName, RouteTable] = Field({}, description="which model answers (docs/agents.md#routes)")
     agent: str = Field(
         registry.DEFAULT,
         description="the agent; auto: the agent of the plugin, otherwise the installed Codex; unset: with "

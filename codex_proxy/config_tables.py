@@ -1,4 +1,4 @@
-"""The tables `[upstreams.NAME]` (model servers) and `[agents.NAME]` (agents) of the settings file.
+"""The tables `[upstreams.NAME]` (model servers), `[agents.NAME]` (agents) and `[routes.NAME]` of the settings file.
 
 Input: a table as TOML or JSON has it. Output: validated values. Raises pydantic's `ValidationError`, which
 names the field. `agents.named` checks whether tables, keys and installed programs match.
@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from codex_proxy.admission.routes import ApiName, Route
 from codex_proxy.agents.upstream.config import UpstreamConfig
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -31,6 +32,29 @@ def _checked_name(name: str) -> str:
 
 
 TableName = Annotated[str, AfterValidator(_checked_name)]
+
+
+class RouteTable(BaseModel):
+    """One `[routes.NAME]`: which model answers the requests that match. Of several tables, the first one counts."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    to: str = Field(description="the model that answers: `AGENT/MODEL`, or any name of `GET /v1/models`")
+    fallback: tuple[str, ...] = Field(
+        (), description="models to ask next, if one fails before its answer begins"
+    )
+    client: str | None = Field(None, description="the name of the request's key; may have `*`")
+    api: ApiName | None = Field(None, description="the API of the request")
+    model: str | None = Field(None, description="the model that the request names; may have `*`")
+    min_tokens: int | None = Field(None, ge=0, description="the fewest tokens of its text, as estimated")
+    thinking: bool | None = Field(None, description="whether it asks for thinking or an effort")
+    tools: bool | None = Field(None, description="whether it offers tools")
+    images: bool | None = Field(None, description="whether it has images")
+
+    def route(self, name: str) -> Route:
+        """Returns the route of this table."""
+        conditions = self.model_dump(exclude={"to", "fallback"})
+        return Route(name=name, targets=(self.to, *self.fallback), **conditions)
 
 
 class AgentTable(BaseModel):

@@ -19,7 +19,7 @@ from codex_proxy.agents.registry import specs
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.cli import serve
 from codex_proxy.config import Settings
-from codex_proxy.config_tables import AgentTable
+from codex_proxy.config_tables import AgentTable, RouteTable
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -86,7 +86,7 @@ def entry(head: str, value: str, words: str) -> str:
 def default(name: str, field: FieldInfo) -> str:
     if name in DEFAULTS:
         return DEFAULTS[name]
-    value = field.default
+    value = "required" if field.is_required() else field.default
     if value is None or value in ("", (), {}):
         return "none"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
@@ -138,6 +138,7 @@ def tables() -> str:
     parts = (
         "### `[upstreams.NAME]`\n\n" + table_rows(UpstreamConfig),
         "### `[agents.NAME]`\n\n" + table_rows(AgentTable) + "\n" + own_settings(),
+        "### `[routes.NAME]`\n\n" + table_rows(RouteTable),
     )
     return TABLES.format(tables="\n".join(parts))
 

@@ -12,7 +12,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from aiohttp import web
 
@@ -22,7 +22,8 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import OWNER
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.http.routing import ROUTED, Routed, as_asked, routed_body
+from codex_proxy.surfaces.request_options import ParsedRequest, RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
 
 Refusal: TypeAlias = Literal["owner", "total"]
@@ -220,11 +221,14 @@ UNPACKED_HERE = 4 << 10
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed; the request does not keep it.
+    """Returns the whole body, decompressed; the request keeps it only for other targets of a route.
 
     Raises `Fault`: INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly;
     UNSUPPORTED_MEDIA_TYPE; CONCURRENCY_EXCEEDED or UNAVAILABLE without room; and `HTTPRequestEntityTooLarge`.
     """
+    routed: Routed | None = request.get(ROUTED)
+    if routed is not None and routed.body:
+        return routed.body  # it is handled again, for another target of its route
     limit, held = request.client_max_size, request[HELD]
     coding = coding_of(request.headers.getall("Content-Encoding", []))
     try:
@@ -261,7 +265,20 @@ async def parsed_from(
     parsed in a thread: 25 MiB take 200 ms.
 
     `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`. Raises what `parse` raises.
+    If a route of the settings matches, the body is parsed once more with the model of its target.
     """
+    parsed = await _with_pdfs(request, body, parse, skips_unreadable=skips_unreadable)
+    routed = routed_body(request, body, parsed)
+    if routed is None or not isinstance(parsed, ParsedRequest):
+        return parsed
+    found = await _with_pdfs(request, routed, parse, skips_unreadable=skips_unreadable)
+    assert isinstance(found, ParsedRequest), "the parser of the same body"
+    return cast(T, as_asked(found, parsed.model_asked))
+
+
+async def _with_pdfs(
+    request: web.Request, body: bytes, parse: Callable[[bytes, PdfTexts | None], T], *, skips_unreadable: bool
+) -> T:
     reader = request.app.get(PDF_READER)
     pdfs = None if reader is None else PdfTexts()
     parsed = await _parsed(body, parse, pdfs)

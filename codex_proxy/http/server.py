@@ -30,6 +30,7 @@ from codex_proxy.http.middleware.request_context import (
     provide_context,
 )
 from codex_proxy.http.replies import fault_response, log_unforeseen
+from codex_proxy.http.routing import with_fallbacks
 from codex_proxy.http.sse import limit_stall
 from codex_proxy.surfaces.ollama.models import OLLAMA_PORT
 
@@ -240,7 +241,7 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
     if preflight_reply is not None:
         return preflight_reply
     with request_counted(request), body_bytes_held(request):
-        return await handler(request)
+        return await with_fallbacks(request, handler)
 
 
 def application(*, body_limit: int) -> web.Application:

@@ -39,7 +39,11 @@ class PassedBody(msgspec.Struct, frozen=True):
         if self.fields is None:
             start, end = self.place
             return self.body[:start] + name.encode() + self.body[end:]
-        return msgspec.json.encode({**self.fields, "model": msgspec.Raw(json_text(name))})
+        return self.naming(name)
+
+    def naming(self, name: str) -> bytes:
+        """Returns the JSON object with this name of the model, whether it names another one or none."""
+        return msgspec.json.encode({**(self.fields or {}), "model": msgspec.Raw(json_text(name))})
 
 
 def json_body(body: bytes) -> PassedBody:

@@ -38,7 +38,7 @@ CLIENT = web.RequestKey("client", Client)
 
 _BEGAN = web.RequestKey("began", float)
 """When the request's first line was read, in seconds of the monotonic clock."""
-_PREPARED = web.RequestKey("prepared", bool)
+PREPARED = web.RequestKey("prepared", bool)
 """Whether an answer's headers were sent, so that no other is possible."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
@@ -72,7 +72,7 @@ async def provide_context(request: web.Request, handler: Handler) -> web.StreamR
     request[NOTES] = {}
     request[REPLY_HEADERS] = {}
     request[OWNER] = NO_KEY_OWNER
-    request[_PREPARED] = False
+    request[PREPARED] = False
     endpoint = app[ROUTES].get(request.match_info.route)
     if endpoint is not None:
         request[ENDPOINT] = endpoint
@@ -120,7 +120,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception as error:  # noqa: BLE001 - whatever it is, the client gets an answer
         log_unforeseen(error)
         request[NOTES]["error"] = FaultKind.INTERNAL.value
-        if request[_PREPARED]:
+        if request[PREPARED]:
             # A second answer would be read as a part of the first: a cut one is seen for what it is.
             if request.transport is not None:
                 request.transport.abort()
@@ -133,7 +133,7 @@ def _is_given_up(request: web.Request) -> bool:
     revoked.
     """
     here = request.transport is not None and not request.transport.is_closing()
-    if not here or request[_PREPARED] or not request.app[RUNS].draining:
+    if not here or request[PREPARED] or not request.app[RUNS].draining:
         return False
     task = asyncio.current_task()
     assert task is not None
@@ -173,7 +173,7 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.force_close()
     response.headers.update(ON_EVERY_REPLY)
     if REQUEST_ID in request:
-        request[_PREPARED] = True
+        request[PREPARED] = True
         response.headers["x-request-id"] = request[REQUEST_ID]
         if errors_of(request) == "messages":
             response.headers["request-id"] = request[REQUEST_ID]

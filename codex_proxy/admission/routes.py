@@ -1,0 +1,117 @@
+"""Routes of the settings: which agent and model answers a request, by what the request is like.
+
+Input: the routes, in order, and what is known of a request (`RequestFacts`). Output: the first route that matches.
+Pure, but for `Router`, which remembers the targets whose account is used up. A route changes the model only: the
+client's rights are checked for that model as for any. Source: docs/agents.md#routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.items import HistoryMessage, HistoryOutput, ImagePart
+from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.usage import text_tokens, tokens_in
+
+ApiName: TypeAlias = Literal["chat", "messages", "responses", "ollama", "completions"]
+
+K = FaultKind
+FALLEN_BACK: Final = frozenset(
+    {
+        *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UPSTREAM_TIMEOUT),
+        *(K.UPSTREAM_UNAUTHORIZED, K.UNAVAILABLE, K.AGENT_RATE_LIMITED, K.USAGE_LIMIT_REACHED),
+        *(K.INSUFFICIENT_QUOTA, K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED, K.AGENT_CRASHED),
+        *(K.AGENT_PROTOCOL, K.SPAWN_FAILED),
+    }
+)
+"""The kinds of failures after which the next target of a route is asked: those of the agent or its account, and not of
+the request."""
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One `[routes.NAME]`. A condition that is None holds for every request."""
+
+    name: str
+    targets: tuple[str, ...]
+    """The models to ask, `AGENT/MODEL` or any other name, the preferred one first."""
+    client: str | None = None
+    api: ApiName | None = None
+    model: str | None = None
+    min_tokens: int | None = None
+    thinking: bool | None = None
+    tools: bool | None = None
+    images: bool | None = None
+
+
+class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a route may depend on. `tokens` is an estimate of the input's text."""
+
+    client: str
+    api: ApiName
+    model: str
+    tokens: int
+    thinking: bool
+    tools: bool
+    images: bool
+
+
+def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFacts:
+    """Returns the facts of a request, from its turn, the name of its key, its API and the model that it names."""
+    if turn.forwarded is not None:
+        fields = turn.forwarded.fields
+        messages = bytes(fields.get("messages", b""))
+        tokens, tools, images = text_tokens(messages), "tools" in fields, b'"image_url"' in messages
+    else:
+        tokens, tools, images = tokens_in(turn.history), bool(turn.tools), _has_images(turn)
+    thinking = turn.effort is not None or turn.summary is not None
+    return RequestFacts(
+        client=client, api=api, model=model, tokens=tokens, thinking=thinking, tools=tools, images=images
+    )
+
+
+def _has_images(turn: Turn) -> bool:
+    parts = (item.parts for item in turn.history if isinstance(item, HistoryMessage | HistoryOutput))
+    return any(isinstance(part, ImagePart) for each in parts for part in each)
+
+
+def choose(routes: Sequence[Route], facts: RequestFacts) -> Route | None:
+    """Returns the first route that matches; None if none does."""
+    return next((route for route in routes if _matches(route, facts)), None)
+
+
+def _matches(route: Route, facts: RequestFacts) -> bool:
+    return (
+        (route.client is None or fnmatchcase(facts.client, route.client))
+        and route.api in (None, facts.api)
+        and (route.model is None or fnmatchcase(facts.model.lower(), route.model.lower()))
+        and (route.min_tokens is None or facts.tokens >= route.min_tokens)
+        and route.thinking in (None, facts.thinking)
+        and route.tools in (None, facts.tools)
+        and route.images in (None, facts.images)
+    )
+
+
+class Router:
+    """The routes of a server, and the targets whose account is used up, each until its limit is reset."""
+
+    def __init__(self, routes: Sequence[Route], clock: Clock) -> None:
+        self.routes = tuple(routes)
+        self._clock = clock
+        self._used_up: dict[str, float] = {}
+
+    def usable(self, route: Route) -> list[str]:
+        """Returns the targets of a route in order, those that are used up last."""
+        now = self._clock.monotonic()
+        return sorted(route.targets, key=lambda target: self._used_up.get(target, 0.0) > now)
+
+    def failed(self, target: str, failure: Failure) -> bool:
+        """Records the failure of a target. Returns whether another target may be asked instead."""
+        if failure.kind is K.USAGE_LIMIT_REACHED and failure.retry_after is not None:
+            self._used_up[target] = self._clock.monotonic() + failure.retry_after
+        return failure.kind in FALLEN_BACK

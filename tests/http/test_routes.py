@@ -1,0 +1,117 @@
+"""Routes of the settings through the whole server: every API, fallbacks, and what a key may not do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.serving import Proxy, fake_proxy
+from tests.http_responses.test_websocket import answer_to, open_socket
+from tests.upstreams.serving import Upstream, upstream
+
+SAID = "[[fake:text say=Fake.]]"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[Upstream]:
+    async with upstream() as made:
+        yield made
+
+
+def settings(server: Upstream, **routes: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "upstreams": {"local": {"url": server.url, "retries": 0, "breaker_failures": 0}},
+        "routes": routes,
+    }
+
+
+def chat(**more: Any) -> dict[str, Any]:
+    return {"model": "codex-5", "messages": [{"role": "user", "content": SAID}], **more}
+
+
+async def said(proxy: Proxy, body: dict[str, Any]) -> tuple[str, str, str | None]:
+    """The text of the answer, its model, and the route that chose."""
+    answer = await proxy.ask(body)
+    assert answer.status == 200, answer.text
+    text: str = answer.body["choices"][0]["message"]["content"]
+    return text, answer.body["model"], answer.headers.get("x-codex-route")
+
+
+async def test_a_route_chooses_in_every_api_and_the_answer_has_the_model_asked_for(
+    server: Upstream, tmp_path: Path
+) -> None:
+    async with fake_proxy(tmp_path, **settings(server, all={"to": "local/small"})) as proxy:
+        assert await said(proxy, chat()) == ("Hello.", "codex-5", "all")
+        messages = {"model": "claude-x", "max_tokens": 9, "messages": chat()["messages"]}
+        for path, body in (
+            ("/v1/messages", {**messages, "model": "codex-5"}),
+            ("/v1/responses", {"model": "codex-5", "input": SAID, "store": False}),
+            ("/v1/responses", {"model": "codex-5", "input": SAID}),
+            ("/api/chat", {**chat(), "stream": False}),
+            ("/v1/completions", {"model": "codex-5", "prompt": SAID}),
+        ):
+            answer = await proxy.send("POST", path, body)
+            assert (answer.status, answer.headers["x-codex-route"]) == (200, "all"), answer.text
+            assert answer.body["model"] == "codex-5"
+            assert "Hello." in answer.text
+            assert server.asked[-1].body["model"] == "small"
+
+
+async def test_the_first_route_whose_conditions_hold_chooses(server: Upstream, tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    routes = settings(
+        server,
+        tools={"tools": True, "to": "local/large"},
+        long={"min_tokens": 2000, "to": "local/small"},
+        quick={"model": "*haiku*", "to": "local/small"},
+    )
+    async with fake_proxy(tmp_path, **routes, model_aliases="claude-*=codex-5") as proxy:
+        assert await said(proxy, chat()) == ("Fake.", "codex-5", None)
+        assert (await said(proxy, chat(tools=[tool])))[2] == "tools"
+        assert server.asked[-1].body["model"] == "large"
+        assert (await said(proxy, chat(messages=[{"role": "user", "content": "word " * 3000}])))[2] == "long"
+        assert (await said(proxy, chat(model="claude-haiku-4")))[1:] == ("claude-haiku-4", "quick")
+
+
+async def test_another_agent_is_asked_if_the_target_fails_before_its_answer_begins(
+    server: Upstream, tmp_path: Path
+) -> None:
+    routes = settings(server, all={"to": "local/large", "fallback": ["local/small", "codex-5"]})
+    async with fake_proxy(tmp_path, **routes) as proxy:
+        server.key = "another"  # every request to the upstream is refused
+        for stream in (False, True):
+            answer = await proxy.ask(chat(stream=stream))
+            assert answer.status == 200
+            assert answer.headers["x-codex-agent"] == "fake"
+            assert "Fake." in answer.text
+        assert [asked.body["model"] for asked in server.asked] == ["large", "small"] * 2
+
+
+async def test_a_fault_of_the_request_asks_nobody_else(server: Upstream, tmp_path: Path) -> None:
+    routes = settings(server, all={"to": "local/small", "fallback": ["codex-5"]})
+    async with fake_proxy(tmp_path, **routes) as proxy:
+        answer = await proxy.ask(chat(messages=[]))
+        assert answer.status == 400
+        assert not server.asked
+
+
+async def test_a_route_to_a_model_that_does_not_exist_is_told(server: Upstream, tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **settings(server, all={"to": "nobody/nothing"})) as proxy:
+        answer = await proxy.ask(chat())
+        assert (answer.status, answer.headers["x-codex-route"]) == (404, "all")
+        assert "nobody/nothing" in answer.error["message"]
+
+
+async def test_each_turn_of_a_websocket_is_routed_by_itself(server: Upstream, tmp_path: Path) -> None:
+    routes = settings(server, small={"model": "*small*", "to": "local/small", "fallback": ["codex-5"]})
+    async with (
+        fake_proxy(tmp_path, **routes, model_aliases="my-small=codex-5") as proxy,
+        open_socket(proxy) as socket,
+    ):
+        for model, text in (("my-small", "Hello."), ("codex-5", "Fake."), ("my-small", "Hello.")):
+            answer = await answer_to(socket, SAID, model=model)
+            assert text in str(answer["output"])
+            assert answer["model"] == model
