@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from codex_proxy.commands.connect.client import ClientSetup
@@ -12,6 +13,15 @@ from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, snippet
 from codex_proxy.commands.connect.programs import PROGRAMS
 from codex_proxy.commands.connect.table import CLIENTS
 
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "clients.json"
+CHECKS = ("text", "tools", "schema", "images", "cancel")
+TESTED = """
+## What has run
+
+Real clients against the fake agent, by `scripts/clients`, each from its lock in `tests/clients/locks`. Programs that
+are agents themselves are asked for a text alone. Empty: not tried, or the client has no such feature.
+
+"""
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
 
 HEAD = """# Clients
@@ -48,7 +58,18 @@ def document() -> str:
     """The whole file."""
     target = ServerAccess(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
     names = ", ".join(f"`{name}`" for name, program in PROGRAMS.items() if not program.unserved)
-    return HEAD.replace("{names}", names) + "".join(section(client, target) for client in CLIENTS)
+    return HEAD.replace("{names}", names) + tested() + "".join(section(client, target) for client in CLIENTS)
+
+
+def tested() -> str:
+    """The table of the clients that have run, from docs/clients.json."""
+    rows = json.loads(RESULTS.read_text("utf-8"))
+    marks = "".join(f" {check} |" for check in CHECKS)
+    lines = [f"| client | version | API |{marks}", "| --- | --- | --- |" + " --- |" * len(CHECKS)]
+    for row in rows:
+        works = "".join(f" {'yes' if check in row['works'] else ''} |" for check in CHECKS)
+        lines.append(f"| {row['client']} | {row['version']} | {row['wire']} |{works}")
+    return TESTED + "\n".join(lines) + "\n"
 
 
 def section(client: ClientSetup, target: ServerAccess) -> str:
