@@ -13,9 +13,9 @@ from aiohttp import web
 
 from codex_proxy.admission.clients import Client, model_not_allowed
 from codex_proxy.agents.agent import agent_for
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.core.passing import PassesOn
+from codex_proxy.core.passing import PassedAnswer, PassesOn
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.body import hints_of, parsed_from, read_body
@@ -38,17 +38,25 @@ from codex_proxy.surfaces.ollama.embeddings import (
     read_embeddings,
 )
 from codex_proxy.surfaces.ollama.models import VERSION, model_details, model_entry
-from codex_proxy.surfaces.ollama.parse import ParsedOllama, Preload, known_name, parse_chat, parse_generate
-from codex_proxy.surfaces.ollama.render import Form, OllamaRenderer, preload_body
+from codex_proxy.surfaces.ollama.parse import (
+    NO_SUFFIX,
+    FillIn,
+    ParsedOllama,
+    Preload,
+    known_name,
+    parse_chat,
+    parse_generate,
+)
+from codex_proxy.surfaces.ollama.render import Form, OllamaRenderer, fill_in_body, preload_body
 from codex_proxy.surfaces.ollama.wire import OllamaShowRequest
 from codex_proxy.surfaces.usage import tokens_in
 
 
-class _PreloadError(Exception):
-    """Stops the handling of a request that has nothing to answer."""
+class _NoTurnError(Exception):
+    """Stops the handling of a request that runs no turn."""
 
-    def __init__(self, preload: Preload) -> None:
-        self.preload = preload
+    def __init__(self, request: Preload | FillIn) -> None:
+        self.request = request
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
@@ -64,28 +72,41 @@ async def generate(request: web.Request) -> web.StreamResponse:
 
 
 async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> web.StreamResponse:
+    timings = timings_of(request)
     try:
         return await serve_turn(request, api)
-    except _PreloadError as error:
-        preload = error.preload
-        created = time_text(request.app[CLOCK].epoch())
-        body = preload_body(form, preload.model_asked, created, preload.reason)
-        kind = NDJSON if preload.stream else "application/json"
-        return web.Response(body=body + b"\n", content_type=kind)
+    except _NoTurnError as error:
+        asked, created = error.request, time_text(request.app[CLOCK].epoch())
+    if isinstance(asked, Preload):
+        body = preload_body(form, asked.model_asked, created, asked.reason)
+    else:
+        answer = await _filled_in(request, asked)
+        body = fill_in_body(answer, asked.model_asked, created, timings.durations())
+    return web.Response(body=body + b"\n", content_type=NDJSON if asked.stream else "application/json")
 
 
-def _api(parse: Callable[..., ParsedOllama | Preload], form: Form) -> Api[ParsedOllama]:
+async def _filled_in(request: web.Request, asked: FillIn) -> bytes:
+    """Returns the completion of the upstream that has the model. Raises `Fault` INVALID_REQUEST if there is none."""
+    try:
+        return await _whole(await ask_upstream(request, asked.body, "/completions"))
+    except Fault as fault:
+        if fault.failure.kind is not FaultKind.NOT_FOUND:
+            raise
+        raise bad_request(NO_SUFFIX, "suffix", "unsupported_value") from fault
+
+
+def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> Api[ParsedOllama]:
     """Returns how requests of one path are served: `parse` parses a body, and `form` is the form of the answer."""
 
     async def parsed(request: web.Request, body: bytes) -> ParsedOllama:
         client, hints = request[CLIENT], hints_of(request)
 
-        def read(body: bytes, _: PdfTexts | None) -> ParsedOllama | Preload:
+        def read(body: bytes, _: PdfTexts | None) -> ParsedOllama | Preload | FillIn:
             return parse(body, settings=client.chat, catalog=client.catalog, headers=hints)
 
         found = await parsed_from(request, body, read)
-        if isinstance(found, Preload):
-            raise _PreloadError(found)
+        if not isinstance(found, ParsedOllama):
+            raise _NoTurnError(found)
         return found
 
     def answer(request: web.Request, parsed: ParsedOllama, turn: Turn, timings: TurnTimings) -> TurnAnswer:
@@ -137,7 +158,11 @@ async def embeddings(request: web.Request) -> web.Response:
 async def _embedded(request: web.Request, asked: Asked) -> bytes:
     if asked.ignored:
         request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(asked.ignored)
-    answer = await ask_upstream(request, asked.body, "/embeddings")
+    return await _whole(await ask_upstream(request, asked.body, "/embeddings"))
+
+
+async def _whole(answer: PassedAnswer) -> bytes:
+    """Returns all bytes of an answer."""
     data = bytearray()
     try:
         async for chunk in answer.chunks():

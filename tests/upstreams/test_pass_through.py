@@ -255,3 +255,23 @@ async def test_a_completion_of_an_agents_model_is_a_turn_of_one_message(
         server.answer = b'{"choices": []}'
         await client.completions.create(model="local/say", prompt="def f(", suffix="return x")
         assert json.loads(server.asked[0].body)["suffix"] == "return x"
+
+
+async def test_ollamas_clients_have_a_text_filled_in_before_a_suffix(server: Server, tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **tables(server)) as proxy:
+        client = ollama.AsyncClient(host=proxy.url)
+        try:
+            usage = {"prompt_tokens": 5, "completion_tokens": 2}
+            choices = [{"text": "x):", "finish_reason": "length"}]
+            server.answer = json.dumps({"choices": choices, "usage": usage}).encode()
+            answer = await client.generate("local/say", "def f(", suffix="return x")
+            assert (answer.response, answer.done_reason, answer.eval_count) == ("x):", "length", 2)
+            stream = await client.generate("local/say", "def f(", suffix="return x", stream=True)
+            assert "".join([part.response or "" async for part in stream]) == "x):"
+            asked = json.loads(server.asked[0].body)
+            assert (asked["model"], asked["suffix"]) == ("say", "return x")
+            with pytest.raises(ollama.ResponseError, match="cannot fill in") as raised:
+                await client.generate("codex-5", "def f(", suffix="return x")
+            assert raised.value.status_code == 400
+        finally:
+            await client._client.aclose()

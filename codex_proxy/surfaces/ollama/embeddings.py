@@ -16,7 +16,7 @@ from pydantic import Field, Tag
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, by_kind, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, Ignored
+from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, ignored_fields
 from codex_proxy.surfaces.ollama.render import TurnTimes
 from codex_proxy.surfaces.ollama.wire import ModelName
 
@@ -72,7 +72,7 @@ def read_embeddings(body: bytes) -> Asked:
 def _asked(model: str, given: list[str], dimensions: int | None, notes: FieldNotes) -> Asked:
     body = {"model": raw_text(model), "input": [raw_text(text) for text in given]}
     more = {} if dimensions is None else {"dimensions": dimensions}
-    return Asked(json_bytes({**body, **more}), model, tuple(notes.ignored))
+    return Asked(json_bytes({**body, **more}), model, ignored_fields(notes))
 
 
 def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:

@@ -1,9 +1,9 @@
 """Parses a request of Ollama's API into a `Turn`, and what is needed to answer it.
 
-Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedOllama`, or
-`Preload` for a request without anything to answer, with which clients load a model. Raises `Fault`: INVALID_REQUEST
-with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is switched off, or a wider sandbox than the
-server's). Whether the agent can do what the turn needs is checked later, in `admission`. Source: docs/ollama.md.
+Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedOllama`;
+`FillIn` for a text before a suffix; or `Preload` for a request without anything to answer, with which clients load a
+model. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is switched off,
+or a wider sandbox than the server's). What the agent can do is checked later, in `admission`. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -68,8 +68,7 @@ LATEST: Final = ":latest"
 """The tag that Ollama's clients add to a name without one."""
 
 NO_SUFFIX: Final = (
-    "No text can be filled in before a 'suffix' here. Leave it out, or send the request to /v1/completions with a "
-    "model of a model server that can."
+    "An agent cannot fill in before a 'suffix'. Leave it out, or name a model of an upstream that can."
 )
 
 
@@ -91,6 +90,16 @@ class Preload(msgspec.Struct, frozen=True, kw_only=True):
     model_asked: str
     stream: bool
     reason: Literal["load", "unload"]
+
+
+class FillIn(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for the text between a prompt and a `suffix`, which an upstream may be able to fill in. `body` is the
+    body of `/v1/completions` for it.
+    """
+
+    model_asked: str
+    stream: bool
+    body: bytes
 
 
 def parse_chat(
@@ -119,13 +128,13 @@ def parse_chat(
 
 def parse_generate(
     body: bytes, *, settings: RequestSettings, catalog: ModelCatalog, headers: RequestHints
-) -> ParsedOllama | Preload:
+) -> ParsedOllama | Preload | FillIn:
     """Parses the body of `POST /api/generate`. Raises the `Fault` of the first error."""
     notes = FieldNotes()
     request = parse_as(OllamaGenerateRequest, body, notes)
     resolved = resolve(known_name(request.model, catalog), catalog)
     if request.suffix:
-        raise bad_request(NO_SUFFIX, "suffix", "unsupported_value")
+        return _fill_in(request, known_name(request.model, catalog))
     parts = message_parts(request.prompt, request.images, "images")
     if not parts:
         return _preload(request)
@@ -133,6 +142,18 @@ def parse_generate(
     history = (*instructions, HistoryMessage("user", parts))
     acts = bool(request.system)
     return _parsed(request, notes, resolved, history, settings, catalog, headers, tools=(), acts=acts)
+
+
+def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
+    options = request.options or Options()
+    body: dict[str, Any] = {"model": model, "prompt": request.prompt or "", "suffix": request.suffix}
+    body |= _sampling_of(options)
+    if (limit := _limit_of(options)) is not None:
+        body["max_tokens"] = limit
+    if stops := _stops_of(options):
+        body["stop"] = stops
+    stream = request.stream is not False
+    return FillIn(model_asked=request.model, stream=stream, body=bytes(schema_json(body)))
 
 
 def known_name(name: str, catalog: ModelCatalog) -> str:
@@ -180,8 +201,7 @@ def _parsed(
         origin=headers.origin,
         sampling=_sampling_of(options),
         stop=_stops_of(options),
-        # Ollama's own names for no limit are -1 and -2.
-        max_tokens=options.num_predict if options.num_predict and options.num_predict > 0 else None,
+        max_tokens=_limit_of(options),
     )
     return ParsedOllama(
         turn=turn,
@@ -245,6 +265,12 @@ def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, .
 
 def _sampling_of(options: Options) -> dict[str, Any]:
     return {name: value for name in SAMPLING if (value := getattr(options, name)) is not None}
+
+
+def _limit_of(options: Options) -> int | None:
+    """Returns the most tokens of the answer; None for no limit, for which Ollama has -1 and -2."""
+    limit = options.num_predict
+    return limit if limit is not None and limit > 0 else None
 
 
 def _stops_of(options: Options) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from codex_proxy.core.events import (
     TurnEnded,
     UsageReported,
 )
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
     BLANK_LINE,
@@ -51,6 +51,11 @@ _PLAIN_ENDS: Final = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 """The reasons that Ollama calls `stop`."""
 _LINE_ENDS: Final = {"\u2028": b"\\u2028", "\u2029": b"\\u2029", "\x85": b"\\u0085"}
 """The characters at which Ollama's package for Python also divides lines, and which JSON need not escape."""
+
+
+NO_COMPLETION: Final = Failure(
+    kind=FaultKind.UPSTREAM_ERROR, message="The model server's answer has no completion."
+)
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
@@ -308,3 +313,30 @@ def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
         body = {"message": {"role": "assistant", "content": ""}}
     head = {"model": raw_text(model), "created_at": created_at}
     return json_bytes({**head, **body, "done": True, "done_reason": reason})
+
+
+def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -> bytes:
+    """Returns an upstream's answer of `/v1/completions` in the form of `/api/generate`. Raises `Fault` UPSTREAM_ERROR
+    if it is none.
+    """
+    try:
+        value = msgspec.json.decode(answer)
+        choice, usage = value["choices"][0], value.get("usage") or {}
+        text, reason = str(choice["text"]), str(choice.get("finish_reason") or "stop")
+        counts = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+    except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise Fault(NO_COMPLETION) from error
+    line = {
+        "model": raw_text(model),
+        "created_at": created_at,
+        "response": raw_text(text),
+        "done": True,
+        "done_reason": raw_text(reason),
+        "total_duration": times.total,
+        "load_duration": 0,
+        "prompt_eval_count": counts[0],
+        "prompt_eval_duration": 0,
+        "eval_count": counts[1],
+        "eval_duration": times.total,
+    }
+    return json_bytes(line)

@@ -11,7 +11,7 @@ import pytest
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.ollama.parse import ParsedOllama, Preload, parse_chat, parse_generate
+from codex_proxy.surfaces.ollama.parse import FillIn, ParsedOllama, Preload, parse_chat, parse_generate
 from codex_proxy.surfaces.ollama.render import OllamaRenderer
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from tests.surfaces.chat.asking import CATALOG
@@ -22,11 +22,12 @@ NO_HINTS = RequestHints()
 HEAD = {"model": "codex-5", "created_at": "2026-01-02T03:04:05Z"}
 
 
-def parsed(path: str, catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedOllama | Preload:
+def parsed(path: str, catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedOllama | Preload | FillIn:
     """What a request to `chat` or `generate` with these fields means."""
     body = json.dumps({"model": "codex-5", **fields}).encode()
-    parse = parse_chat if path == "chat" else parse_generate
-    return parse(body, settings=DEFAULTS, catalog=catalog, headers=NO_HINTS)
+    if path == "chat":
+        return parse_chat(body, settings=DEFAULTS, catalog=catalog, headers=NO_HINTS)
+    return parse_generate(body, settings=DEFAULTS, catalog=catalog, headers=NO_HINTS)
 
 
 def chat(catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedOllama:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, TextPart
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.ollama.parse import Preload
+from codex_proxy.surfaces.ollama.parse import FillIn, Preload
 from tests.pictures import png_of
 from tests.surfaces.messages.asking import texts
 from tests.surfaces.ollama.asking import HELLO, chat, generate, parsed, refused
@@ -175,7 +176,8 @@ def test_thinking_is_shown_unless_it_is_switched_off() -> None:
         assert refused(think=wrong).param == "think"
 
 
-def test_a_suffix_is_refused_where_nothing_fills_in() -> None:
-    failure = refused("generate", suffix="return result")
-    assert failure.param == "suffix"
-    assert "/v1/completions" in failure.message
+def test_a_suffix_is_for_an_upstream_that_fills_in() -> None:
+    found = parsed("generate", prompt="def f(", suffix="return x", options={"num_predict": 9, "stop": "x"})
+    assert isinstance(found, FillIn)
+    body = {"model": "codex-5", "prompt": "def f(", "suffix": "return x", "max_tokens": 9, "stop": ["x"]}
+    assert json.loads(found.body) == body
