@@ -131,11 +131,10 @@ async def test_a_turn_that_fails_is_an_error_before_and_in_a_stream(proxy: Proxy
 
 
 async def test_a_client_that_leaves_ends_its_turn(proxy: Proxy) -> None:
-    async with client_of(proxy) as client:
-        stream = await client.chat("codex-5", said("[[fake:text words=100000]]"), stream=True)
-        async for _ in stream:
-            break
-        await stream.aclose()  # type: ignore[attr-defined]
+    body = {"model": "codex-5", "messages": said("[[fake:text n=100000 delay=5]]")}
+    async with proxy.session.post(f"{proxy.url}/api/chat", json=body) as reply:
+        assert not json.loads(await reply.content.readline())["done"]
+        reply.close()
     await until(lambda: proxy.server.runs.running == 0)
 
 
@@ -212,8 +211,8 @@ async def test_ollamas_port_is_served_too_where_it_is_free(
         assert f"also on port {port}" in banner(proxy.server)
         async with proxy.session.get(f"http://127.0.0.1:{port}/") as reply:
             assert await reply.text() == "Ollama is running"
-        answer = await ollama.AsyncClient(host=f"http://127.0.0.1:{port}").generate("codex-5", "Hi")
-        assert answer.response
+        async with proxy.session.get(f"http://127.0.0.1:{port}/api/version") as reply:
+            assert reply.status == 200
     with pytest.raises(ConnectionError):
         socket.create_connection(("127.0.0.1", port))
 

@@ -80,8 +80,8 @@ async def test_images_thinking_and_a_client_that_leaves(client: ollama.AsyncClie
     assert '"images":1' in (seen.message.content or "").replace(" ", "")
     thought = await client.chat("codex-5", said("[[fake:reasoning]]"), think=True)
     assert thought.message.thinking
-    stream = await client.chat("codex-5", said("[[fake:text n=20000 delay=5]]"), stream=True)
-    async for _ in stream:
-        break
-    await stream.aclose()  # type: ignore[attr-defined]
+    body = {"model": "codex-5", "messages": said("[[fake:text n=20000 delay=5]]")}
+    async with proxy.session.post(f"{proxy.url}/api/chat", json=body) as reply:
+        assert not json.loads(await reply.content.readline())["done"]
+        reply.close()
     await until(lambda: proxy.server.runs.running == 0)
