@@ -54,6 +54,7 @@ TURN_HEADERS: Final = {
     "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). Once a stream has begun, "
     "a comment before its end says it. An empty answer with no known reason is an error.",
     "x-codex-upstream": "The upstream that answered, if there are several.",
+    "x-codex-route": "The table `[routes.NAME]` of the settings that has chosen the model, if one has.",
     "x-codex-attempts": "The number of requests to upstreams that were needed for the answer.",
 }
 _LIMIT_HEADERS: Final = {
