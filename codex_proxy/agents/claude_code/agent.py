@@ -133,6 +133,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
             answer = await request_initialize(self._processes.command(warm))
         finally:
             await asyncio.wait((tried,))
+            tried.exception()  # where both fail, the other failure is told
         tried.result()
         return answer
 
