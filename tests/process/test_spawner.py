@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import os
 import random
@@ -11,6 +12,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -21,6 +24,7 @@ from codex_proxy.process import spawner as module
 from codex_proxy.process.child import Child, Exit, SpawnError, spawn
 from codex_proxy.process.launch import WARDEN
 from codex_proxy.process.spawner import Spawner, call_at_exit, use_spawner, why_no_spawner
+from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER
 from tests.process.children import Recorder, command, gone, open_descriptors, pid_in, shell
 from tests.waiting import PATIENCE, eventually
 
@@ -290,6 +294,91 @@ async def test_kills_of_spawners_wardens_and_children_at_any_moment_leave_nothin
             await asyncio.gather(*starts)
     assert outcomes["ended"] > 60
     assert outcomes["failed"] == 0
+
+
+SERVES = """
+import asyncio, sys
+from codex_proxy.process.child import Command, SpawnError, spawn
+from codex_proxy.process.own_process import adopt_orphans
+from codex_proxy.process.spawner import use_spawner
+
+class Listener:
+    def __init__(self): self.ended_ = asyncio.Event()
+    def received(self, chunk): print("child", chunk.decode(), end="", flush=True)
+    def ended(self, exit): self.ended_.set()
+
+async def serve(spawner):
+    script = "sleep 100 & (setsid sleep 100 &); echo $$; sleep 0.1"
+    command = Command(("/bin/sh", "-c", script), {"PATH": "/usr/bin:/bin"}, "/", term_grace=0.05)
+    while True:
+        listener = Listener()
+        try:
+            child = await spawn(command, listener)
+        except SpawnError:
+            continue
+        print("warden", child.pid, flush=True)
+        if spawner.process is not None:
+            print("spawner", spawner.process.pid, flush=True)
+        await listener.ended_.wait()
+
+async def main():
+    adopt_orphans()
+    spawner = use_spawner()
+    await asyncio.gather(*(serve(spawner) for _ in range(4)))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.exhaustive
+async def test_a_thousand_kills_of_servers_spawners_wardens_and_children_leave_nothing() -> None:
+    chance = random.Random(26)
+    kills = dict.fromkeys(("server", "spawner", "warden", "child"), 0)
+    before = set(psutil.Process().children(recursive=True))
+    prctl = ctypes.CDLL(None).prctl
+    assert prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0  # whatever is left becomes our child
+    try:
+        while sum(kills.values()) < 1000:
+            with subprocess.Popen(
+                [sys.executable, "-c", SERVES], stdout=subprocess.PIPE, text=True
+            ) as server:
+                assert server.stdout is not None
+                killed: list[int] = []
+                for _ in range(9):
+                    victim = chance.choice(("spawner", "warden", "child"))
+                    kind, pid = next(words for line in server.stdout if (words := line.split())[0] == victim)
+                    with suppress(ProcessLookupError):
+                        os.kill(int(pid), signal.SIGKILL)
+                        kills[kind] += 1
+                        killed.append(int(pid))
+                # What a killed warden leaves becomes the server's, which kills it. Both at once leave nobody to do it.
+                await eventually(partial(gone, killed))
+                await eventually(partial(_has_no_orphans, server.pid))
+                server.kill()
+                server.stdout.read()
+                kills["server"] += 1
+        await eventually(lambda: _left(before) == [])
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+    assert min(kills.values()) >= 50, kills
+
+
+def _has_no_orphans(server: int) -> bool:
+    """Whether the server has killed the processes that it has inherited from wardens that were killed."""
+    with suppress(psutil.NoSuchProcess):
+        return not any(each.name() in ("sleep", "sh") for each in psutil.Process(server).children())
+    return False
+
+
+def _left(before: set[psutil.Process]) -> list[psutil.Process]:
+    """The processes that run below this one, but for those that did before."""
+    left = []
+    for process in set(psutil.Process().children(recursive=True)) - before:
+        with suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+        if not gone([process.pid]):
+            left.append(process)
+    return left
 
 
 async def test_an_exit_is_seen_where_the_system_has_no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
