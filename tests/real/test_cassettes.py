@@ -5,7 +5,6 @@ ACP. The models are scripted.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -116,23 +115,18 @@ async def test_a_turn_of_codex_with_reasoning_text_and_two_calls_is_replayed_on_
     await replays(folder, place, asked, recorded)
 
 
-@pytest.fixture
-async def claude_model() -> AsyncIterator[anthropic_model.AnthropicModel]:
-    async with anthropic_model.anthropic_model() as model:
-        yield model
-
-
 @pytest.mark.exhaustive
-async def test_a_turn_of_claude_code_is_replayed_on_every_api(
-    claude_model: anthropic_model.AnthropicModel, tmp_path: Path
-) -> None:
+async def test_a_turn_of_claude_code_is_replayed_on_every_api(tmp_path: Path) -> None:
     folder, place = tmp_path / "cassettes", tmp_path / "place"
     place.mkdir()
     asked = f"Hello? {anthropic_model.script({'think': 'Hm.', 'text': 'Hello from the model.'})}"
-    async with claude_proxy(tmp_path, claude_model, record=folder) as (client, _):
-        recorded = await chat(client, asked, False, False)
+    async with (
+        anthropic_model.anthropic_model() as model,
+        claude_proxy(tmp_path, model, record=folder) as (client, _),
+    ):
+        recorded = await chat(client, asked, True, False)
     assert recorded[0] == "Hello from the model."
-    await replays(folder, place, asked, recorded, tools=False)
+    await replays(folder, place, asked, recorded)
 
 
 @pytest.mark.exhaustive
