@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import msgspec
+import structlog
 from aiohttp import web
 
 from codex_proxy.agents.session import AgentSession
@@ -19,6 +20,7 @@ from codex_proxy.config import Settings
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
+from codex_proxy.files.private import make_folder
 from codex_proxy.http.body import read_body
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
@@ -57,11 +59,12 @@ class Servers:
         self._thread = threading.Thread(target=self._loop.run_forever, name="codex-proxy", daemon=True)
         self._thread.start()
         self._servers: dict[str, tuple[Server, TestServer]] = {}
-        configure("error", "console")
+        if not structlog.is_configured():  # the tests may be those of a program with a log of its own
+            configure("error", "console")
 
     def fake(self) -> TestServer:
         """Returns the server of the fake agent."""
-        return self._served("fake", agent="fake", fake_dialect="app-server", fake_markers=True)
+        return self._served("fake", agent="fake", fake_dialect="app-server")
 
     def cassette(self, folder: Path, mode: str) -> TestServer:
         """Returns a server that replays the cassettes in `folder`, or records them with the agent of the settings."""
@@ -80,7 +83,7 @@ class Servers:
         """Returns the server of this name. `own`: it has the settings of the environment, as `codex-proxy serve`."""
         if name not in self._servers:
             state = self._folder / f"server-{len(self._servers)}"
-            state.mkdir()
+            make_folder(state)
             more: dict[str, Any] = {} if own else {"workdir": state, "kept_threads": 0}
             settings = Settings(
                 host="127.0.0.1", port=0, api_key=None, state_dir=state, store="memory", drain_ms=0, log_content=False,

@@ -364,6 +364,8 @@ TRIED = (
         "/nowhere",
         '{"a": {"url": "http://127.0.0.1:1/v1"}}',
         '{"fake": {}}',
+        '{"a": {"to": "fake"}}',
+        '{"open_files": 7}',
         "turn",
         "dev",
         "off",

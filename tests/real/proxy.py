@@ -128,8 +128,12 @@ class ProxyProcess:
 
     def family(self) -> list[int]:
         """Every descendant there is now, wherever it hangs in the tree, but for the spawner, which serves all."""
-        family = psutil.Process(self.pid).children(recursive=True)
-        return [each.pid for each in family if each.name().encode() != SPAWNER_NAME]
+        found = []
+        for each in psutil.Process(self.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if each.name().encode() != SPAWNER_NAME:
+                    found.append(each.pid)
+        return found
 
     async def exit(self, within: float = PATIENCE) -> int:
         """Its exit status, as soon as there is one."""
