@@ -15,6 +15,8 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.files import private
+
 LABEL: Final = "codex-proxy"
 MARK: Final = "codex-proxy service install"
 """The words by which this command knows a file that it has written."""
@@ -120,8 +122,9 @@ def install(service: Service, command: Sequence[str], workdir: Path, environ: Ma
     replaced = _is_ours(service.file)
     if replaced is False:
         raise ServiceError(f"{service.file} was not written by this command. Move it away first.")
-    service.file.parent.mkdir(parents=True, exist_ok=True)
-    service.file.write_text(service.text(command, workdir, environ.get("PATH", "")), "utf-8")
+    private.make_folder(service.file.parent)
+    with private.replacing(service.file) as file:  # only for the owner: a flag may be a key
+        file.write(service.text(command, workdir, environ.get("PATH", "")).encode())
     if replaced:
         for each in service.stop:
             _run(each, must_succeed=False)

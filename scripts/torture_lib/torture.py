@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 
 import aiohttp
+import psutil
 
 from scripts.bench_lib.servers import side_server
 from scripts.torture_lib.clients import Client
@@ -126,7 +127,7 @@ class Torture:
             with_luck = self._random.choice(children)
             try:
                 with_luck.send_signal(signal.SIGKILL)
-            except ProcessLookupError:
+            except psutil.NoSuchProcess:
                 return
             self.report.kills[counted] += 1
 
