@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import select
 import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -39,6 +40,13 @@ class Request:
     """`chat` or `responses`."""
     streams: bool
     nonce: str
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes have come on the connection that the event loop has not read yet."""
+        poll = select.poll()
+        poll.register(self.writer.get_extra_info("socket"), select.POLLIN)
+        return bool(poll.poll(0))
 
     async def send(self, data: bytes | str) -> None:
         self.writer.write(data.encode() if isinstance(data, str) else data)
@@ -162,6 +170,9 @@ async def idle_bytes(request: Request) -> None:
             await request.reader.read(1)  # the next request: what came now would be its answer
             request.writer.transport.abort()
             return
+    if request.has_unread:  # the next request came while this loop was busy
+        request.writer.transport.abort()
+        return
     await request.send(whole(request, FOREIGN))
 
 
