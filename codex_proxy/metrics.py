@@ -33,7 +33,7 @@ from codex_proxy.surfaces.messages.message import STOP_REASONS
 from codex_proxy.surfaces.models import (
     ModelCatalog,
     default_model_of,
-    list_body,
+    listed_names,
     resolve,
     split_mode,
 )
@@ -222,9 +222,12 @@ def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
     def label(name: str) -> str:
         nonlocal listed, models
         if models is not catalog.models:  # an agent may get new ones at any time
-            models = catalog.models
-            entries = (entry for env in ("prod", "dev") for entry in list_body(catalog, env, 0)["data"])
-            listed = {entry["id"].lower(): entry["id"] for entry in entries}
+            models, names = catalog.models, catalog.names
+            listed = {}
+            for each in dict.fromkeys((*listed_names(catalog, "prod"), *listed_names(catalog, "dev"))):
+                with contextlib.suppress(Fault):  # an alias that leads nowhere
+                    resolve(each, catalog, names)
+                    listed[each.lower()] = each
         own = listed.get(name.lower()) or listed.get(split_mode(name)[0].lower())
         return own or (meant(name) if catalog.members else OTHER)
 

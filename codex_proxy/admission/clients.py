@@ -20,7 +20,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Turn
 from codex_proxy.surfaces.chat.parse import ChatSettings
 from codex_proxy.surfaces.messages.parse import MessagesSettings
-from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.models import ModelCatalog, Names, resolve
 from codex_proxy.surfaces.responses.parse import ResponsesSettings
 
 
@@ -74,11 +74,11 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the client may use the turn's model with the turn's reasoning effort."""
         return self._allows(turn.model, turn.effort)
 
-    def may_use(self, name: str) -> bool:
-        """Whether the client may use the model of a request. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if
-        several agents have it.
+    def may_use(self, name: str, names: Names | None = None) -> bool:
+        """Whether the client may use the model of a request. `names`, and the `Fault` that it raises, are those of
+        `resolve`.
         """
-        resolved = resolve(name, self.catalog)
+        resolved = resolve(name, self.catalog, names)
         return self._allows(resolved.agent_model, resolved.effort)
 
     def allows_some_effort(self, model: str) -> bool:

@@ -28,7 +28,7 @@ from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn, timings_of
 from codex_proxy.surfaces.body import parse_as
-from codex_proxy.surfaces.models import listed_names, model_of, resolve
+from codex_proxy.surfaces.models import Names, listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
 from codex_proxy.surfaces.ollama.embeddings import (
     Asked,
@@ -188,21 +188,23 @@ async def version(_: web.Request) -> web.Response:
 async def tags(request: web.Request) -> web.Response:
     """GET /api/tags: returns the models that the key may use."""
     client, agent, since = request[CLIENT], request.app[RUNS].agent, time_text(request.app[STARTED])
+    names = client.catalog.names
     models = [
         model_entry(name, agent_for(agent, model).name, since)
         for name in listed_names(client.catalog, request.app[ENVIRONMENT])
-        if (model := _model_allowed(client, name)) is not None
+        if (model := _model_allowed(client, name, names)) is not None
     ]
     body: OllamaModels = {"models": models}
     return json_response(body)
 
 
-def _model_allowed(client: Client, name: str) -> str | None:
+def _model_allowed(client: Client, name: str, names: Names) -> str | None:
     """Returns the agent's name of the model that a listed name means; None if the key may not use it, or if it is an
     alias that leads nowhere.
     """
     try:
-        return resolve(name, client.catalog).agent_model if client.may_use(name) else None
+        allowed = client.may_use(name, names)
+        return resolve(name, client.catalog, names).agent_model if allowed else None
     except Fault:
         return None
 

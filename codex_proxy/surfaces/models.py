@@ -357,15 +357,15 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
     return f"{agent}{MODEL_SEPARATOR}{named}"
 
 
-def resolve(name: str, catalog: ModelCatalog) -> ResolvedModel:
-    """Returns the model, effort and mode of a name. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if it is blank
-    or ambiguous.
+def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> ResolvedModel:
+    """Returns the model, effort and mode of a name. Who resolves many gives `names`, the catalog's at present. Raises
+    `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if it is blank or ambiguous.
     """
     if name.isspace():
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"
         )
-    names = catalog.names
+    names = catalog.names if names is None else names
     base, mode = split_mode(name)
     found = names.find(name)
     if found is None:
@@ -472,25 +472,26 @@ class CodexModelList(TypedDict):
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
     """Returns OpenAI's `GET /v1/models`, without aliases of unknown models. `created`: seconds since 1970."""
-    data = []
+    data, names = [], catalog.names
     for name in listed_names(catalog, env):
         try:
-            data.append(one_body(name, catalog, created))
+            data.append(one_body(name, catalog, created, names))
         except Fault:
             continue  # an alias that leads nowhere is not offered
     return {"object": "list", "data": data}
 
 
-def one_body(name: str, catalog: ModelCatalog, created: int) -> Model:
-    """Returns the model object of this name. Raises `Fault` as `resolve`."""
-    resolved = resolve(name, catalog)
+def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None = None) -> Model:
+    """Returns the model object of this name. `names`, and the `Fault` that it raises, are those of `resolve`."""
+    names = catalog.names if names is None else names
+    resolved = resolve(name, catalog, names)
     entry: Model = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
     missing_features = catalog.missing_features(resolved.agent_model)
     if missing_features:
         entry["off"] = list(missing_features)
     if catalog.members:
         entry["agent"] = resolved.agent_model.partition(MODEL_SEPARATOR)[0]
-    model = catalog.names.entry(resolved.agent_model)
+    model = names.entry(resolved.agent_model)
     if model is None:
         return entry
     entry["owned_by"] = model.owned_by
