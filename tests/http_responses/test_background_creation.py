@@ -11,8 +11,8 @@ import aiohttp
 import pytest
 
 from codex_proxy.responses.background import create_in_background
+from codex_proxy.store.checksums import checksum
 from codex_proxy.store.interface import StoreUnavailable
-from codex_proxy.store.sqlite.checksums import checksum
 from codex_proxy.store.sqlite.store import SqliteStore
 from tests.http.serving import Proxy, until
 from tests.http_responses.asking import ask, said, serving

@@ -19,6 +19,7 @@ from codex_proxy.store.interface import (
     Pruned,
     StoredItem,
 )
+from codex_proxy.store.retention import NOTHING
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
 from codex_proxy.store.sqlite.items import found_among
 from codex_proxy.store.sqlite.opening import open_in_memory
@@ -160,7 +161,7 @@ def deleted(connection: Connection, id: str = "resp") -> None:
 
 def pruned(job: Callable[..., Pruned]) -> Callable[[Connection], None]:
     def until_nothing_is_left(connection: Connection) -> None:
-        while job(connection, before=NOW + 1) != retention.NOTHING:
+        while job(connection, before=NOW + 1) != NOTHING:
             swept(connection)
 
     return until_nothing_is_left

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
-import msgspec
-
+from codex_proxy.store.checksums import checksum
 from codex_proxy.store.interface import (
-    MAX_METADATA_KEYS,
     Append,
     ContextLimits,
     ItemReference,
@@ -25,10 +22,15 @@ from codex_proxy.store.interface import (
     StoredConversation,
     StoredItem,
 )
-from codex_proxy.store.sqlite.checksums import checked, checksum
-from codex_proxy.store.sqlite.items import COLUMNS, ListEntry, find, forget, item_of, keep, page_of, row_of
-
-_metadata = msgspec.json.Decoder(dict[str, str])
+from codex_proxy.store.rows import (
+    CONVERSATION,
+    ITEM,
+    conversation_of,
+    encoded_metadata,
+    item_of,
+    merged_metadata,
+)
+from codex_proxy.store.sqlite.items import ListEntry, find, forget, keep, page_of, row_of
 
 
 def add(
@@ -38,7 +40,7 @@ def add(
     limits: ContextLimits,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    metadata = _encoded(conversation.metadata)
+    metadata = encoded_metadata(conversation.metadata)
     try:
         connection.execute(
             "INSERT INTO conversations"
@@ -55,11 +57,10 @@ def add(
 
 def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation | None:
     row = connection.execute(
-        "SELECT owner, id, created, version, metadata, metadata_sum FROM conversations"
-        " WHERE owner = ? AND id = ? AND deleted = 0",
+        f"SELECT {CONVERSATION} FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
         (owner, id),
     ).fetchone()
-    return None if row is None else _conversation(row)
+    return None if row is None else conversation_of(row)
 
 
 def existing(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation:
@@ -73,9 +74,7 @@ def existing(connection: sqlite3.Connection, owner: str, id: str) -> StoredConve
 def update(
     connection: sqlite3.Connection, owner: str, id: str, changes: Mapping[str, str | None], now: float
 ) -> StoredConversation:
-    merged = {**existing(connection, owner, id).metadata, **changes}
-    metadata = {key: value for key, value in merged.items() if value is not None}
-    encoded = _encoded(metadata)
+    encoded = merged_metadata(existing(connection, owner, id).metadata, changes)
     connection.execute(
         "UPDATE conversations SET metadata = ?, metadata_sum = ?, touched = ?"
         " WHERE owner = ? AND id = ? AND deleted = 0",
@@ -138,7 +137,7 @@ def items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest
 
 def item(connection: sqlite3.Connection, owner: str, id: str, item_id: str) -> StoredItem | None:
     row = connection.execute(
-        f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
+        f"SELECT {ITEM} FROM conversation_items JOIN items ON items.seq = item"
         " WHERE conversation = ? AND item_id = ? AND visible = 1",
         (row_of(connection, "conversation", owner, id), item_id),
     ).fetchone()
@@ -185,25 +184,11 @@ def scan(
 def all_items(connection: sqlite3.Connection, row: int) -> Iterator[StoredItem]:
     """Yields a conversation's items, oldest first, also those that clients do not see."""
     for each in connection.execute(
-        f"SELECT {COLUMNS} FROM conversation_items JOIN items ON items.seq = item"
+        f"SELECT {ITEM} FROM conversation_items JOIN items ON items.seq = item"
         " WHERE conversation = ? ORDER BY position",
         (row,),
     ):
         yield item_of(each)
-
-
-def _conversation(row: Iterable[Any]) -> StoredConversation:
-    owner, id, created, version, metadata, stored = row
-    checked(metadata, stored, f"the metadata of the conversation {id}")
-    return StoredConversation(
-        owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
-    )
-
-
-def _encoded(metadata: Mapping[str, str]) -> bytes:
-    if len(metadata) > MAX_METADATA_KEYS:
-        raise StoreConflict("too_many_keys", f"metadata may have at most {MAX_METADATA_KEYS} keys")
-    return msgspec.json.encode(metadata)
 
 
 def _require_version(

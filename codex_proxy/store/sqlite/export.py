@@ -6,23 +6,17 @@ It reads in parts, because the write-ahead log cannot be emptied during a read; 
 from __future__ import annotations
 
 import sqlite3
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-import msgspec
-
+from codex_proxy.store.export import AT_ONCE, conversation_line, response_line
 from codex_proxy.store.interface import StoredItem, StoreStats
+from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, item_of
 from codex_proxy.store.sqlite import conversations, responses
-from codex_proxy.store.sqlite.items import COLUMNS, item_of
 from codex_proxy.store.sqlite.migrations import version_of
 from codex_proxy.store.sqlite.retention import used_bytes
 
-AT_ONCE: Final = 20
-"""Responses or conversations in one part, with all their items."""
-
 Part: TypeAlias = tuple[list[bytes], int]
 """The lines of one part, and the last row that was read."""
-
-_encoder = msgspec.json.Encoder()
 
 
 def responses_after(connection: sqlite3.Connection, row: int) -> Part:
@@ -34,19 +28,8 @@ def responses_after(connection: sqlite3.Connection, row: int) -> Part:
     for seq, owner, id in rows:
         response = responses.get(connection, owner, id)
         assert response is not None
-        line = {
-            "type": "response",
-            "owner": owner,
-            "id": id,
-            "status": response.status,
-            "created": response.created,
-            "previous_response_id": response.previous_id,
-            "conversation": response.conversation_id,
-            "response": _raw(response.json),
-            "input": _items_of(connection, seq, responses.INPUT),
-            "output": _items_of(connection, seq, responses.OUTPUT),
-        }
-        lines.append(_encoder.encode(line) + b"\n")
+        sides = (_items_of(connection, seq, side) for side in (INPUT, OUTPUT))
+        lines.append(response_line(response, *sides))
     return lines, rows[-1][0] if rows else row
 
 
@@ -58,15 +41,7 @@ def conversations_after(connection: sqlite3.Connection, row: int) -> Part:
     lines = []
     for seq, owner, id in rows:
         conversation = conversations.existing(connection, owner, id)
-        line = {
-            "type": "conversation",
-            "owner": owner,
-            "id": id,
-            "created": conversation.created,
-            "metadata": conversation.metadata,
-            "items": [_item(item) for item in conversations.all_items(connection, seq)],
-        }
-        lines.append(_encoder.encode(line) + b"\n")
+        lines.append(conversation_line(conversation, conversations.all_items(connection, seq)))
     return lines, rows[-1][0] if rows else row
 
 
@@ -92,18 +67,10 @@ def stats(connection: sqlite3.Connection, location: str, steps_in_ram: int) -> S
     )
 
 
-def _items_of(connection: sqlite3.Connection, row: int, side: int) -> list[dict[str, object]]:
+def _items_of(connection: sqlite3.Connection, row: int, side: int) -> list[StoredItem]:
     rows = connection.execute(
-        f"SELECT {COLUMNS} FROM response_items JOIN items ON items.seq = item"
+        f"SELECT {ITEM} FROM response_items JOIN items ON items.seq = item"
         " WHERE response = ? AND side = ? ORDER BY position",
         (row, side),
     )
-    return [_item(item_of(each)) for each in rows]
-
-
-def _item(item: StoredItem) -> dict[str, object]:
-    return {"id": item.id, "created": item.created, "item": _raw(item.json), "raw": _raw(item.raw)}
-
-
-def _raw(json: bytes) -> msgspec.Raw | None:
-    return msgspec.Raw(json) if json else None
+    return [item_of(each) for each in rows]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from codex_proxy.store.checksums import item_digest
 from codex_proxy.store.interface import NotStored, Order, Page, PageRequest, StoredItem
-from codex_proxy.store.sqlite.checksums import damaged, item_digest
+from codex_proxy.store.rows import ITEM, item_of
 
-COLUMNS: Final = "items.id, items.json, items.raw, items.created, items.digest"
 BEYOND: Final = 1 << 62
 """A number that is larger than every position in a list of items."""
 
@@ -40,14 +40,6 @@ def row_of(
     return int(row[0])
 
 
-def item_of(row: Sequence[Any]) -> StoredItem:
-    """Returns the item of a row selected with `COLUMNS`. Raises `StoreDamaged`."""
-    id, json, raw, created, digest = row
-    if item_digest(json, raw) != digest:
-        raise damaged(f"the item {id}")
-    return StoredItem(id, json, raw, created)
-
-
 def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEntry:
     """Stores an item and returns its list entry; one of the same id and content is used as it is."""
     digest = item_digest(item.json, item.raw)
@@ -68,7 +60,7 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEn
 def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[ListEntry, StoredItem] | None:
     """Returns the owner's newest listed item with this id that clients see, or None."""
     row = connection.execute(
-        f"SELECT items.seq, {COLUMNS} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
+        f"SELECT items.seq, {ITEM} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
         " EXISTS (SELECT 1 FROM conversation_items JOIN conversations ON conversations.seq = conversation"
         "   WHERE item = items.seq AND deleted = 0)"
         " OR EXISTS (SELECT 1 FROM response_items JOIN responses ON responses.seq = response"
@@ -107,7 +99,7 @@ def page_of(
     start = _position(connection, table, where, values, page)
     direction, comparison = _DIRECTIONS[page.order]
     rows = connection.execute(
-        f"SELECT {COLUMNS} FROM {table} AS held JOIN items ON items.seq = held.item"
+        f"SELECT {ITEM} FROM {table} AS held JOIN items ON items.seq = held.item"
         f" WHERE {where} AND visible = 1 AND position {comparison} ?"
         f" ORDER BY position {direction} LIMIT ?",
         (*values, start, page.limit + 1),

@@ -8,8 +8,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from codex_proxy.store.checksums import checked, checksum
 from codex_proxy.store.interface import PendingWebhook
-from codex_proxy.store.sqlite.checksums import checked, checksum
 from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery, UsageSum
 
 # --- step memory ----------------------------------------------------------------------------------

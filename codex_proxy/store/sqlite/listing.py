@@ -8,11 +8,12 @@ import sqlite3
 from typing import Final
 
 from codex_proxy.store.interface import MAX_SEARCHED, MAX_TREE, ResponsePage, StoredResponse, TreeNode
+from codex_proxy.store.rows import response_of
 from codex_proxy.store.sqlite.items import row_of
-from codex_proxy.store.sqlite.responses import RESPONSE, response_of
+from codex_proxy.store.sqlite.responses import SELECT
 
 _NEWEST: Final = (
-    f"{RESPONSE} WHERE seq IN (SELECT seq FROM responses WHERE owner = ? AND deleted = 0 AND seq < ?"
+    f"{SELECT} WHERE seq IN (SELECT seq FROM responses WHERE owner = ? AND deleted = 0 AND seq < ?"
     " ORDER BY seq DESC LIMIT ?)"
     " AND (? = '' OR id LIKE ? ESCAPE '\\' OR CAST(json AS TEXT) LIKE ? ESCAPE '\\')"
     " ORDER BY seq DESC LIMIT ?"

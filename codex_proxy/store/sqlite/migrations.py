@@ -9,7 +9,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Final
 
-from codex_proxy.store.sqlite.checksums import add_function
+from codex_proxy.store.checksums import checksum
 
 STEP_MEMORY: Final = (
     """CREATE TABLE steps (
@@ -180,7 +180,7 @@ def migrate(connection: sqlite3.Connection, to: int = LATEST) -> None:
     """Brings the file to version `to`, if it is older."""
     if version_of(connection) >= to:
         return
-    add_function(connection)
+    connection.create_function("checksum", 1, checksum, deterministic=True)
     connection.execute("BEGIN IMMEDIATE")
     try:
         # Another process may have migrated the file meanwhile, so the version is read again.

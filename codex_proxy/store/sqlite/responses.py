@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Final, NamedTuple
 
+from codex_proxy.store.checksums import checksum
 from codex_proxy.store.interface import (
     UNFINISHED,
     Append,
@@ -25,18 +26,11 @@ from codex_proxy.store.interface import (
     StoredItem,
     StoredResponse,
 )
+from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, RESPONSE, frames_of, item_of, response_of, turns_of
 from codex_proxy.store.sqlite import conversations, keyed_rows
-from codex_proxy.store.sqlite.checksums import checked, checksum
-from codex_proxy.store.sqlite.items import BEYOND, COLUMNS, ListEntry, forget, item_of, keep, page_of, row_of
+from codex_proxy.store.sqlite.items import BEYOND, ListEntry, forget, keep, page_of, row_of
 
-INPUT: Final = 0
-OUTPUT: Final = 1
-
-RESPONSE: Final = (
-    "SELECT owner, id, status, created, json, previous_id, conversation_id, background, recovery, json_sum,"
-    " recovery_sum"
-    " FROM responses JOIN response_bodies ON response = seq"
-)
+SELECT: Final = f"SELECT {RESPONSE} FROM responses JOIN response_bodies ON response = seq"
 
 
 class ResponseUpdate(NamedTuple):
@@ -131,12 +125,12 @@ def update(
 
 
 def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredResponse | None:
-    row = connection.execute(f"{RESPONSE} WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)).fetchone()
+    row = connection.execute(f"{SELECT} WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)).fetchone()
     return None if row is None else response_of(row)
 
 
 def unfinished(connection: sqlite3.Connection) -> list[StoredResponse]:
-    rows = connection.execute(f"{RESPONSE} WHERE unfinished = 1 ORDER BY seq").fetchall()
+    rows = connection.execute(f"{SELECT} WHERE unfinished = 1 ORDER BY seq").fetchall()
     found = []
     for row in rows:
         with contextlib.suppress(StoreDamaged):
@@ -180,7 +174,7 @@ def scan(
     # Turn by turn: ordered all at once, SQLite would hold every body in its sorter.
     for turn in connection.execute(f"{_CHAIN} SELECT seq FROM chain ORDER BY seq", (row,)).fetchall():
         for each in connection.execute(
-            f"SELECT {COLUMNS} FROM response_items JOIN items ON items.seq = item"
+            f"SELECT {ITEM} FROM response_items JOIN items ON items.seq = item"
             " WHERE response = ? ORDER BY side, position",
             turn,
         ):
@@ -189,19 +183,14 @@ def scan(
 
 def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTurn]:
     """Returns the chain that ends with this response, oldest first. Raises `NotStored`."""
-    sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     rows = connection.execute(
-        f"{_CHAIN} SELECT chain.id, side, {COLUMNS} FROM chain"
+        f"{_CHAIN} SELECT chain.id, side, {ITEM} FROM chain"
         " LEFT JOIN response_items ON response = chain.seq"
         " LEFT JOIN items ON items.seq = item"
         " ORDER BY chain.seq, side, position",
         (row_of(connection, "response", owner, id),),
     )
-    for response_id, side, *item in rows:
-        turn = sides.setdefault(response_id, ([], []))
-        if side is not None:
-            turn[side].append(item_of(item))
-    return [ChainTurn(response_id, tuple(turn[0]), tuple(turn[1])) for response_id, turn in sides.items()]
+    return turns_of(rows)
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
@@ -216,24 +205,6 @@ def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
     connection.execute("UPDATE responses SET deleted = 1, unfinished = 0 WHERE seq = ?", found)
     connection.execute("DELETE FROM response_bodies WHERE response = ?", found)
     return True
-
-
-def response_of(row: Iterable[Any]) -> StoredResponse:
-    """Returns the response of a row that `RESPONSE` selects. Raises `StoreDamaged`."""
-    owner, id, status, created, json, previous_id, conversation_id, background, recovery, *sums = row
-    checked(json, sums[0], f"the response {id}")
-    checked(recovery, sums[1], f"the response {id}")
-    return StoredResponse(
-        owner=owner,
-        id=id,
-        status=status,
-        created=created,
-        json=json,
-        previous_id=previous_id,
-        conversation_id=conversation_id,
-        background=bool(background),
-        recovery=recovery,
-    )
 
 
 def _put(
@@ -297,13 +268,5 @@ def frames(
         "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
         (row_of(connection, "response", owner, response_id), max(-1, min(after, BEYOND)), limit),
     )
-    what = f"an event of the response {response_id}"
-    found: list[Frame] = []
-    size = 0
     with contextlib.closing(rows):
-        for number, data, stored in rows:
-            size += len(data)
-            if found and max_bytes is not None and size > max_bytes:
-                break
-            found.append(Frame(number, checked(data, stored, what)))
-    return found
+        return frames_of(rows, response_id, max_bytes)

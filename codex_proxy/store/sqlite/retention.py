@@ -1,29 +1,15 @@
-"""Removes objects that are too old or too many, in writes so small that turns do not wait.
-
-First what is too old, then responses above their number; then, while the store is too large, entries of the step
-memory, stream events, and the oldest responses and least recently used conversations. A chain is removed from its end.
-Objects younger than `Retention.spared` stay. The number of chains is limited by each write that may add one (`trim`).
-"""
+"""Applies the rules of `store.retention`, and limits the number of chains (`trim`) in each write that may add one."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from functools import partial
-from typing import Final, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
-from codex_proxy.store.interface import Pruned, Retention
+from codex_proxy.store.interface import Pruned
+from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
 
-Job: TypeAlias = Callable[[sqlite3.Connection], Pruned]
-"""One small write; returns how much it removed, nothing at the end."""
-
-OBJECTS_AT_ONCE: Final = 50
-"""The most objects that one write removes (fewer with more rows than `removal.PIECE`), in some ms."""
-ROWS_AT_ONCE: Final = 1000
-"""The most remembered steps or frames that one write removes."""
-
-NOTHING: Final = Pruned()
 _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND conversation_id IS NULL"
 
 
@@ -36,50 +22,13 @@ def used_bytes(connection: sqlite3.Connection) -> int:
     return int((pages - free) * size)
 
 
-async def prune(
-    run: Callable[[Job], Awaitable[Pruned]],
-    sweep: Callable[[], Awaitable[None]],
-    retention: Retention,
-    step_age: float,
-    now: float,
-) -> Pruned:
-    """Removes what `retention` does not permit at `now` (seconds since 1970), and steps older than `step_age` seconds.
-    Returns how many. `run` executes a job in one write; `sweep` removes the rows of marked objects.
-    """
-    total = NOTHING
-    await sweep()
-    for job in _jobs(retention, step_age, now):
-        while (gone := await run(job)) != NOTHING:
-            total = _sum(total, gone)
-            await sweep()
-    return total
-
-
-def _jobs(retention: Retention, step_age: float, now: float) -> Iterator[Job]:
-    yield partial(_steps, before=now - step_age)
-    yield partial(_frames, before=now - retention.frames_age)
-    if retention.usage_age is not None:
-        yield partial(_usage, before=now - retention.usage_age)
-    if retention.age is not None:
-        yield partial(_responses, before=now - retention.age)
-    if retention.conversation_age is not None:
-        yield partial(_conversations, before=now - retention.conversation_age)
-    spared_since = now - retention.spared
-    if retention.max_responses is not None:
-        yield partial(_too_many, before=spared_since, limit=retention.max_responses)
-    if retention.max_bytes is not None:
-        for job in (_steps, _frames, _oldest_objects):
-            yield partial(_too_much, job=partial(job, before=spared_since), limit=retention.max_bytes)
-
-
-def _sum(one: Pruned, other: Pruned) -> Pruned:
-    return Pruned(
-        responses=one.responses + other.responses,
-        conversations=one.conversations + other.conversations,
-        frames=one.frames + other.frames,
-        steps=one.steps + other.steps,
-        usage=one.usage + other.usage,
-    )
+def apply(connection: sqlite3.Connection, rule: Rule) -> Pruned:
+    """Applies a rule in one write. Returns how much it removed, nothing at the end."""
+    if rule.max_bytes is not None and used_bytes(connection) <= rule.max_bytes:
+        return NOTHING
+    if rule.max_count is not None:
+        return _too_many(connection, rule.before, rule.max_count)
+    return _REMOVERS[rule.what](connection, rule.before)
 
 
 def trim(connection: sqlite3.Connection, limit: int, in_use: Collection[tuple[str, str]]) -> None:
@@ -166,10 +115,6 @@ def _too_many(connection: sqlite3.Connection, before: float, limit: int) -> Prun
     return _responses(connection, before, max(0, min(count - limit, OBJECTS_AT_ONCE)))
 
 
-def _too_much(connection: sqlite3.Connection, job: Job, limit: int) -> Pruned:
-    return job(connection) if used_bytes(connection) > limit else NOTHING
-
-
 def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
     """Marks one object as deleted, if it is older than `before`: the oldest response or the least recently
     used conversation.
@@ -207,3 +152,14 @@ def _oldest_conversation(
         (before,),
     ).fetchone()
     return None if found is None else ((found[0], found[1]), found[2])
+
+
+_REMOVERS: Final[Mapping[str, Callable[[sqlite3.Connection, float], Pruned]]] = {
+    "steps": _steps,
+    "frames": _frames,
+    "usage": _usage,
+    "responses": _responses,
+    "conversations": _conversations,
+    "objects": _oldest_objects,
+}
+"""What removes the rows or objects that a rule names."""

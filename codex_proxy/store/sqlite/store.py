@@ -13,6 +13,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
+from codex_proxy.store.checksums import ROWS_AT_ONCE, CheckedTable, Part, check_tables
 from codex_proxy.store.interface import (
     Append,
     ChainTurn,
@@ -33,8 +34,8 @@ from codex_proxy.store.interface import (
     StoreUnavailable,
     TreeNode,
 )
+from codex_proxy.store.retention import Rule, prune
 from codex_proxy.store.sqlite import (
-    checksums,
     conversations,
     export,
     items,
@@ -367,7 +368,11 @@ class SqliteStore:
     async def prune(self, now: float | None = None) -> Pruned:
         now = self._now if now is None else now
         self._ram.expire(now)
-        return await retention.prune(self._writer.run, self.sweep, self._retention, self._memory.age, now)
+
+        async def apply(rule: Rule) -> Pruned:
+            return await self._write(retention.apply, rule)
+
+        return await prune(apply, self.sweep, self._retention, self._memory.age, now)
 
     async def sweep(self) -> None:
         async with self._one_sweep:
@@ -388,16 +393,10 @@ class SqliteStore:
         return total
 
     async def check(self) -> Checked:
-        rows, damaged = 0, []
-        for table in checksums.TABLES:
-            key = table.first_key
-            while True:
-                read, found, key = await self._read(checksums.damaged_after, table, key)
-                if not read:
-                    break
-                rows += read
-                damaged += found
-        return Checked(rows, tuple(damaged))
+        async def read(table: CheckedTable, key: tuple[int, ...]) -> Part:
+            return await self._read(_check_after, table, key)
+
+        return await check_tables(read)
 
     async def vacuum(self) -> int:
         freed = 0
@@ -416,6 +415,10 @@ class SqliteStore:
         if self._readers is not None:
             self._readers.close()
         self._writer.close()  # last: the last connection of all empties the write-ahead log into the file
+
+
+def _check_after(connection: sqlite3.Connection, table: CheckedTable, key: tuple[int, ...]) -> Part:
+    return table.check(connection.execute(table.query("", "?"), (*key, ROWS_AT_ONCE)))
 
 
 def _give_back(connection: sqlite3.Connection) -> int:

@@ -1,0 +1,140 @@
+"""A checksum for each row, so that damaged data is never returned.
+
+Items have a digest, which also finds equal items; other rows have a CRC-32. Both detect accidents, not tampering.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from hashlib import blake2b
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from codex_proxy.store.interface import Checked, StoreDamaged
+
+ROWS_AT_ONCE: Final = 200
+"""The most rows checked in one read of some ms, during which SQLite's write-ahead log cannot be emptied."""
+
+
+def checksum(data: object) -> int:
+    """Returns the checksum of bytes; -1 for another type, which only damage can cause."""
+    return zlib.crc32(data) if isinstance(data, bytes) else -1
+
+
+def item_digest(json: object, raw: object) -> bytes:
+    """Returns the digest of an item's JSON and raw form; empty if one is not bytes, which only damage can cause."""
+    if not (isinstance(json, bytes) and isinstance(raw, bytes)):
+        return b""
+    length = len(json).to_bytes(8, "big")
+    return blake2b(length + json + raw, digest_size=16).digest()
+
+
+def checked(data: bytes, stored: int, what: str) -> bytes:
+    """Returns `data`; raises `StoreDamaged` with the name `what` if its checksum is another."""
+    if checksum(data) != stored:
+        raise damaged(what)
+    return data
+
+
+def damaged(what: str) -> StoreDamaged:
+    return StoreDamaged(
+        f"{what} in the store is damaged: its checksum does not match; see `codex-proxy store check`"
+    )
+
+
+class CheckedTable(NamedTuple):
+    """How a table is checked, in SQL that all engines know."""
+
+    what: str
+    """A name for such rows."""
+    columns: str
+    """The key columns, then the id for messages, then the arguments of `sound`."""
+    source: str
+    """The table, and what it is joined with. `{0}` is the prefix of tables."""
+    key: tuple[str, ...]
+    first_key: tuple[int, ...]
+    """A key that sorts before every row, to begin with."""
+    sound: Callable[..., bool]
+    """Returns whether a row is undamaged."""
+
+    def query(self, prefix: str, parameter: str) -> str:
+        """Returns the statement that selects rows after a key; its parameters are the key and the most rows. `prefix`
+        is that of tables, `parameter` how the engine writes a parameter, with its number as `{0}`.
+        """
+        *after, limit = (parameter.format(number) for number in range(1, len(self.key) + 2))
+        key = ", ".join(self.key)
+        return (
+            f"SELECT {self.columns} FROM {self.source.format(prefix)}"
+            f" WHERE ({key}) > ({', '.join(after)}) ORDER BY {key} LIMIT {limit}"
+        )
+
+    def check(self, rows: Iterable[Sequence[Any]]) -> Part:
+        """Returns the number of rows, the names of damaged ones, and the last key."""
+        count, found, key = 0, [], self.first_key
+        for row in rows:
+            count += 1
+            key, (id, *bodies) = tuple(row[: len(self.key)]), row[len(self.key) :]
+            if not self.sound(*bodies):
+                found.append(f"{self.what} {id.hex().upper() if isinstance(id, bytes) else id}")
+        return count, found, key
+
+
+def _checksums_match(*bodies_and_sums: Any) -> bool:
+    """Whether each body matches its checksum; the arguments are such pairs."""
+    pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
+    return all(checksum(data) == stored for data, stored in pairs)
+
+
+TABLES: Final = (
+    CheckedTable(
+        "the item",
+        "seq, id, json, raw, digest",
+        "{0}items",
+        ("seq",),
+        (0,),
+        lambda json, raw, digest: item_digest(json, raw) == digest,
+    ),
+    CheckedTable(
+        "the response",
+        "response, id, json, json_sum, recovery, recovery_sum",
+        "{0}response_bodies JOIN {0}responses ON seq = response",
+        ("response",),
+        (0,),
+        _checksums_match,
+    ),
+    CheckedTable(
+        "an event of the response",
+        "response, number, id, data, data_sum",
+        "{0}frames JOIN {0}responses ON seq = response",
+        ("response", "number"),
+        (0, -1),
+        _checksums_match,
+    ),
+    CheckedTable(
+        "the metadata of the conversation",
+        "seq, id, metadata, metadata_sum",
+        "{0}conversations",
+        ("seq",),
+        (0,),
+        _checksums_match,
+    ),
+    CheckedTable("the tool step", "seq, key, value, value_sum", "{0}steps", ("seq",), (0,), _checksums_match),
+)
+"""All tables whose rows have a checksum."""
+
+Part: TypeAlias = tuple[int, list[str], tuple[int, ...]]
+"""What `CheckedTable.check` returns of some rows."""
+
+
+async def check_tables(read: Callable[[CheckedTable, tuple[int, ...]], Awaitable[Part]]) -> Checked:
+    """Compares all rows with their checksums. `read` checks at most `ROWS_AT_ONCE` rows of a table after a key."""
+    rows, damaged = 0, []
+    for table in TABLES:
+        key = table.first_key
+        while True:
+            count, found, key = await read(table, key)
+            if not count:
+                break
+            rows += count
+            damaged += found
+    return Checked(rows, tuple(damaged))

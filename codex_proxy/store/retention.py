@@ -1,0 +1,81 @@
+"""What `Retention` removes, as rules in their order, each applied in small writes until it removes nothing.
+
+First what is too old, then responses above their number; then, while the store is too large, entries of the step
+memory, stream events, and the oldest responses and least recently used conversations. A chain is removed from its end.
+Objects younger than `Retention.spared` stay. The number of chains is limited when one may have been added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final, Literal, NamedTuple
+
+from codex_proxy.store.interface import Pruned, Retention
+
+OBJECTS_AT_ONCE: Final = 50
+"""The most objects that one write removes, in some ms."""
+ROWS_AT_ONCE: Final = 1000
+"""The most remembered steps or frames that one write removes."""
+
+NOTHING: Final = Pruned()
+
+
+class Rule(NamedTuple):
+    """What is to be removed: the oldest rows or objects, if from before `before` (seconds since 1970). `objects` are
+    responses and conversations.
+    """
+
+    what: Literal["steps", "frames", "usage", "responses", "conversations", "objects"]
+    before: float
+    max_count: int | None = None
+    """If not None: only while there are more responses than this."""
+    max_bytes: int | None = None
+    """If not None: only while more bytes than this are stored."""
+
+
+async def prune(
+    apply: Callable[[Rule], Awaitable[Pruned]],
+    sweep: Callable[[], Awaitable[None]],
+    retention: Retention,
+    step_age: float,
+    now: float,
+) -> Pruned:
+    """Removes what `retention` does not permit at `now` (seconds since 1970), and steps older than `step_age` seconds.
+    Returns how many. `apply` applies a rule in one small write, and returns how much was removed; `sweep` removes the
+    rows of marked objects.
+    """
+    total = NOTHING
+    await sweep()
+    for rule in _rules(retention, step_age, now):
+        while (gone := await apply(rule)) != NOTHING:
+            total = _sum(total, gone)
+            await sweep()
+    return total
+
+
+def _rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
+    yield Rule("steps", now - step_age)
+    yield Rule("frames", now - retention.frames_age)
+    if retention.usage_age is not None:
+        yield Rule("usage", now - retention.usage_age)
+    if retention.age is not None:
+        yield Rule("responses", now - retention.age)
+    if retention.conversation_age is not None:
+        yield Rule("conversations", now - retention.conversation_age)
+    spared_since = now - retention.spared
+    if retention.max_responses is not None:
+        yield Rule("responses", spared_since, max_count=retention.max_responses)
+    if retention.max_bytes is not None:
+        yield Rule("steps", spared_since, max_bytes=retention.max_bytes)
+        yield Rule("frames", spared_since, max_bytes=retention.max_bytes)
+        yield Rule("objects", spared_since, max_bytes=retention.max_bytes)
+
+
+def _sum(one: Pruned, other: Pruned) -> Pruned:
+    return Pruned(
+        responses=one.responses + other.responses,
+        conversations=one.conversations + other.conversations,
+        frames=one.frames + other.frames,
+        steps=one.steps + other.steps,
+        usage=one.usage + other.usage,
+    )

@@ -1,0 +1,109 @@
+"""The values of rows, for every engine: which columns to select, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.store.checksums import checked, damaged, item_digest
+from codex_proxy.store.interface import (
+    MAX_METADATA_KEYS,
+    ChainTurn,
+    Frame,
+    StoreConflict,
+    StoredConversation,
+    StoredItem,
+    StoredResponse,
+)
+
+INPUT: Final = 0
+OUTPUT: Final = 1
+"""The sides of a response, on which its items are."""
+
+ITEM: Final = "items.id, items.json, items.raw, items.created, items.digest"
+RESPONSE: Final = (
+    "owner, id, status, created, json, previous_id, conversation_id, background, recovery, json_sum,"
+    " recovery_sum"
+)
+CONVERSATION: Final = "owner, id, created, version, metadata, metadata_sum"
+
+_metadata = msgspec.json.Decoder(dict[str, str])
+
+
+def item_of(row: Iterable[Any]) -> StoredItem:
+    """Returns the item of the columns `ITEM`. Raises `StoreDamaged`."""
+    id, json, raw, created, digest = row
+    if item_digest(json, raw) != digest:
+        raise damaged(f"the item {id}")
+    return StoredItem(id, json, raw, created)
+
+
+def response_of(row: Iterable[Any]) -> StoredResponse:
+    """Returns the response of the columns `RESPONSE`. Raises `StoreDamaged`."""
+    owner, id, status, created, json, previous_id, conversation_id, background, recovery, *sums = row
+    checked(json, sums[0], f"the response {id}")
+    checked(recovery, sums[1], f"the response {id}")
+    return StoredResponse(
+        owner=owner,
+        id=id,
+        status=status,
+        created=created,
+        json=json,
+        previous_id=previous_id,
+        conversation_id=conversation_id,
+        background=bool(background),
+        recovery=recovery,
+    )
+
+
+def conversation_of(row: Iterable[Any]) -> StoredConversation:
+    """Returns the conversation of the columns `CONVERSATION`. Raises `StoreDamaged`."""
+    owner, id, created, version, metadata, stored = row
+    checked(metadata, stored, f"the metadata of the conversation {id}")
+    return StoredConversation(
+        owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
+    )
+
+
+def encoded_metadata(metadata: Mapping[str, str]) -> bytes:
+    """Returns the metadata as they are stored. Raises `StoreConflict` for too many keys."""
+    if len(metadata) > MAX_METADATA_KEYS:
+        raise StoreConflict("too_many_keys", f"metadata may have at most {MAX_METADATA_KEYS} keys")
+    return msgspec.json.encode(metadata)
+
+
+def merged_metadata(metadata: Mapping[str, str], changes: Mapping[str, str | None]) -> bytes:
+    """Returns the metadata with `changes`, of which None deletes a key, as they are stored. Raises `StoreConflict`."""
+    merged = {**metadata, **changes}
+    return encoded_metadata({key: value for key, value in merged.items() if value is not None})
+
+
+def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
+    """Returns the turns of rows in their order: the id of a response, a side and the columns `ITEM`. The side is None
+    for a response without items. Raises `StoreDamaged`.
+    """
+    sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
+    for response_id, side, *item in rows:
+        turn = sides.setdefault(response_id, ([], []))
+        if side is not None:
+            turn[side].append(item_of(item))
+    return [
+        ChainTurn(response_id, tuple(turn[INPUT]), tuple(turn[OUTPUT])) for response_id, turn in sides.items()
+    ]
+
+
+def frames_of(rows: Iterable[Sequence[Any]], response_id: str, max_bytes: int | None) -> list[Frame]:
+    """Returns the first frames of rows with number, data and checksum, of at most `max_bytes` (None: of any size)
+    unless it is one. Raises `StoreDamaged`.
+    """
+    what = f"an event of the response {response_id}"
+    found: list[Frame] = []
+    size = 0
+    for number, data, stored in rows:
+        size += len(data)
+        if found and max_bytes is not None and size > max_bytes:
+            break
+        found.append(Frame(number, checked(data, stored, what)))
+    return found
