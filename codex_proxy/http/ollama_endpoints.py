@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from codex_proxy.http.endpoint import Endpoint
+from codex_proxy.http.endpoint import AnswerType, Endpoint, Handler
 from codex_proxy.http.ollama import chat, embed, embeddings, generate, ps, show, tags, version
 from codex_proxy.http.sse import NDJSON
 from codex_proxy.surfaces.ollama.answer import OllamaAnswer, OllamaModel, OllamaModels, OllamaVersion
@@ -14,106 +14,52 @@ _WORDS: Final = (
     "prompt runs no turn."
 )
 
+
+def _endpoint(
+    method: Literal["GET", "POST"],
+    kind: Literal["turn", "read"],
+    handler: Handler,
+    name: str,
+    answer: AnswerType,
+    summary: str,
+    body: str | None = None,
+    **more: Any,
+) -> Endpoint:
+    """Returns the endpoint `/api/NAME`, whose answer has the type `answer`."""
+    return Endpoint(
+        method=method,
+        path=f"/api/{name}",
+        handler=handler,
+        name=f"ollama_{name}",
+        chapter="Ollama",
+        kind=kind,
+        errors="ollama",
+        versioned=False,
+        summary=summary,
+        body=body,
+        answers={"200": answer},
+        **more,
+    )
+
+
+def _turn(handler: Handler, name: str, summary: str, body: str) -> Endpoint:
+    more = {"description": _WORDS, "streams": OllamaAnswer, "stream_type": NDJSON}
+    return _endpoint("POST", "turn", handler, name, OllamaAnswer, summary, body, **more)
+
+
+_CHAT: Final = "Creates an answer to a conversation, in the form of Ollama's API."
+_GENERATE: Final = "Creates an answer to a prompt, in the form of Ollama's API."
+_EMBED: Final = "Returns embeddings of an upstream."
+_VERSION: Final = "Returns the version of Ollama whose API is served."
+_SHOW: Final = "Returns what a model can do, and the length of its context."
+
 OLLAMA_ENDPOINTS: Final[tuple[Endpoint, ...]] = (
-    Endpoint(
-        method="POST",
-        path="/api/chat",
-        handler=chat,
-        name="ollama_chat",
-        chapter="Ollama",
-        kind="turn",
-        errors="ollama",
-        versioned=False,
-        summary="Creates an answer to a conversation, in the form of Ollama's API.",
-        description=_WORDS,
-        body="OllamaChatRequest",
-        answers={"200": OllamaAnswer},
-        streams=OllamaAnswer,
-        stream_type=NDJSON,
-    ),
-    Endpoint(
-        method="POST",
-        path="/api/generate",
-        handler=generate,
-        name="ollama_generate",
-        chapter="Ollama",
-        kind="turn",
-        errors="ollama",
-        versioned=False,
-        summary="Creates an answer to a prompt, in the form of Ollama's API.",
-        description=_WORDS,
-        body="OllamaGenerateRequest",
-        answers={"200": OllamaAnswer},
-        streams=OllamaAnswer,
-        stream_type=NDJSON,
-    ),
-    *(
-        Endpoint(
-            method="POST",
-            path=path,
-            handler=handler,
-            name=f"ollama_{path.rpartition('/')[2]}",
-            chapter="Ollama",
-            kind="turn",
-            errors="ollama",
-            versioned=False,
-            summary="Returns embeddings of an upstream.",
-            body=body,
-            answers={"200": dict[str, Any]},
-        )
-        for path, handler, body in (
-            ("/api/embed", embed, "OllamaEmbedRequest"),
-            ("/api/embeddings", embeddings, "OllamaEmbeddingsRequest"),
-        )
-    ),
-    Endpoint(
-        method="GET",
-        path="/api/version",
-        handler=version,
-        name="ollama_version",
-        chapter="Ollama",
-        kind="read",
-        errors="ollama",
-        versioned=False,
-        summary="Returns the version of Ollama whose API is served.",
-        answers={"200": OllamaVersion},
-    ),
-    Endpoint(
-        method="GET",
-        path="/api/tags",
-        handler=tags,
-        name="ollama_tags",
-        chapter="Ollama",
-        kind="read",
-        errors="ollama",
-        versioned=False,
-        summary="Lists the models.",
-        answers={"200": OllamaModels},
-    ),
-    Endpoint(
-        method="GET",
-        path="/api/ps",
-        handler=ps,
-        name="ollama_ps",
-        chapter="Ollama",
-        kind="read",
-        errors="ollama",
-        versioned=False,
-        summary="Lists the models in memory: always none.",
-        answers={"200": OllamaModels},
-    ),
-    Endpoint(
-        method="POST",
-        path="/api/show",
-        handler=show,
-        name="ollama_show",
-        chapter="Ollama",
-        kind="read",
-        errors="ollama",
-        versioned=False,
-        counted=False,
-        summary="Returns what a model can do, and the length of its context.",
-        body="OllamaShowRequest",
-        answers={"200": OllamaModel},
-    ),
+    _turn(chat, "chat", _CHAT, "OllamaChatRequest"),
+    _turn(generate, "generate", _GENERATE, "OllamaGenerateRequest"),
+    _endpoint("POST", "turn", embed, "embed", dict[str, Any], _EMBED, "OllamaEmbedRequest"),
+    _endpoint("POST", "turn", embeddings, "embeddings", dict[str, Any], _EMBED, "OllamaEmbeddingsRequest"),
+    _endpoint("GET", "read", version, "version", OllamaVersion, _VERSION),
+    _endpoint("GET", "read", tags, "tags", OllamaModels, "Lists the models."),
+    _endpoint("GET", "read", ps, "ps", OllamaModels, "Lists the models in memory: always none."),
+    _endpoint("POST", "read", show, "show", OllamaModel, _SHOW, "OllamaShowRequest", counted=False),
 )

@@ -1,5 +1,5 @@
 """What all wire formats share: JSON encoding that never fails, texts that grow, the order of text in a stream, and the
-base of three renderers.
+base of the renderers.
 
 An agent's text can contain lone surrogates, which UTF-8 cannot encode: each becomes U+FFFD, two halves in one text
 their character. The bytes around consecutive deltas are the same, so they are computed once. Of items that are open at
@@ -18,6 +18,7 @@ import msgspec
 
 from codex_proxy.core.events import Event, Spending, TextDelta
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.items import Activity, Item, McpCall
 from codex_proxy.surfaces.usage import TurnTokens
 
 _encoder = msgspec.json.Encoder()
@@ -60,6 +61,13 @@ def raw_text(text: str) -> msgspec.Raw:
 def schema_json(schema: Any) -> msgspec.Raw:
     """Returns a client's JSON value as encoded JSON; the standard library keeps integers of any size."""
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
+
+
+def activity_line(item: Item) -> str | None:
+    """Returns one line that describes an action of the agent or of this server; None for another item."""
+    if isinstance(item, McpCall):
+        return f"[mcp_call] {item.server_label}.{item.name}"
+    return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
 
 
 BLANK_LINE: Final = "\n\n"
@@ -146,7 +154,7 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
 
 
 class StreamRenderer(ABC):
-    """The common part of three renderers. `feed` takes every event of the turn, in order, in batches of any size."""
+    """The common part of the renderers. `feed` takes every event of the turn, in order, in batches of any size."""
 
     handlers: ClassVar[Mapping[type, Callable[[Any, Any, list[bytes]], None]]]
     """The method that renders each type of event, by appending to its last argument; other events are not rendered."""

@@ -12,32 +12,15 @@ from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, Field, Tag
 
-from codex_proxy.core.events import (
-    ItemEnded,
-    ItemStarted,
-    RefusalDelta,
-    StepCompleted,
-    Stop,
-    TurnEnded,
-    UsageReported,
-)
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.core.items import HistoryMessage, Message, TextPart
+from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.base import (
-    BLANK_LINE,
-    INTERRUPTED,
-    SerialOutput,
-    StreamRenderer,
-    Text,
-    TextRun,
-    json_bytes,
-    raw_text,
-)
+from codex_proxy.surfaces.base import Text, json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, StopSequence, by_kind, parse_as
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+from codex_proxy.surfaces.one_text import OneTextRenderer
 from codex_proxy.surfaces.request_options import (
     FieldNames,
     ParsedRequest,
@@ -45,7 +28,6 @@ from codex_proxy.surfaces.request_options import (
     RequestSettings,
     place_of,
 )
-from codex_proxy.surfaces.usage import json_tokens
 
 FIELDS: Final = FieldNames(
     input="prompt",
@@ -154,7 +136,7 @@ def parse(
     )
 
 
-class CompletionRenderer(StreamRenderer):
+class CompletionRenderer(OneTextRenderer):
     """Renders the events of a turn as a completion. Call `feed` with every event of the turn, in order."""
 
     def __init__(
@@ -169,7 +151,7 @@ class CompletionRenderer(StreamRenderer):
         max_tokens: int | None = None,
     ) -> None:
         """`prompt_tokens` estimates the input's tokens; `max_tokens` is the request's limit, None for none."""
-        super().__init__(stream=stream, prompt_tokens=prompt_tokens)
+        super().__init__(stream=stream, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         self._head = {
             "id": raw_text(id),
             "object": "text_completion",
@@ -177,21 +159,13 @@ class CompletionRenderer(StreamRenderer):
             "model": raw_text(model),
         }
         before, _, after = self._chunk("", None).rpartition(b'"text":""')
-        self._text = Text(before + b'"text":', after)
+        self._content = Text(before + b'"text":', after)
         self._include_usage = include_usage
-        self._max_tokens = max_tokens
-        self._messages = SerialOutput()
-        self._last: str | None = None
-        self.finish_reason = ""
 
     def _chunk(self, text: str, reason: str | None) -> bytes:
         ended = None if reason is None else raw_text(reason)
         choice = {"finish_reason": ended, "index": 0, "logprobs": None, "text": text}
         return b"data: " + json_bytes({**self._head, "choices": [choice]}) + b"\n\n"
-
-    @property
-    def finish_reasons(self) -> tuple[str, ...]:
-        return (self.finish_reason,) if self.finish_reason else ()
 
     def result(self) -> bytes:
         """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
@@ -201,7 +175,7 @@ class CompletionRenderer(StreamRenderer):
             "finish_reason": raw_text(self.finish_reason),
             "index": 0,
             "logprobs": None,
-            "text": self._text.whole(),
+            "text": self._content.whole(),
         }
         return json_bytes({**self._head, "choices": [choice], "usage": self._usage()})
 
@@ -210,61 +184,13 @@ class CompletionRenderer(StreamRenderer):
         figures = {"prompt_tokens": usage.input, "completion_tokens": usage.output}
         return {**figures, "total_tokens": usage.input + usage.output}
 
-    def _answer_tokens(self) -> int:
-        tokens = json_tokens([bytes(self._text.whole())])
-        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
-
-    def _begin(self, out: list[bytes]) -> None:
-        self.visible = True  # there is no chunk before the first delta
-
-    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
-        if isinstance(event.item, Message) and not event.item.choice:
-            self._messages.open(event.item.id)
-
-    def _pieces(self, pieces: TextRun, out: list[bytes]) -> None:
-        if pieces.id == self._messages.current_id:
-            self._add(pieces.id, pieces.texts, out)
-        else:
-            self._messages.keep(pieces.id, "".join(pieces.texts))
-
-    def _add(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        self.visible = True
-        if self._last not in (None, id):
-            texts = [BLANK_LINE + texts[0], *texts[1:]]
-        self._last = id
-        self._text.add_all(texts, out)
-
-    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        for id, text in self._messages.close(event.id):
-            if text:
-                self._add(id, [text], out)
-
-    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
-        self.ended = True
-        self.failure = event.failure
-        if event.stop == Stop.INTERRUPTED and self.failure is None:
-            self.failure = INTERRUPTED
+    def _end(self, out: list[bytes]) -> None:
         if self.failure is not None:
             out += (error_frame(self.failure), DONE)
             return
-        self.visible = True
-        stop = (event.choice_stops or {}).get(0, event.stop)
-        self.finish_reason = "stop" if stop in (Stop.TOOL_CALLS, Stop.FUNCTION_CALL) else str(stop)
-        self.spent.end(event)
         out.append(self._chunk("", self.finish_reason))
         if self._include_usage:
             out.append(
                 b"data: " + json_bytes({**self._head, "choices": [], "usage": self._usage()}) + b"\n\n"
             )
         out.append(DONE)
-
-
-CompletionRenderer.handlers = {
-    TextRun: CompletionRenderer._pieces,
-    RefusalDelta: lambda renderer, event, out: renderer._pieces(TextRun(event.id, [event.text]), out),
-    ItemStarted: CompletionRenderer._item_started,
-    ItemEnded: CompletionRenderer._item_ended,
-    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
-    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
-    TurnEnded: CompletionRenderer._turn_ended,
-}

@@ -22,6 +22,7 @@ SDK_ENVIRONMENT: Mapping[str, str] = {
     "ANTHROPIC_BASE_URL": "{{root_url}}",
     "ANTHROPIC_API_KEY": "{{key}}",
     "OLLAMA_HOST": "{{root_url}}",
+    "OLLAMA_API_KEY": "{{key}}",
 }
 """The variables that SDKs and many programs read."""
 
@@ -47,6 +48,11 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """How to get it."""
     unserved: str = ""
     """Why it cannot use this server; empty if it can."""
+
+
+def _folders(*kinds: str) -> dict[str, str]:
+    """Returns the variables of the XDG specification that put these kinds of files into the temporary folder."""
+    return {f"XDG_{kind}_HOME": "{{folder}}/" + kind.lower() for kind in kinds}
 
 
 PROGRAMS: Mapping[str, Program] = {
@@ -92,10 +98,7 @@ PROGRAMS: Mapping[str, Program] = {
                 "OPENCODE_CONFIG_CONTENT": '{"model": "codex-proxy/{{model}}:model"}',
             },
             home="~/.local/share/opencode",
-            fresh={
-                f"XDG_{kind}_HOME": "{{folder}}/" + kind.lower()
-                for kind in ("DATA", "CONFIG", "STATE", "CACHE")
-            },
+            fresh=_folders("DATA", "CONFIG", "STATE", "CACHE"),
             install="npm install -g opencode-ai",
         ),
         Program(
@@ -120,7 +123,7 @@ PROGRAMS: Mapping[str, Program] = {
                 "GOOSE_DISABLE_KEYRING": "1",
             },
             home="~/.config/goose",
-            fresh={f"XDG_{kind}_HOME": "{{folder}}/" + kind.lower() for kind in ("DATA", "CONFIG", "STATE")},
+            fresh=_folders("DATA", "CONFIG", "STATE"),
             install="see https://block.github.io/goose",
         ),
         Program(

@@ -27,8 +27,16 @@ from codex_proxy.core.events import (
     UsageReported,
 )
 from codex_proxy.core.faults import Fault
-from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import INTERRUPTED, StreamRenderer, TextRun, json_bytes, json_text, raw_text
+from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
+from codex_proxy.surfaces.base import (
+    INTERRUPTED,
+    StreamRenderer,
+    TextRun,
+    activity_line,
+    json_bytes,
+    json_text,
+    raw_text,
+)
 from codex_proxy.surfaces.messages.content import GrowingBlock, TextItem, WholeBlock, frame
 from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.message import Message as MessageBody
@@ -256,18 +264,10 @@ class MessagesRenderer(StreamRenderer):
             self._calls[item.id] = _Call(item)
         elif isinstance(item, Activity) and item.kind == "web_search" and self._web_search:
             self._send_search(item, out)
-        elif (line := self._line_of(item)) is not None:
+        elif self._show_activity and (line := activity_line(item)) is not None:
             self._text_items[item.id] = text_item = TextItem("thinking")
             self._add_text(item.id, [line], out)
             self._close(text_item, out)
-
-    def _line_of(self, item: Item) -> str | None:
-        """Returns a line about an action of agent or server; None for other items, or if it is not sent."""
-        if not self._show_activity:
-            return None
-        if isinstance(item, McpCall):
-            return f"[mcp_call] {item.server_label}.{item.name}"
-        return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
 
     def _send_search(self, item: Activity, out: list[bytes]) -> None:
         """Sends a search as the two blocks of Anthropic's own, with an empty result, unless another block is open."""

@@ -11,45 +11,23 @@ HTTP status. `result` raises the `Fault` of a failed turn.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.events import (
-    ArgumentsDelta,
-    Event,
-    ItemEnded,
-    ItemStarted,
-    ReasoningDelta,
-    RefusalDelta,
-    StepCompleted,
-    Stop,
-    TurnEnded,
-    UsageReported,
-)
+from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, ReasoningDelta
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import (
-    BLANK_LINE,
-    INTERRUPTED,
-    SerialOutput,
-    StreamRenderer,
-    Text,
-    TextRun,
-    json_bytes,
-    json_text,
-    raw_text,
-)
+from codex_proxy.core.items import Reasoning, ToolCall
+from codex_proxy.surfaces.base import BLANK_LINE, Text, activity_line, json_bytes, json_text, raw_text
 from codex_proxy.surfaces.ollama.errors import error_line
+from codex_proxy.surfaces.one_text import OneTextRenderer
 from codex_proxy.surfaces.tool_calls import input_of
-from codex_proxy.surfaces.usage import json_tokens
 
 Form: TypeAlias = Literal["chat", "generate"]
 
-_PLAIN_ENDS: Final = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
-"""The reasons that Ollama calls `stop`."""
-_LINE_ENDS: Final = {"\u2028": b"\\u2028", "\u2029": b"\\u2029", "\x85": b"\\u0085"}
+_LINE_ENDS: Final = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
 """The characters at which Ollama's package for Python also divides lines, and which JSON need not escape."""
 
 
@@ -69,7 +47,7 @@ class TurnTimes(msgspec.Struct, frozen=True):
     answer: int = 0
 
 
-class OllamaRenderer(StreamRenderer):
+class OllamaRenderer(OneTextRenderer):
     """Renders the events of a turn as an answer of Ollama's API. Call `feed` with every event of the turn, in order,
     in batches of any size. The private methods append lines to `out`.
 
@@ -94,25 +72,20 @@ class OllamaRenderer(StreamRenderer):
         max_tokens: int | None = None,
         times: Callable[[], TurnTimes] = TurnTimes,
     ) -> None:
-        super().__init__(stream=stream, prompt_tokens=prompt_tokens)
+        super().__init__(stream=stream, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
         self._form = form
         self._head: dict[str, Any] = {"model": raw_text(model), "created_at": created_at}
         self._thinking = thinking
         self._client_names = client_names or {}
         self._show_activity = show_activity and thinking
-        self._max_tokens = max_tokens
         self._times = times
         self._content = self._text("content" if form == "chat" else "response")
         self._thoughts = self._text("thinking")
-        self._messages = SerialOutput()
         self._reasoning: set[str] = set()
         self._calls: dict[str, tuple[ToolCall, list[str]]] = {}
         """The calls that are not sent yet, with the pieces of their arguments."""
         self._sent_calls: list[dict[str, Any]] = []
-        self._arguments: list[bytes] = []
-        self._last_message: str | None = None
         self._last_thought: tuple[str, int] | None = None
-        self._finish_reason = ""
 
     def _text(self, field: str) -> Text:
         """Returns a text of the answer, each of whose deltas is a line."""
@@ -126,12 +99,9 @@ class OllamaRenderer(StreamRenderer):
 
     # --- what an exchange asks ------------------------------------------------------------------
 
-    def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the lines of a batch of events; empty if the answer is not streamed or has ended."""
-        data = super().feed(events)
-        for character, escaped in _LINE_ENDS.items():
-            data = data.replace(character.encode(), escaped)
-        return data
+    def pieces(self, events: Iterable[Event]) -> list[bytes]:
+        """Returns the lines of a batch of events, in pieces; none if the answer is not streamed or has ended."""
+        return [_LINE_ENDS.sub(_escaped, piece) for piece in super().pieces(events)]
 
     def silence(self) -> bytes:
         """Returns a line without text, which tells the client that the answer is still being made."""
@@ -149,11 +119,6 @@ class OllamaRenderer(StreamRenderer):
             done=True,
         ).rstrip(b"\n")
 
-    @property
-    def finish_reasons(self) -> tuple[str, ...]:
-        """The reason for which the answer has ended; empty until it has ended without a failure."""
-        return (self._finish_reason,) if self._finish_reason else ()
-
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
@@ -161,7 +126,7 @@ class OllamaRenderer(StreamRenderer):
         and has the counts and times.
         """
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
-        end = {"done_reason": raw_text(self._finish_reason), **self._figures()} if done else {}
+        end = {"done_reason": raw_text(self.finish_reason), **self._figures()} if done else {}
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
 
     def _figures(self) -> dict[str, int]:
@@ -176,32 +141,7 @@ class OllamaRenderer(StreamRenderer):
             "eval_duration": times.answer,
         }
 
-    def _answer_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, at most the limit that the request sets."""
-        tokens = json_tokens([bytes(self._content.whole()), *self._arguments])
-        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
-
-    def _begin(self, out: list[bytes]) -> None:
-        self.visible = True  # there is no line before the first delta
-
-    # --- texts ----------------------------------------------------------------------------------
-
-    def _add_text_run(self, pieces: TextRun, out: list[bytes]) -> None:
-        if pieces.id == self._messages.current_id:
-            self._add_content(pieces.id, pieces.texts, out)
-        else:
-            self._messages.keep(pieces.id, "".join(pieces.texts))
-
-    def _add_content(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        """Adds deltas of the message `id`. A blank line separates the messages of one answer."""
-        self.visible = True
-        if self._last_message not in (None, id):
-            texts = [BLANK_LINE + texts[0], *texts[1:]]
-        self._last_message = id
-        self._content.add_all(texts, out)
-
-    def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
-        self._add_text_run(TextRun(event.id, [event.text]), out)
+    # --- thinking -------------------------------------------------------------------------------
 
     def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
@@ -221,25 +161,14 @@ class OllamaRenderer(StreamRenderer):
         item = event.item
         if item.choice:  # one answer is all that a client of this API can ask for
             return
-        if isinstance(item, Message):
-            self._messages.open(item.id)
-        elif isinstance(item, Reasoning):
+        super()._item_started(event, out)
+        if isinstance(item, Reasoning):
             if self._thinking:
                 self._reasoning.add(item.id)
         elif isinstance(item, ToolCall):
             self._calls[item.id] = (item, [])
-        elif (line := self._line_of(item)) is not None:
+        elif self._show_activity and (line := activity_line(item)) is not None:
             self._add_thought((item.id, 0), line, out)
-
-    def _line_of(self, item: Item) -> str | None:
-        """Returns one line that describes an action of the agent or of this server; None if the item is something
-        else, or if activity is not sent to the client.
-        """
-        if not self._show_activity:
-            return None
-        if isinstance(item, McpCall):
-            return f"[mcp_call] {item.server_label}.{item.name}"
-        return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
 
     def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
         if event.id in self._calls:
@@ -247,9 +176,7 @@ class OllamaRenderer(StreamRenderer):
 
     def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
         self._reasoning.discard(event.id)
-        for id, text in self._messages.close(event.id):
-            if text:
-                self._add_content(id, [text], out)
+        super()._item_ended(event, out)
         if event.id in self._calls:
             item, pieces = self._calls.pop(event.id)
             self._send_call(item, "".join(pieces), out, complete=event.status == "completed")
@@ -276,34 +203,24 @@ class OllamaRenderer(StreamRenderer):
         self.visible = True
         out.append(self._line({"content": "", "tool_calls": [call]}, {"response": ""}, done=False))
 
-    # --- the end --------------------------------------------------------------------------------
-
-    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
-        self.ended = True
-        self.failure = event.failure
-        if event.stop == Stop.INTERRUPTED and self.failure is None:
-            self.failure = INTERRUPTED
+    def _end(self, out: list[bytes]) -> None:
         if self.failure is not None:
             out.append(error_line(self.failure))
-            return
-        self.visible = True
-        stop = (event.choice_stops or {}).get(0, event.stop)
-        self._finish_reason = "stop" if stop in _PLAIN_ENDS else str(stop)
-        self.spent.end(event)
-        out.append(self._line({"content": ""}, {"response": ""}, done=True))
+        else:
+            out.append(self._line({"content": ""}, {"response": ""}, done=True))
 
 
 OllamaRenderer.handlers = {
-    TextRun: OllamaRenderer._add_text_run,
+    **OneTextRenderer.handlers,
     ArgumentsDelta: OllamaRenderer._arguments_delta,
     ReasoningDelta: OllamaRenderer._reasoning_delta,
-    RefusalDelta: OllamaRenderer._refusal_delta,
     ItemStarted: OllamaRenderer._item_started,
     ItemEnded: OllamaRenderer._item_ended,
-    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
-    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
-    TurnEnded: OllamaRenderer._turn_ended,
 }
+
+
+def _escaped(found: re.Match[bytes]) -> bytes:
+    return b"\\u%04x" % ord(found[0].decode())
 
 
 def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:

@@ -18,7 +18,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Message, Reasoning, ToolCall
 from codex_proxy.surfaces.ollama.render import TurnTimes
-from tests.surfaces.ollama.asking import HEAD, renderer, streamed, whole
+from tests.surfaces.ollama.asking import HEAD, lines, renderer, streamed, whole
 
 SAID: list[Event] = [
     TurnStarted(),
@@ -100,8 +100,8 @@ def test_arguments_that_are_no_object_are_sent_as_the_text_that_they_are() -> No
 
 
 def test_a_failure_in_the_middle_of_a_stream_is_its_last_line() -> None:
-    lines = streamed([*SAID[:6], TurnEnded(Stop.FAILED, failure=FAILED)])
-    assert lines[-1] == {"error": "The agent has crashed."}
+    last = streamed([*SAID[:6], TurnEnded(Stop.FAILED, failure=FAILED)])[-1]
+    assert last == {"error": "The agent has crashed."}
 
 
 def test_a_failed_turn_has_no_whole_answer() -> None:
@@ -125,6 +125,8 @@ def test_characters_that_end_a_line_elsewhere_are_escaped() -> None:
         TurnEnded(Stop.STOP),
     ]
     assert streamed(events)[0]["message"]["content"] == text
+    long_answer = b"".join(renderer(stream=True).pieces(events))  # as a long one is sent
+    assert lines(long_answer)[0]["message"]["content"] == text
 
 
 def test_tokens_that_nobody_reported_are_estimated() -> None:

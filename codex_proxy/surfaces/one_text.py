@@ -1,0 +1,114 @@
+"""The base of the renderers of APIs whose answer is one text: Completions, and Ollama's.
+
+Input: batches of well-formed events. The messages of a turn become one text, with blank lines between them; each delta
+is a chunk. Pure.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Final
+
+from codex_proxy.core.events import (
+    ItemEnded,
+    ItemStarted,
+    RefusalDelta,
+    StepCompleted,
+    Stop,
+    TurnEnded,
+    UsageReported,
+)
+from codex_proxy.core.items import Message
+from codex_proxy.surfaces.base import BLANK_LINE, INTERRUPTED, SerialOutput, StreamRenderer, Text, TextRun
+from codex_proxy.surfaces.usage import json_tokens
+
+_CALLS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
+"""The reasons for which these APIs have no word of their own."""
+
+
+class OneTextRenderer(StreamRenderer):
+    """Renders the events of a turn as one text. Call `feed` with every event of the turn, in order, in batches of any
+    size. The private methods append chunks to `out`.
+
+    `prompt_tokens` estimates the input's tokens; `max_tokens` is the limit that the request sets, None for none. A
+    subclass sets `_content` and implements `_end`.
+    """
+
+    _content: Text
+    """The text, with the bytes of the chunks around it."""
+
+    def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int], max_tokens: int | None) -> None:
+        super().__init__(stream=stream, prompt_tokens=prompt_tokens)
+        self.finish_reason = ""
+        """Why the answer has ended; empty until it has ended without a failure."""
+        self._arguments: list[bytes] = []
+        """The arguments of the calls in the answer, each as a JSON string."""
+        self._max_tokens = max_tokens
+        self._messages = SerialOutput()
+        self._last_message: str | None = None
+
+    @abstractmethod
+    def _end(self, out: list[bytes]) -> None:
+        """Appends what ends the stream: of an answer with a `finish_reason`, or of a turn with a `failure`."""
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The reason for which the answer has ended; empty until it has ended without a failure."""
+        return (self.finish_reason,) if self.finish_reason else ()
+
+    def _answer_tokens(self) -> int:
+        """Returns an estimate of the answer's tokens, at most the limit that the request sets."""
+        tokens = json_tokens([bytes(self._content.whole()), *self._arguments])
+        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
+
+    def _begin(self, out: list[bytes]) -> None:
+        self.visible = True  # there is no chunk before the first delta
+
+    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+        if isinstance(event.item, Message) and not event.item.choice:
+            self._messages.open(event.item.id)
+
+    def _add_text_run(self, pieces: TextRun, out: list[bytes]) -> None:
+        if pieces.id == self._messages.current_id:
+            self._add_content(pieces.id, pieces.texts, out)
+        else:
+            self._messages.keep(pieces.id, "".join(pieces.texts))
+
+    def _add_content(self, id: str, texts: list[str], out: list[bytes]) -> None:
+        self.visible = True
+        if self._last_message not in (None, id):
+            texts = [BLANK_LINE + texts[0], *texts[1:]]
+        self._last_message = id
+        self._content.add_all(texts, out)
+
+    def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
+        self._add_text_run(TextRun(event.id, [event.text]), out)
+
+    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+        for id, text in self._messages.close(event.id):
+            if text:
+                self._add_content(id, [text], out)
+
+    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+        self.ended = True
+        self.failure = event.failure
+        if event.stop == Stop.INTERRUPTED and self.failure is None:
+            self.failure = INTERRUPTED
+        if self.failure is None:
+            self.visible = True
+            stop = (event.choice_stops or {}).get(0, event.stop)
+            self.finish_reason = "stop" if stop in _CALLS else str(stop)
+            self.spent.end(event)
+        self._end(out)
+
+
+OneTextRenderer.handlers = {
+    TextRun: OneTextRenderer._add_text_run,
+    RefusalDelta: OneTextRenderer._refusal_delta,
+    ItemStarted: OneTextRenderer._item_started,
+    ItemEnded: OneTextRenderer._item_ended,
+    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
+    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
+    TurnEnded: OneTextRenderer._turn_ended,
+}
