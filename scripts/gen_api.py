@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,7 @@ A server describes its API at `/openapi.json` (OpenAPI 3.1; no key needed). Test
   [server itself](#the-server-itself).
 - **Key**: `Authorization: Bearer KEY`, if the server requires one. A key sees only the objects that it created.
 - **Bodies** are `application/json`. Unknown fields are ignored and named. Null means the same as a missing field.
-- **Streams** are server-sent events. Chat: `data:` lines, at the end `data: [DONE]`. Responses: `event:` and `data:`,
-  at the end `event: done`. Lines that begin with a colon are comments that keep the connection open.
+- **Streams** are server-sent events. Lines that begin with a colon are comments that keep the connection open.
 - **Headers and shared parameters** are explained [once](#parameters), at the end.
 
 Each API's own page: [Chat Completions](chat-completions.md), [Responses](responses.md), [Messages](messages.md),
@@ -145,14 +145,17 @@ def title(endpoint: Endpoint) -> str:
     return f"`{endpoint.method} {'/v1' if endpoint.versioned else ''}{endpoint.path}`"
 
 
-def section(endpoint: Endpoint) -> str:
-    """One endpoint."""
-    parts = [
-        f"### {title(endpoint)}",
-        endpoint.summary + (f" {endpoint.description}" if endpoint.description else ""),
-    ]
-    parts += [_parameters(endpoint), "" if endpoint.body is None else _body(endpoint)]
-    return "\n\n".join(filter(None, parts))
+def chapter(endpoints: Sequence[Endpoint]) -> Iterator[str]:
+    """The sections of the endpoints; those that follow each other with one text share it."""
+    for text, alike in itertools.groupby(endpoints, text_of):
+        yield "\n".join(f"### {title(each)}" for each in alike) + f"\n\n{text}"
+
+
+def text_of(endpoint: Endpoint) -> str:
+    """What an endpoint does, its parameters and the fields of its body."""
+    words = endpoint.summary + (f" {endpoint.description}" if endpoint.description else "")
+    body = "" if endpoint.body is None else _body(endpoint)
+    return "\n\n".join(filter(None, (words, _parameters(endpoint), body)))
 
 
 def _is_shared(parameter: Parameter) -> bool:
@@ -276,9 +279,9 @@ MEANINGS = {
 def page() -> str:
     """The whole file."""
     parts = [HEAD]
-    for chapter in dict.fromkeys(each.chapter for each in ENDPOINTS):
-        parts.append(f"## {chapter}")
-        parts += [section(each) for each in ENDPOINTS if each.chapter == chapter]
+    for name in dict.fromkeys(each.chapter for each in ENDPOINTS):
+        parts.append(f"## {name}")
+        parts += chapter([each for each in ENDPOINTS if each.chapter == name])
     turn = ", ".join(map(str, STATUSES["turn"]))
     parts += [
         "## Items\n\n" + items(),
@@ -288,8 +291,8 @@ def page() -> str:
         "## Errors\n\n"
         'An error is `{"error": {"message", "type", "param", "code"}}`, always with all four keys. Before the first '
         f"byte of the answer it has a status ({turn}), also for streams. Later it is sent in the stream: in Chat "
-        "Completions the same object and then `[DONE]`, in Responses the events `error` and `response.failed`. A "
-        "provider's own code replaces `code`.",
+        "Completions the same object and then `[DONE]`, in Responses the events `error` and `response.failed`. If the "
+        "model's provider gave a code, `code` is that one.",
         errors(),
     ]
     return "\n\n".join(part.strip("\n") for part in parts) + "\n"

@@ -57,7 +57,7 @@ def _header(name: str, schema: Schema, description: str) -> Parameter:
 MODE: Final = _header(
     "X-Codex-Mode",
     one_of("model", "agent", ""),
-    "`model`: the plain model. `agent`: the agent works in a folder. Never allows more than the server's settings.",
+    "`model`: the plain model. `agent`: the agent works in a folder. Cannot allow more than the settings do.",
 )
 WORKDIR: Final = _header(
     "X-Codex-Workdir",
@@ -72,12 +72,12 @@ SANDBOX: Final = _header(
 ACTIVITY: Final = _header(
     "X-Codex-Activity",
     TEXT,
-    "`items`: show what the agent does as items of type `codex:activity`, not as reasoning summaries.",
+    "`items`: show what the agent does as `codex:activity` items, not as reasoning summaries.",
 )
 HOPS: Final = _header(
     "X-Codex-Hops",
     TEXT,
-    "Ids of the servers that forwarded the request. A server refuses a request with its own id.",
+    "Ids of the servers that forwarded the request; one with the server's own id is refused.",
 )
 NO_KEEPALIVE: Final = _header("x-no-keepalive", TEXT, "`1`: send no keepalive comments in the stream.")
 _ANTHROPIC_VERSION: Final = _header(
@@ -85,11 +85,11 @@ _ANTHROPIC_VERSION: Final = _header(
     TEXT,
     "If sent, answers and errors have the form of Anthropic's API. Any version is accepted.",
 )
-BETA: Final = _query("beta", TEXT, "Accepted, no effect: the fields of the body decide.")
+BETA: Final = _query("beta", TEXT, "Accepted, no effect.")
 _INCLUDE: Final = _query(
     "include",
     array(one_of(*get_args(Include))),
-    "Accepted, no effect: these fields are always included if they exist.",
+    "Accepted, no effect: these fields are always included.",
 )
 _LISTED: Final = (
     _query(
@@ -129,10 +129,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
             _query("no_keepalive", TEXT, "The same as the header `x-no-keepalive`."),
         ),
         body="ChatRequest",
-        body_description="Also an error (400): two tools with one name, a `tool_choice` that is not in `tools`, a tool "
-        "call without its output or an output without its call, `tools` together with `functions`, `stream_options` "
-        "without `stream`, an image that is neither a data URL nor a web address, and anything that the agent does "
-        "not support.",
+        body_description="Also a 400: two tools with one name, a `tool_choice` that is not in `tools`, a tool call "
+        "without its output or an output without its call, `tools` with `functions`, `stream_options` without "
+        "`stream`, an image that is neither a data URL nor a web address, what the agent does not support.",
         answers={"200": ChatCompletion},
         streams=ChatCompletionChunk,
     ),
@@ -149,9 +148,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "be in `x-api-key` or a bearer token.",
         parameters=(MODE, WORKDIR, SANDBOX, HOPS, BETA),
         body="MessagesRequest",
-        body_description="An error (400): tools that only Anthropic's servers run, two tools with one name, a "
-        "`tool_choice` that is not in `tools`, an image in the newest message that cannot be read, and anything that "
-        "the agent does not support. No other content of messages is an error, and unknown fields are ignored.",
+        body_description="Also a 400: tools that only Anthropic's servers run, two tools with one name, a "
+        "`tool_choice` that is not in `tools`, an unreadable image in the newest message, what the agent does not "
+        "support. No other content of messages is an error, and unknown fields are ignored.",
         answers={"200": Message},
         streams=MessageEvent,
     ),
@@ -165,8 +164,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         errors="messages",
         counted=False,
         summary="Estimates the input tokens of a request.",
-        description="The estimate is not below the model's own count for code, data and prose, so that clients shorten "
-        "their conversations in time. No turn is run, and no limit applies.",
+        description="The estimate is an upper bound, so that clients shorten their conversations in time. No turn is "
+        "run, and no limit applies.",
         parameters=(BETA,),
         body="MessagesRequest",
         answers={"200": MessageTokens},
@@ -223,10 +222,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         description="Details: docs/responses.md.",
         parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY, HOPS),
         body="ResponseRequest",
-        body_description="Also an error (400): `background` with `store: false`, `previous_response_id` with "
-        "`conversation`, an empty `input` with neither of them, `stream_options` without `stream`, two tools with one "
-        "name, a `tool_choice` that is not in `tools`, the output of an unknown call, and anything that the agent does "
-        "not support.",
+        body_description="Also a 400: `background` with `store: false`, `previous_response_id` with `conversation`, "
+        "an empty `input` with neither of them, `stream_options` without `stream`, two tools with one name, a "
+        "`tool_choice` that is not in `tools`, the output of an unknown call, what the agent does not support.",
         answers={"200": Response},
         streams=ResponseEvent,
     ),
@@ -241,8 +239,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         head=False,
         summary="Opens a WebSocket that runs one turn after the other.",
         description='The client sends `{"type": "response.create", ...}` with the fields of `POST /responses` except '
-        "`background`. The server sends the events of the stream, without `[DONE]`. An error is "
-        '`{"type": "error", "status": ..., "error": {...}}`. A request without an upgrade gets a 405.',
+        "`background`, and gets the events of the stream. An error is "
+        '`{"type": "error", "status": ..., "error": {...}}`.',
         parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY),
         answers={"101": ""},
     ),
@@ -465,8 +463,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         chapter="Usage",
         kind="read",
         summary="Returns the limits of the agent's account, as the agent reports them.",
-        description="If the agent reported none, `limits` is null and `reason` says why. No turn is run. If the server "
-        "requires no key, only clients on this machine may read it. With several agents, the answer is a list.",
+        description="If the agent reported none, `limits` is null and `reason` says why. If the server requires no "
+        "key, only clients on this machine may read it. With several agents, the answer is a list.",
         answers={"200": (UsageLimits, UsageLimitsList)},
     ),
     Endpoint(

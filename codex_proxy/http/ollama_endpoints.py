@@ -10,8 +10,7 @@ from codex_proxy.http.sse import NDJSON
 from codex_proxy.surfaces.ollama.answer import OllamaAnswer, OllamaModel, OllamaModels, OllamaVersion
 
 _WORDS: Final = (
-    "Details: docs/ollama.md. The answer is streamed as lines of JSON, unless `stream` is false. A request without a "
-    "prompt runs no turn."
+    "Details: docs/ollama.md. Streams are lines of JSON, and the default. Without a prompt no turn is run."
 )
 
 
@@ -47,8 +46,8 @@ def _turn(handler: Handler, name: str, summary: str, body: str) -> Endpoint:
     return _endpoint("POST", "turn", handler, name, OllamaAnswer, summary, body, **more)
 
 
-_CHAT: Final = "Creates an answer to a conversation, in the form of Ollama's API."
-_GENERATE: Final = "Creates an answer to a prompt, in the form of Ollama's API."
+_CHAT: Final = "Creates an answer to a conversation."
+_GENERATE: Final = "Creates an answer to a prompt."
 _EMBED: Final = "Returns embeddings of an upstream."
 _VERSION: Final = "Returns the version of Ollama whose API is served."
 _SHOW: Final = "Returns what a model can do, and the length of its context."

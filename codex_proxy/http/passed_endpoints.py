@@ -20,13 +20,10 @@ PASSED_ENDPOINTS: Final = tuple(
         chapter="Model servers",
         kind="turn",
         takes_form=path in _WITH_FILES,
-        summary=f"Sends the request on to the upstream that has its model, as it is: `{path}`.",
-        description="Details: docs/upstreams.md. "
-        + (
-            "For a model of an agent, the prompt is a turn of one message."
-            if path == "/completions"
-            else "A 404 says which table of the settings is missing."
-        ),
+        summary="Passes the request on to the upstream that has its model.",
+        description="For a model of an agent, the prompt becomes a turn of one message."
+        if path == "/completions"
+        else "Only `model` is changed. Details: docs/upstreams.md.",
         body="PassedBody",
         answers={"200": Any},
     )

@@ -39,23 +39,21 @@ _DESCRIPTION: Final = (
     "missing field. After a stream has begun, an error is sent as an event of it: see docs/api.md."
 )
 TURN_HEADERS: Final = {
-    "x-codex-agent": "The agent that ran the turn. If an upstream with a `fallback` ran it, `x-codex-upstream` "
-    "names the upstream that answered.",
+    "x-codex-agent": "The agent that ran the turn.",
     "x-codex-ignored-params": "Parameters of the request that have no effect, separated by commas.",
     "x-codex-mode": "`agent`: the agent has no plain model, so a request with tools was run as a read-only agent turn.",
-    "x-codex-passed-params": "Parameters that this server does not know and has passed to the upstream, separated by "
-    "commas.",
+    "x-codex-passed-params": "Unknown parameters that were passed to the upstream, separated by commas.",
     "x-codex-history": "`flattened`: the agent accepts no history, so the conversation was sent as one prompt. "
     "`system-as-user`: the model accepts no system prompt, so it was sent as a user message.",
     "x-codex-uncertain": "What is uncertain about the answer. `usage`: the token counts may be estimates. "
-    "`finish_reason`: it is `stop` even if the answer was cut off. `sandbox`: no sandbox of the operating system "
-    "confined the commands of the agent turn.",
+    "`finish_reason`: it is `stop` even if the answer was cut off. `sandbox`: no sandbox confined the agent's "
+    "commands.",
     "x-codex-empty": "Why a successful answer is empty: `no-output` (the model wrote nothing), `reasoning-only`, "
-    "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). Once a stream has begun, "
-    "a comment before its end says it. An empty answer with no known reason is an error.",
+    "`activity-only` (the agent only ran tools), `stop-sequence` (the answer began with one). In a stream that has "
+    "begun, a comment says it.",
     "x-codex-upstream": "The upstream that answered, if there are several.",
-    "x-codex-route": "The table `[routes.NAME]` of the settings that has chosen the model, if one has.",
-    "x-codex-attempts": "The number of requests to upstreams that were needed for the answer.",
+    "x-codex-route": "The table `[routes.NAME]` of the settings that chose the model.",
+    "x-codex-attempts": "The number of requests to upstreams for this answer.",
 }
 _LIMIT_HEADERS: Final = {
     "x-ratelimit-limit-requests": "Maximum requests per minute, if there is a limit.",
