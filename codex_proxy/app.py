@@ -7,7 +7,7 @@ import contextlib
 import ipaddress
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,15 +60,14 @@ from codex_proxy.keys_file import Keyring
 from codex_proxy.process.own_process import memory_bytes
 from codex_proxy.process.spawner import Spawner, use_spawner
 from codex_proxy.protected_paths import protected_paths, write_conflict
-from codex_proxy.responses.background import recover_responses, unfinished_responses
 from codex_proxy.responses.live import BackgroundResponses
-from codex_proxy.responses.service import ConversationTurns, ResponsesService
+from codex_proxy.responses.recovery import LeaseHolder
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.turn_records import TurnRecords
 from codex_proxy.store.health import WriteCheck
-from codex_proxy.store.interface import StoredResponse, StoreError
 from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.store_lifecycle import StoreLifecycle, StoreOpenError, open_store_lifecycle, step_memory_of
@@ -161,6 +160,8 @@ class Server:
         self.background = BackgroundResponses(settings.max_running_turns, self._owners)
         self.webhooks: WebhookSender | None = None
         self.server_tools: McpToolSource | RecordedTools | None = None
+        self.lease_holder: LeaseHolder | None = None
+        """Holds the leases of the background responses; None before the start, and if the server has no store."""
         self.store_lifecycle: StoreLifecycle | None = None
         """The open store; None before the start, and if the server has no store."""
         self.spawner: Spawner | None = None
@@ -189,6 +190,8 @@ class Server:
             self.settings, self.clock, self.runs.checks
         )
         self.app = self._application()
+        if self.store_lifecycle is not None:
+            self.lease_holder = LeaseHolder(self.app[RESPONSES], self.store_lifecycle.store)
         self.runner = Runner(
             self.app,
             access_log=None,
@@ -199,7 +202,6 @@ class Server:
             max_field_size=MAX_LINE,
             shutdown_timeout=FLUSH_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
-        left = await self._left_unfinished(self.app[RESPONSES])
         await self.runner.setup()
         site = web.TCPSite(self.runner, self.settings.host, self.settings.port)
         try:
@@ -216,13 +218,8 @@ class Server:
             self.store_lifecycle.write_address(bound.server_url)
         if self.webhooks is not None:
             self.webhooks.wake()
-        await recover_responses(self.app[RESPONSES], left)
-
-    async def _left_unfinished(self, service: ResponsesService) -> Sequence[StoredResponse]:
-        try:
-            return await unfinished_responses(service)
-        except StoreError as error:
-            raise StartError(f"{error}: its unfinished responses cannot be read") from error
+        if self.lease_holder is not None:
+            await self.lease_holder.start()
 
     def _application(self) -> web.Application:
         settings, clock = self.settings, self.clock
@@ -308,7 +305,6 @@ class Server:
             profile=settings.responses_profile,
             heartbeat=settings.heartbeat_interval,
             conversation_wait=settings.queue_wait,
-            conversation_turns=ConversationTurns(),
             background=self.background,
             background_recovery=settings.background_recovery,
             write_check=None
@@ -331,6 +327,7 @@ class Server:
                 self.usage,
                 self.images,
                 self.server_tools,
+                self.lease_holder,
                 self.background,  # writes down how its turns have ended, and tells the webhooks
                 self.runs,
             ):

@@ -1,13 +1,15 @@
 """Posts signed webhooks to the configured URLs when a background response has ended. A failed delivery is repeated,
 up to `len(DELAYS)` times, and then given up.
 
-A webhook stays in the store until it is delivered or given up, and its delivery continues after a restart of the
-server. If the server was killed during a delivery, the webhook is sent again with the same `webhook-id`.
+A webhook stays in the store until it is delivered or given up; of several servers with one store, the one that claims
+it makes the next attempt. If a server was killed during a delivery, the webhook is sent again with the same
+`webhook-id`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TypeAlias
 
 import aiohttp
@@ -23,10 +25,10 @@ log = structlog.get_logger("codex_proxy.http")
 DELAYS = (1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
 """Seconds to wait before each further attempt at a delivery."""
 TIMEOUT_SECONDS = 15.0
-RETRY_SECONDS = 2.0
-"""Seconds between two attempts to read the stored webhooks while the store cannot be read."""
+POLL_SECONDS = 5.0
+"""The most seconds between two looks into the outbox, which may have webhooks of other servers."""
 MAX_WAITING = 1000
-"""The most deliveries that are running or wait for another attempt. The others stay in the outbox."""
+"""The most deliveries that are running. The others stay in the outbox."""
 
 Key: TypeAlias = tuple[str, str]
 """Identifies a delivery: the id of the event and the URL of the target."""
@@ -58,8 +60,6 @@ class WebhookSender:
         self._reader: asyncio.Task[None] | None = None
         self._may_have_more = asyncio.Event()
         self._deliveries: dict[Key, asyncio.Task[None]] = {}
-        self._settled: set[Key] = set()
-        """Deliveries that are over. A list that was read from the outbox before they ended may still contain them."""
         self._stuck: set[Key] = set()
         """Deliveries that are over but could not be removed from the outbox. They are not repeated by this process."""
 
@@ -78,32 +78,21 @@ class WebhookSender:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
 
     async def _read_outbox(self) -> None:
-        """Whenever the outbox may have new webhooks, starts a delivery for each of them, up to `MAX_WAITING` at a
-        time. Removes webhooks whose URL is no longer configured. If the outbox cannot be read, tries again after
-        `RETRY_SECONDS`. Never returns.
+        """Whenever the outbox may have webhooks, starts a delivery for each, up to `MAX_WAITING` at a time. Never
+        returns.
         """
         while True:
-            await self._may_have_more.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._may_have_more.wait()
             self._may_have_more.clear()
-            settled = frozenset(self._settled)
             try:
-                found = await self._outbox.webhooks(MAX_WAITING + len(self._stuck))
+                found = await self._outbox.claim_webhooks(MAX_WAITING - len(self._deliveries))
             except StoreError as error:
                 log.warning("webhooks_not_read", reason=str(error))
-                self._wake_later()
                 continue
             for pending in found:
-                key = (pending.event_id, pending.url)
-                if key in self._deliveries or key in self._settled or key in self._stuck:
-                    continue
-                if pending.url not in self._urls:  # a target of an earlier start
-                    await self._drop(pending)
-                elif len(self._deliveries) < MAX_WAITING:
-                    self._begin(pending)
-            self._settled -= settled
-
-    def _wake_later(self) -> None:
-        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._may_have_more.set)
+                self._begin(pending)
 
     def _begin(self, pending: PendingWebhook) -> None:
         key = (pending.event_id, pending.url)
@@ -118,31 +107,37 @@ class WebhookSender:
         task.add_done_callback(over)
 
     async def _deliver(self, pending: PendingWebhook) -> None:
-        before = min(pending.tries, len(self._delays))
-        for number, delay in enumerate((*self._delays[before:], None), before + 1):
+        """Makes one attempt, then removes the webhook or leaves it for the next one. One for the target of an earlier
+        start is removed.
+        """
+        if pending.url in self._urls and (pending.event_id, pending.url) not in self._stuck:
+            tries = pending.tries + 1
             problem = await self._post(pending.url, pending.event_id, pending.body)
             if problem is None:
-                log.info("webhook_delivered", event_id=pending.event_id, tries=number)
-                break
-            log.warning(
-                "webhook_failed", event_id=pending.event_id, tries=number, reason=problem, again_in=delay
-            )
-            if delay is not None:
-                await self._count_try(msgspec.structs.replace(pending, tries=number))
-                await asyncio.sleep(delay)
+                log.info("webhook_delivered", event_id=pending.event_id, tries=tries)
+            else:
+                delay = self._delays[pending.tries] if pending.tries < len(self._delays) else None
+                log.warning(
+                    "webhook_failed", event_id=pending.event_id, tries=tries, reason=problem, again_in=delay
+                )
+                if delay is not None:
+                    await self._retry(msgspec.structs.replace(pending, tries=tries), delay)
+                    return
         await self._drop(pending)
 
-    async def _count_try(self, pending: PendingWebhook) -> None:
+    async def _retry(self, pending: PendingWebhook, delay: float) -> None:
         try:
-            await self._outbox.count_webhook_try(pending)
+            await self._outbox.retry_webhook(pending, delay)
         except StoreError as error:
             log.warning("webhook_try_not_counted", event_id=pending.event_id, reason=str(error))
+        else:
+            asyncio.get_running_loop().call_later(delay, self._may_have_more.set)
 
     async def _drop(self, pending: PendingWebhook) -> None:
         key = (pending.event_id, pending.url)
         try:
             await self._outbox.drop_webhook(*key)
-            self._settled.add(key)
+            self._stuck.discard(key)
         except StoreError as error:
             self._stuck.add(key)
             log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))

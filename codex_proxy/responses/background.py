@@ -1,8 +1,8 @@
-"""Responses in the background (`background: true`): created and cancelled by requests, run without a client, and run
-again or failed after a restart.
+"""Responses in the background (`background: true`): created and cancelled by requests, and run without a client.
 
 A response is in the store before its client gets its id. Of a streamed one, the frames (encoded, numbered events) are
-stored before readers get them, so that a stream can be followed from any event on.
+stored before readers get them, so that a stream can be followed from any event on. The server that runs a response
+holds its lease (`store/leases.py`); without it nothing more is stored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import structlog
 from codex_proxy.admission.clients import Client
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.media import PdfTexts
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import (
@@ -39,15 +38,17 @@ from codex_proxy.store.interface import (
     Frame,
     NotStored,
     Store,
+    StoreConflict,
     StoredItem,
     StoredResponse,
     StoreError,
     StoreUnavailable,
 )
+from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.request_options import RequestHints
-from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
-from codex_proxy.surfaces.responses.response_object import cancelled, failed
+from codex_proxy.surfaces.responses.parse import ParsedResponse
+from codex_proxy.surfaces.responses.response_object import cancelled
 from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
@@ -59,12 +60,25 @@ RETRY_SECONDS = 2.0
 class BackgroundResponse(RunningResponse):
     """Runs the turn of a response stored as `queued`, and stores its frames and final object."""
 
-    def __init__(self, service: ResponsesService, prepared: PreparedResponse, store: Store) -> None:
+    def __init__(
+        self,
+        service: ResponsesService,
+        prepared: PreparedResponse,
+        store: Store,
+        epoch: int = FIRST_EPOCH,
+    ) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
+        self.epoch = epoch
         self._store = store
         self._slot: Slot | None = None
         self._unstored: Frames = []
         self._saved = False
+        self._lost = False
+        """Whether others have ended, deleted or taken over the response, so that readers find the rest in the store."""
+
+    def lose(self) -> None:
+        self._lost = True
+        self.cancel()
 
     # --- its start ------------------------------------------------------------------------------
 
@@ -118,34 +132,48 @@ class BackgroundResponse(RunningResponse):
     async def _mark_running(self) -> None:
         status = "in_progress"
         json = json_bytes({**self._renderer.snapshot(), "status": status})
-        with contextlib.suppress(StoreError):  # it shows as queued; nothing depends on it
-            await self._store.update_response(
-                self.owner, self.id, status=status, json=json, only_from=UNFINISHED
+        try:
+            marked = await self._store.update_response(
+                self.owner, self.id, status=status, json=json, only_from=UNFINISHED, epoch=self.epoch
             )
+        except StoreUnavailable:
+            return  # it shows as queued; nothing depends on it
+        except StoreConflict:
+            marked = False
+        if not marked:
+            self.lose()
 
     # --- its frames -----------------------------------------------------------------------------
 
     async def _release(self, frames: Frames) -> None:
-        with contextlib.suppress(StoreError):  # they are kept for the next try
-            await self._store_frames(frames)
-
-    async def _store_frames(self, frames: Frames) -> None:
-        """Stores frames, and earlier ones that failed, then gives them to the readers. Raises `StoreError`; they are
-        kept for the next call.
+        """Stores frames, and earlier ones that failed, then gives them to the readers; keeps them for the next call if
+        that fails.
         """
         self._unstored += frames
-        if self._unstored:
-            await self._store.append_frames(self.owner, self.id, [Frame(*each) for each in self._unstored])
-            self._release_unstored()
+        if not self._unstored or self._lost:
+            return
+        try:
+            await self._store.append_frames(self.owner, self.id, self._stored_form([]), epoch=self.epoch)
+        except StoreUnavailable:
+            return
+        except (StoreConflict, NotStored):
+            self.lose()
+        else:
+            self._pass_unstored([])
 
-    def _release_unstored(self) -> None:
-        frames, self._unstored = self._unstored, []
-        self.buffer.append(frames)
+    def _stored_form(self, frames: Frames) -> list[Frame]:
+        """Returns the frames that are not stored, and `frames`, as they will be stored."""
+        return [Frame(*each) for each in (*self._unstored, *frames)]
+
+    def _pass_unstored(self, frames: Frames) -> None:
+        """Gives the readers the frames that were not stored before, and `frames`."""
+        ready, self._unstored = [*self._unstored, *frames], []
+        self.buffer.append(ready)
 
     # --- its end --------------------------------------------------------------------------------
 
     async def _finish(self, ended: TurnEnded) -> None:
-        if self._runs_again(ended.failure):
+        if self._lost or self._runs_again(ended.failure):
             self.failure = ended.failure
         else:
             await super()._finish(ended)
@@ -155,30 +183,42 @@ class BackgroundResponse(RunningResponse):
         stops = failure is not None and failure.kind is FaultKind.STOPPING
         return stops and can_run_again(self._service, self._prepared)
 
-    async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
+    async def _save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> None:
         if self._run is not None:
-            await self._save_end(final, output_items(self._service, final, self._run))
+            await self._save_end(final, frames, output_items(self._service, final, self._run))
 
-    async def _save_end(self, final: dict[str, Any], output: Sequence[StoredItem]) -> None:
+    async def _save_end(
+        self, final: dict[str, Any], frames: Frames, output: Sequence[StoredItem] = ()
+    ) -> None:
+        """Saves the end with the last frames, unless the lease is lost. Raises `StoreError`."""
         append = conversation_append(self._prepared.parsed, final["status"])
-        await end_stored_response(self._service, self._store, self.owner, final, output=output, append=append)
-        self._saved = True
+        try:
+            self._saved = await end_stored_response(
+                self._service,
+                self._store,
+                self.owner,
+                final,
+                output=output,
+                append=append,
+                frames=self._stored_form(frames),
+                epoch=self.epoch,
+            )
+        except StoreConflict as conflict:
+            if conflict.reason != "lease":
+                raise
+        self._lost = not self._saved
 
     async def _complete(self, frames: Frames) -> None:
-        """Saves the final object if `_save` has not, until that succeeds; then stores and passes on the last frames."""
+        """Saves the final object if `_save` has not, until that succeeds; then passes on the last frames."""
         assert self.final is not None
-        while not self._saved:
+        while not (self._saved or self._lost):
             try:
-                await self._save_end(self.final, ())
+                await self._save_end(self.final, frames)
             except StoreError as error:
                 log.error("background_end_not_saved", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-        try:
-            await self._store_frames(frames)
-        except NotStored:
-            """It was deleted. Its readers find that out from the store."""
-        except StoreError:
-            self._release_unstored()  # later readers get a last frame that is made of the object
+        if self._saved:
+            self._pass_unstored(frames)
 
     def _close(self) -> None:
         super()._close()
@@ -199,12 +239,6 @@ def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool
     )
 
 
-CUT_OFF = Failure(
-    kind=FaultKind.UNAVAILABLE,
-    message="The server was restarted while this response was in progress. Create it again.",
-)
-
-
 class Recovery(msgspec.Struct, frozen=True):
     """A request to run again: its JSON body, and the headers `X-Codex-Mode`, `X-Codex-Workdir` and `X-Codex-Activity`
     (or None).
@@ -219,90 +253,6 @@ class Recovery(msgspec.Struct, frozen=True):
 def recovery_of(body: bytes, hints: RequestHints) -> bytes:
     """Returns the request as JSON for the store (`Recovery`)."""
     return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
-
-
-async def unfinished_responses(service: ResponsesService) -> list[StoredResponse]:
-    """Returns responses that an earlier process left unfinished; called before requests are accepted. Raises
-    `StoreError`.
-    """
-    store = service.store
-    return [] if store is None else await store.unfinished_responses()
-
-
-async def recover_responses(service: ResponsesService, unfinished: Sequence[StoredResponse]) -> None:
-    """Runs unfinished responses again if they have a `Recovery`, the setting is `rerun` and the turn is admitted; else
-    saves them as failed. A task repeats this while the store fails.
-    """
-    store = service.store
-    if store is None:
-        return
-    refused = [found for found in unfinished if not await _recover(service, store, found)]
-    if refused:
-        service.background.tasks.spawn(_recover_until_stored(service, store, refused))
-
-
-async def _recover_until_stored(
-    service: ResponsesService, store: Store, unfinished: Sequence[StoredResponse]
-) -> None:
-    for found in unfinished:
-        while not await _recover(service, store, found):  # noqa: ASYNC110 - a disk gives no event
-            await asyncio.sleep(RETRY_SECONDS)
-
-
-async def _recover(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
-    """Runs one response again, or saves it as failed. Returns False if the store failed."""
-    try:
-        if not await _run_again(service, store, found):
-            await _fail(service, store, found)
-    except StoreError as error:
-        log.error("background_not_recovered", id=found.id, reason=str(error))
-        return False
-    return True
-
-
-async def _run_again(service: ResponsesService, store: Store, found: StoredResponse) -> bool:
-    if service.background_recovery != "rerun" or not found.recovery:
-        return False
-    try:
-        recovery = msgspec.json.decode(found.recovery, type=Recovery)
-        hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
-
-        client = service.clients.by_name(found.owner)
-
-        def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
-            return parse(
-                recovery.body.encode(),
-                settings=client.responses,
-                catalog=client.catalog,
-                headers=hints,
-                pdfs=pdfs,
-            )
-
-        pdfs = None if service.pdfs is None else PdfTexts()
-        parsed = parsed_again(pdfs)
-        if service.pdfs is not None and pdfs is not None and pdfs.unread:
-            parsed = parsed_again(await service.pdfs.texts_for(pdfs, found.owner))
-        context = await read_context(parsed, store, found.owner, service.ids, found.created)
-        prepared = await prepare_in_context(
-            service, parsed, context, found.owner, id=found.id, created=found.created
-        )
-    except Fault as fault:
-        if type(fault.__cause__) is StoreUnavailable:
-            raise fault.__cause__ from None  # its context could not be read now, but may be later
-        log.warning("background_not_run_again", id=found.id, reason=fault.failure.kind.value)
-        return False
-    except msgspec.DecodeError:
-        log.warning("background_not_run_again", id=found.id, reason="written by another version")
-        return False
-    log.info("background_run_again", id=found.id)
-    service.background.start(BackgroundResponse(service, prepared, store))
-    return True
-
-
-async def _fail(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    object = failed(msgspec.json.decode(found.json), CUT_OFF)
-    await end_stored_response(service, store, found.owner, object)
-    log.warning("background_cut_off", id=found.id)
 
 
 class HeldBody(Protocol):
@@ -424,12 +374,11 @@ def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    """Cancels an unfinished response: stops its turn, or saves it as cancelled. Returns at its end, whichever that is.
-    Raises `Fault`.
+    """Cancels an unfinished response: stops its turn, or saves it as cancelled, whereupon the server that runs it stops
+    its turn. Returns at its end, whichever that is. Raises `Fault`.
     """
     live = service.background.find(found.owner, found.id)
     if live is not None:
         await live.cancel_and_wait()
-        return
-    with store_errors_as_faults():
+    with store_errors_as_faults():  # also of a turn that another server has taken over
         await end_stored_response(service, store, found.owner, cancelled(msgspec.json.decode(found.json)))

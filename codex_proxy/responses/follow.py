@@ -1,7 +1,7 @@
 """Follows the stream of a background response after any event (`GET /v1/responses/{id}?stream=true&starting_after=N`).
 
-A follower reads stored frames, then those of the running response; if `MAX_UNREAD` bytes wait for it, stored ones
-again. So it delays nobody.
+A follower reads stored frames, then those of the response if this server runs it; if `MAX_UNREAD` bytes wait for it,
+stored ones again. So it delays nobody. Of a response that another server runs it reads stored frames only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.store.health import required_store, store_errors_as_faults
 from codex_proxy.store.interface import UNFINISHED, Frame, NotStored, Store, StoredResponse
+from codex_proxy.store.leases import Watch
 from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable
 
@@ -83,6 +84,8 @@ class Follower:
         self._behind = live is None or live.buffer.next > after + 1
         """Whether the next frame has to be read from the store."""
         self._fetched: list[tuple[int, bytes]] | None = None
+        self._watch: Watch | None = None
+        """The watch on a response that another server runs."""
         self._deleted = False
 
     async def wait(self, push: Push | None = None) -> None:
@@ -133,26 +136,36 @@ class Follower:
         return frames
 
     async def _fetch(self) -> None:
-        found = await self._store.frames(
-            self._owner, self._id, after=self._after, limit=AT_ONCE, max_bytes=MAX_UNREAD
-        )
-        frames = [(frame.number, frame.data) for frame in found]
-        if not frames:
-            if self._live is not None:
+        """Sets `_fetched` to stored frames; if there are none, to none for a running response of this server, and else
+        waits for frames or the end.
+        """
+        while True:
+            found = await self._store.frames(
+                self._owner, self._id, after=self._after, limit=AT_ONCE, max_bytes=MAX_UNREAD
+            )
+            frames: list[tuple[int, bytes]] | None = [(frame.number, frame.data) for frame in found]
+            if not frames and self._live is not None:
                 self._behind = False
-            else:
+            elif not frames:
                 frames = await self._made_end(self._after)
-                self.finished = True
-        self._fetched = frames
+                self.finished = frames is not None
+            if frames is not None:
+                self._fetched = frames
+                return
+            if self._watch is None:
+                self._watch = self._store.leases.watch(self._id)
+            await self._watch.wait()
 
-    async def _made_end(self, after: int) -> list[tuple[int, bytes]]:
+    async def _made_end(self, after: int) -> list[tuple[int, bytes]] | None:
         """Returns the missing last frames of a stream whose end could not be stored, made from the stored object; none
-        if it is complete or goes on.
+        if it is complete, and None if the response goes on or has further frames.
         """
         found = await self._store.response(self._owner, self._id)
+        if found is not None and found.status in UNFINISHED:
+            return None
         last = await self._last_frame()
-        if found is None or found.status in UNFINISHED or (last is not None and is_last(last.data)):
-            return []
+        if found is None or (last is not None and is_last(last.data)):
+            return [] if last is None or last.number <= after else None
         object = msgspec.json.decode(found.json)
         events = new_events(self._service.profile, object)
         events.number = 0 if last is None else last.number + 1

@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.responses.frame_buffer import FrameBuffer
+from codex_proxy.store.leases import ResponseLease
 from codex_proxy.workers.slots import Slots, share_of
 
 MAX_LIVE = 1000
@@ -67,6 +68,8 @@ class LiveResponse(Protocol):
     """Whether the request asked for a stream, so that there are frames to read."""
     buffer: FrameBuffer
     """The frames (encoded stream events) for the readers of the stream."""
+    epoch: int
+    """The epoch of its lease (`store/leases.py`)."""
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
         """Starts the response's task among the server's, and returns it."""
@@ -74,6 +77,10 @@ class LiveResponse(Protocol):
 
     async def cancel_and_wait(self) -> None:
         """Stops the response's turn. Returns when the response has ended."""
+        ...
+
+    def lose(self) -> None:
+        """Stops the response's turn and saves nothing: its lease is lost."""
         ...
 
 
@@ -128,6 +135,11 @@ class BackgroundResponses:
 
     def find(self, owner: str, id: str) -> LiveResponse | None:
         return self._live.get((owner, id))
+
+    @property
+    def leases(self) -> list[ResponseLease]:
+        """The leases of these responses."""
+        return [ResponseLease(each.owner, each.id, each.epoch) for each in self._live.values()]
 
     async def close(self) -> None:
         """Waits for the tasks, and cancels them after `CLOSE_SECONDS`; the server's next start recovers the rest. Call

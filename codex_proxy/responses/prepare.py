@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import msgspec
 
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.responses.context import Context, ContextItem, read_context, turn_in_context
-from codex_proxy.responses.service import ConversationTurn, ResponsesService
+from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.run import Run
+from codex_proxy.store.health import store_errors_as_faults
+from codex_proxy.store.interface import Store
+from codex_proxy.store.leases import ConversationLease
 from codex_proxy.surfaces.responses.mcp_offers import listed_in
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.profile import renderer_class
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import tokens_in
 
+CONVERSATION_BUSY = Failure(
+    kind=FaultKind.CONCURRENCY_EXCEEDED,
+    message="Another request of this conversation is still running. Try again when it has ended.",
+    retry_after=5,
+)
+
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A response before its turn: parsed request, context, admitted turn. `owner` is the name of the client's key,
     `created` in seconds since 1970.
 
-    `replay` is the history as the model generated it, if stored. `conversation_turn` is the lock on the conversation,
+    `replay` is the history as the model generated it, if stored. `conversation_turn` is the lease on the conversation,
     if any.
     """
 
@@ -35,7 +45,7 @@ class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
     context: Context
     turn: Turn
     replay: tuple[HistoryItem, ...] | None
-    conversation_turn: ConversationTurn | None
+    conversation_turn: ConversationLease | None
 
     def release(self) -> None:
         if self.conversation_turn is not None:
@@ -56,7 +66,7 @@ async def prepare(
     """
     conversation_turn = None
     if parsed.conversation is not None and service.store is not None:
-        conversation_turn = await service.conversation_turns.enter(owner, parsed.conversation, wait)
+        conversation_turn = await _enter(service.store, owner, parsed.conversation, wait)
     try:
         context = await read_context(parsed, service.store, owner, service.ids, created)
         return await prepare_in_context(
@@ -68,6 +78,18 @@ async def prepare(
         raise
 
 
+async def _enter(store: Store, owner: str, conversation: str, wait: float | None) -> ConversationLease:
+    """Waits for the conversation's other turns, and holds it. Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds
+    (None: no limit).
+    """
+    try:
+        with store_errors_as_faults():
+            async with asyncio.timeout(wait):
+                return await store.leases.enter_conversation(owner, conversation)
+    except TimeoutError:
+        raise Fault(CONVERSATION_BUSY) from None
+
+
 async def prepare_in_context(
     service: ResponsesService,
     parsed: ParsedResponse,
@@ -76,10 +98,10 @@ async def prepare_in_context(
     *,
     id: str,
     created: float,
-    conversation_turn: ConversationTurn | None = None,
+    conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
     """Prepares a response in a known context; otherwise as `prepare`. If it raises `Fault`, the caller releases
-    `conversation_turn`, the lock on the conversation (or None).
+    `conversation_turn`, the lease on the conversation (or None).
     """
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(

@@ -230,7 +230,7 @@ class RunningResponse(ABC):
         renderer.feed([ended])
         final, frames = renderer.response(), renderer.take_frames()
         failure = ended.failure
-        not_saved = await self._try_to_save(final, ended)
+        not_saved = await self._try_to_save(final, frames, ended)
         await asyncio.sleep(0)  # as above: saving need not wait for anything
         if not_saved is not None:
             failure = not_saved
@@ -243,11 +243,11 @@ class RunningResponse(ABC):
             recording.answered(json_bytes(final))
         await self._complete(frames)
 
-    async def _try_to_save(self, final: dict[str, Any], ended: TurnEnded) -> Failure | None:
+    async def _try_to_save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> Failure | None:
         """Saves the response; returns the failure if that was impossible."""
         try:
             async with asyncio.timeout(SAVE_SECONDS):
-                await self._save(final, ended)
+                await self._save(final, frames, ended)
         except StoreError as error:
             return failure_of(error)
         except Exception:
@@ -292,8 +292,10 @@ class RunningResponse(ABC):
         """Gives frames to the readers of the response."""
 
     @abstractmethod
-    async def _save(self, final: dict[str, Any], ended: TurnEnded) -> None:
-        """Saves the final object, unless `store: false`. Raises `StoreError`, which fails the response."""
+    async def _save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> None:
+        """Saves the final object, unless `store: false`; `frames` are the last ones. Raises `StoreError`, which fails
+        the response.
+        """
 
     @abstractmethod
     async def _complete(self, frames: Frames) -> None:

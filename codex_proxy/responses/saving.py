@@ -13,7 +13,7 @@ from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.model_items import ItemHead, ModelItem, model_items
 from codex_proxy.runs.run import Run
-from codex_proxy.store.interface import UNFINISHED, Append, Store, StoredItem, StoredResponse
+from codex_proxy.store.interface import UNFINISHED, Append, Frame, Store, StoredItem, StoredResponse
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.mcp_items import call_id_of
@@ -61,13 +61,17 @@ async def end_stored_response(
     *,
     output: Sequence[StoredItem] | None = None,
     append: Append | None = None,
-) -> None:
-    """Stores the end of a background response with its webhooks in one transaction, unless it has ended. `append` names
-    its conversation, if any. Raises `StoreError`.
+    frames: Sequence[Frame] = (),
+    epoch: int | None = None,
+) -> bool:
+    """Stores the end of a background response with its webhooks and last `frames` in one transaction. `append` names
+    its conversation, if any; `epoch` is that of its lease (None: it needs none).
+
+    Returns False if it has ended or was deleted. Raises `StoreError`: `StoreConflict` without the lease.
     """
     webhooks = service.webhooks
     try:
-        await store.update_response(
+        return await store.update_response(
             owner,
             final["id"],
             status=final["status"],
@@ -76,6 +80,8 @@ async def end_stored_response(
             append=append,
             only_from=UNFINISHED,
             webhooks=() if webhooks is None else webhooks.make_for(final["id"], final["status"]),
+            frames=frames,
+            epoch=epoch,
         )
     finally:
         if webhooks is not None:

@@ -1,10 +1,7 @@
-"""What all responses of a server use: its parts, the operator's settings, and the locks that order a conversation's
-turns.
-"""
+"""What all responses of a server use: its parts, and the operator's settings."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -12,7 +9,6 @@ import msgspec
 
 from codex_proxy.admission.admit import Admission
 from codex_proxy.admission.clients import Clients
-from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.runs.scheduler import RunScheduler
@@ -21,61 +17,6 @@ from codex_proxy.store.interface import PendingWebhook, Store
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.surfaces.responses.profile import Profile
 from codex_proxy.workers.pdf_reader import PdfReader
-
-
-class ConversationTurn:
-    """The lock of one turn on a conversation. `release` passes it on, once."""
-
-    def __init__(self, turns: ConversationTurns, key: tuple[str, str]) -> None:
-        self._turns: ConversationTurns | None = turns
-        self._key = key
-
-    def release(self) -> None:
-        turns, self._turns = self._turns, None
-        if turns is not None:
-            turns.give_back(self._key)
-
-
-class ConversationTurns:
-    """The locks on conversations: one turn of a conversation runs at a time."""
-
-    def __init__(self) -> None:
-        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
-        self._wanted: dict[tuple[str, str], int] = {}
-
-    async def enter(self, owner: str, conversation_id: str, within: float | None) -> ConversationTurn:
-        """Waits for the conversation's other turns, then locks it. `owner` is the name of the client's key. Raises
-        `Fault` CONCURRENCY_EXCEEDED after `within` seconds (None: no limit).
-        """
-        key = (owner, conversation_id)
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        self._wanted[key] = self._wanted.get(key, 0) + 1
-        try:
-            async with asyncio.timeout(within):
-                await lock.acquire()
-        except TimeoutError:
-            self._forget(key)
-            raise Fault(
-                Failure(
-                    kind=FaultKind.CONCURRENCY_EXCEEDED,
-                    message="Another request of this conversation is still running. Try again when it "
-                    "has ended.",
-                    retry_after=5,
-                )
-            ) from None
-        except BaseException:
-            self._forget(key)
-            raise
-        return ConversationTurn(self, key)
-
-    def give_back(self, key: tuple[str, str]) -> None:
-        self._locks[key].release()
-        self._forget(key)
-
-    def _forget(self, key: tuple[str, str]) -> None:
-        self._wanted[key] -= 1
-        if not self._wanted[key]:
-            del self._wanted[key], self._locks[key]
 
 
 class Webhooks(Protocol):
@@ -110,8 +51,6 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of silence after which a stream gets a comment; 0 for never."""
     conversation_wait: float = 30.0
     """Seconds that a turn waits for another of its conversation; then CONCURRENCY_EXCEEDED."""
-    conversation_turns: ConversationTurns
-    """The locks by which the turns of one conversation run one after the other."""
     background: BackgroundResponses
     """The background responses that have not ended."""
     background_recovery: Literal["fail", "rerun"] = "fail"

@@ -20,6 +20,7 @@ from typing import Final, Literal, Protocol, TypeAlias
 import msgspec
 
 from codex_proxy.core.step_memory import StepMemory
+from codex_proxy.store.leases import Leases
 from codex_proxy.store.usage import UsageLedger
 
 Order = Literal["asc", "desc"]
@@ -31,6 +32,8 @@ MAX_SEARCHED: Final = 5000
 """How many responses a search looks at."""
 MAX_TREE: Final = 500
 """The most responses of a tree."""
+DELIVERY_SECONDS: Final = 30.0
+"""Seconds for which a claimed webhook is not given to another node: twice as long as a delivery may take."""
 MAX_METADATA_KEYS: Final = 16
 """OpenAI's limit of metadata keys, checked after a merge."""
 
@@ -64,11 +67,13 @@ class NotStored(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts stored data: `id_taken`, `version` (the conversation has changed), or `too_many_keys` (in
-    the metadata).
+    """The write contradicts stored data: `id_taken`, `version` (the conversation has changed), `too_many_keys` (in the
+    metadata), or `lease` (this node no longer holds the response).
     """
 
-    def __init__(self, reason: Literal["id_taken", "version", "too_many_keys"], message: str) -> None:
+    def __init__(
+        self, reason: Literal["id_taken", "version", "too_many_keys", "lease"], message: str
+    ) -> None:
         super().__init__(message)
         self.reason = reason
 
@@ -313,7 +318,7 @@ class Responses(Protocol):
         append: Append | None = None,
     ) -> None:
         """Saves a response with its items, and appends them to the conversation of `append`, if given, unless it has
-        their ids already.
+        their ids already. A background response that has not ended is then held by this node (`Leases`).
 
         Raises `NotStored` if the previous response or the conversation does not exist, `StoreConflict` if an id is
         taken or the conversation has another version.
@@ -331,13 +336,16 @@ class Responses(Protocol):
         append: Append | None = None,
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
+        frames: Sequence[Frame] = (),
+        epoch: int | None = None,
     ) -> bool:
         """Replaces the status and object of a response, and its output unless None; appends the stored items to the
-        conversation of `append`, if given; adds `webhooks` to the outbox: all together. `recovery` data of an ended
-        response are removed.
+        conversation of `append`, if given; adds `webhooks` to the outbox and `frames` to the stream: all together.
+        `recovery` data of an ended response are removed.
 
         Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None: any);
-        with `UNFINISHED` a cancelled response is not completed later. Raises as `add_response` does.
+        with `UNFINISHED` a cancelled response is not completed later. Raises as `add_response` does, and
+        `StoreConflict` if it is held with another epoch (None: any).
         """
         ...
 
@@ -388,12 +396,13 @@ class Responses(Protocol):
         """
         ...
 
-    async def unfinished_responses(self) -> list[StoredResponse]:
-        """Returns all owners' background responses that have not ended, oldest first, without damaged ones."""
-        ...
-
-    async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
-        """Adds events to the stream of a response. Raises `NotStored`, or `StoreConflict` if a number is taken."""
+    async def append_frames(
+        self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
+    ) -> None:
+        """Adds those events to the stream of a response whose numbers it does not have, so that a write may be
+        repeated. Raises `NotStored`, or `StoreConflict` if this node does not hold it with this epoch (None: any node
+        may write).
+        """
         ...
 
     async def frames(
@@ -477,16 +486,18 @@ class Conversations(Protocol):
 class Outbox(Protocol):
     """The webhook events that are still to be delivered. `Responses.update_response` adds them."""
 
-    async def count_webhook_try(self, pending: PendingWebhook) -> None:
-        """Saves `pending.tries`, which the caller has increased."""
+    async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
+        """Returns at most `limit` pending webhooks, oldest first, and reserves them for this node for
+        `DELIVERY_SECONDS`.
+        """
+        ...
+
+    async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
+        """Saves `pending.tries`, which the caller has increased; any node may claim it again after `delay` seconds."""
         ...
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
         """Removes a webhook that was delivered or given up, if it is there."""
-        ...
-
-    async def webhooks(self, limit: int) -> list[PendingWebhook]:
-        """Returns at most `limit` pending webhooks, oldest first."""
         ...
 
 
@@ -530,3 +541,8 @@ class StoreMaintenance(Protocol):
 
 class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, StoreMaintenance, Protocol):
     """The whole store. A function that needs a part takes that (`Responses`, `Outbox`)."""
+
+    @property
+    def leases(self) -> Leases:
+        """What this node holds."""
+        ...

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from aiohttp import web
 
@@ -51,3 +53,9 @@ async def receiver(*statuses: int) -> AsyncIterator[Receiver]:
         yield receiving
     finally:
         await runner.cleanup()
+
+
+def undelivered(store: Path) -> int:
+    """How many webhooks are in the outbox of a store."""
+    with closing(sqlite3.connect(store)) as connection:
+        return int(connection.execute("SELECT count(*) FROM webhooks").fetchone()[0])

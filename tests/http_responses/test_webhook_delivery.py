@@ -10,11 +10,10 @@ import pytest
 from openai import OpenAI
 
 from codex_proxy.app import StartError, make_server
-from codex_proxy.store.interface import Store
 from tests.http.serving import settings_of
 from tests.http_responses.asking import ask, said, serving
-from tests.http_responses.receiving import SECRET, receiver
-from tests.waiting import polled
+from tests.http_responses.receiving import SECRET, receiver, undelivered
+from tests.waiting import eventually
 
 
 @pytest.mark.parametrize(
@@ -88,8 +87,8 @@ async def test_what_was_not_taken_when_the_server_stopped_is_told_after_its_next
             await target.deliveries(1)
         async with serving(tmp_path, **settings) as (proxy, _):
             ((first, headers), (second, again)) = await target.deliveries(2)
-            assert proxy.server.store_lifecycle is not None
-            await until_none_is_left(proxy.server.store_lifecycle.store)
+            store = proxy.server.settings.store_file
+            await eventually(lambda: not undelivered(store))
         async with serving(tmp_path, **settings):
             pass
     assert (first, headers["webhook-id"]) == (second, again["webhook-id"])
@@ -103,16 +102,9 @@ async def test_what_was_to_be_told_to_a_target_that_is_none_any_more_is_dropped(
             await ask(proxy, background=True)
             await gone.deliveries(1)
         async with serving(tmp_path, webhook_urls=target.url, **settings) as (proxy, _):
-            assert proxy.server.store_lifecycle is not None
-            await until_none_is_left(proxy.server.store_lifecycle.store)
+            store = proxy.server.settings.store_file
+            await eventually(lambda: not undelivered(store))
     assert (len(gone.got), target.got) == (1, [])
-
-
-async def until_none_is_left(store: Store) -> None:
-    async def none() -> bool:
-        return not await store.webhooks(10)
-
-    await polled(none)
 
 
 async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from codex_proxy.store.interface import Store
 from tests.http.serving import until
 from tests.http_responses.asking import said, serving
 from tests.http_responses.killing import server_process
-from tests.http_responses.receiving import SECRET, Receiver, receiver
+from tests.http_responses.receiving import SECRET, Receiver, receiver, undelivered
 from tests.waiting import PATIENCE, polled
 
 CLIENTS = 3
@@ -38,8 +38,8 @@ async def _ended(session: aiohttp.ClientSession, address: str) -> bool:
         return (await reply.json())["status"] not in ("queued", "in_progress")
 
 
-async def _all_told(store: Store) -> bool:
-    return not (await store.unfinished_responses() or await store.webhooks(1))
+async def _all_told(store: Store, file: Path) -> bool:
+    return not ((await store.stats()).unfinished or undelivered(file))
 
 
 @dataclass
@@ -108,9 +108,9 @@ async def after_kills(
         async with serving(folder, webhook_urls=target.url, webhook_secret=SECRET) as (proxy, _):
             keeping = proxy.server.store_lifecycle
             assert keeping is not None
-            await polled(partial(_all_told, keeping.store))
+            store = proxy.server.settings.store_file
+            await polled(partial(_all_told, keeping.store, store))
             await until(lambda: proxy.server.runs.running == 0)
-            store = str(proxy.server.settings.store_file)
         told: dict[str, set[tuple[str, str]]] = defaultdict(set)
         for body, headers in target.got:
             event = json.loads(body)

@@ -97,15 +97,6 @@ async def test_a_bit_that_flips_in_the_file_is_noticed(path: Path) -> None:
     await store.close()
 
 
-async def test_a_damaged_response_does_not_keep_others_from_being_taken_up(
-    store: Store, opened: Opened
-) -> None:
-    for id in ("resp_1", "resp_2"):
-        await store.add_response(response(id, background=True, status="queued"))
-    opened[0].execute("UPDATE response_bodies SET recovery = x'00' WHERE response = 1")
-    assert [each.id for each in await store.unfinished_responses()] == ["resp_2"]
-
-
 async def test_rows_of_earlier_versions_get_their_checksums(path: Path) -> None:
     path.parent.mkdir()
     connection = connect(str(path), 0.0)

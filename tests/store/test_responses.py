@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.store.interface import (
+    UNFINISHED,
     ChainTurn,
     Frame,
     NotStored,
@@ -119,29 +120,14 @@ async def test_an_update_of_a_deleted_response_does_not_bring_it_back(store: Sto
     assert await store.response(OWNER, "resp_1") is None
 
 
-async def test_unfinished_background_runs_of_all_owners_are_listed_and_no_others(store: Store) -> None:
-    await store.add_response(response("queued", background=True, status="queued"))
-    await store.add_response(response("theirs", owner=OTHER, background=True, status="in_progress"))
-    await store.add_response(response("foreground", status="in_progress"))
-    await store.add_response(response("finished", background=True, status="completed"))
-    await store.add_response(response("ending", background=True, status="in_progress"))
-    await store.update_response(OWNER, "ending", status="failed", json=b"{}")
-    await store.add_response(response("deleted", background=True, status="in_progress"))
-    await store.delete_response(OWNER, "deleted")
-    assert [(each.owner, each.id) for each in await store.unfinished_responses()] == [
-        (OWNER, "queued"),
-        (OTHER, "theirs"),
-    ]
-
-
 async def test_what_recovery_needs_is_kept_and_dropped_at_the_end(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="queued"))
     await store.update_response(OWNER, "resp_1", status="in_progress", json=b"{}")
-    assert [each.recovery for each in await store.unfinished_responses()] == [b"how to go on"]
-    await store.update_response(OWNER, "resp_1", status="completed", json=b"{}")
-    ended = await store.response(OWNER, "resp_1")
-    assert ended is not None
-    assert ended.recovery == b""
+    for status, recovery in (("in_progress", b"how to go on"), ("completed", b"")):
+        await store.update_response(OWNER, "resp_1", status=status, json=b"{}")
+        found = await store.response(OWNER, "resp_1")
+        assert found is not None
+        assert found.recovery == recovery
 
 
 # --- chains -------------------------------------------------------------------------------------
@@ -375,12 +361,24 @@ async def test_a_number_beyond_all_numbers_is_no_fault(store: Store, after: int,
     assert len(await store.frames(OWNER, "resp_1", after=after)) == count
 
 
-async def test_a_frame_number_is_given_once_and_a_batch_goes_in_as_a_whole(store: Store) -> None:
+async def test_frames_that_are_stored_again_after_an_unsure_write_are_there_once(store: Store) -> None:
     await store.add_response(response("resp_1", background=True, status="in_progress"))
-    await store.append_frames(OWNER, "resp_1", [Frame(1, b"first")])
-    with pytest.raises(StoreConflict):
-        await store.append_frames(OWNER, "resp_1", [Frame(0, b"before"), Frame(1, b"again")])
-    assert await store.frames(OWNER, "resp_1") == [Frame(1, b"first")]
+    frames = [Frame(number, b"event") for number in range(3)]
+    await store.append_frames(OWNER, "resp_1", frames[:2])
+    await store.append_frames(OWNER, "resp_1", frames)
+    assert await store.frames(OWNER, "resp_1") == frames
+
+
+async def test_the_last_frames_come_with_the_end(store: Store) -> None:
+    await store.add_response(response("resp_1", background=True, status="in_progress"))
+    await store.append_frames(OWNER, "resp_1", [Frame(0, b"first")])
+    last = [Frame(1, b"last")]
+    await store.update_response(OWNER, "resp_1", status="completed", json=b"{}", frames=last)
+    late = await store.update_response(
+        OWNER, "resp_1", status="failed", json=b"{}", frames=[Frame(2, b"late")], only_from=UNFINISHED
+    )
+    assert not late
+    assert await store.frames(OWNER, "resp_1") == [Frame(0, b"first"), *last]
 
 
 async def test_frames_go_with_their_response(store: Store) -> None:

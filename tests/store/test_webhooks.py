@@ -21,41 +21,63 @@ async def ended(store: Store, *webhooks: PendingWebhook, status: str = "complete
     )
 
 
+async def pending(store: Store) -> list[PendingWebhook]:
+    """What is in the outbox and due, which stays so."""
+    found = await store.claim_webhooks(10)
+    for each in found:
+        await store.retry_webhook(each, 0.0)
+    return found
+
+
 async def test_webhooks_come_with_the_end_the_oldest_first_and_no_more_than_was_asked_for(
     store: Store,
 ) -> None:
     assert await ended(store, ONE, ELSEWHERE, TWO)
-    assert await store.webhooks(10) == [ONE, ELSEWHERE, TWO]
-    assert await store.webhooks(2) == [ONE, ELSEWHERE]
+    assert await pending(store) == [ONE, ELSEWHERE, TWO]
+    assert await store.claim_webhooks(2) == [ONE, ELSEWHERE]
+
+
+async def test_a_webhook_is_given_to_one_claim_only(store: Store) -> None:
+    assert await ended(store, ONE, ELSEWHERE)
+    assert await store.claim_webhooks(1) == [ONE]
+    assert await store.claim_webhooks(10) == [ELSEWHERE]
+    assert await store.claim_webhooks(10) == []
+
+
+async def test_a_webhook_that_waits_for_its_next_try_is_given_to_nobody(store: Store) -> None:
+    assert await ended(store, ONE, TWO)
+    assert await store.claim_webhooks(1) == [ONE]
+    await store.retry_webhook(ONE, 3600.0)
+    assert await store.claim_webhooks(10) == [TWO]
 
 
 async def test_an_end_that_comes_too_late_tells_of_nothing(store: Store) -> None:
     assert await ended(store, ONE)
     assert not await ended(store, TWO, status="cancelled")
-    assert await store.webhooks(10) == [ONE]
+    assert await pending(store) == [ONE]
 
 
 async def test_a_target_that_is_named_twice_hears_of_an_end_once(store: Store) -> None:
     assert await ended(store, ONE, ONE)
-    assert await store.webhooks(10) == [ONE]
+    assert await pending(store) == [ONE]
 
 
 async def test_a_try_is_counted_and_the_webhook_keeps_its_place(store: Store) -> None:
     await ended(store, ONE, TWO)
     tried = msgspec.structs.replace(ONE, tries=2)
-    await store.count_webhook_try(tried)
-    assert await store.webhooks(10) == [tried, TWO]
+    await store.retry_webhook(tried, 0.0)
+    assert await pending(store) == [tried, TWO]
 
 
 async def test_a_try_of_one_that_was_dropped_does_not_bring_it_back(store: Store) -> None:
     await ended(store, ONE)
     await store.drop_webhook(ONE.event_id, ONE.url)
-    await store.count_webhook_try(ONE)
-    assert await store.webhooks(10) == []
+    await store.retry_webhook(ONE, 0.0)
+    assert await pending(store) == []
 
 
 async def test_one_that_is_dropped_is_gone_for_its_target_alone(store: Store) -> None:
     await ended(store, ONE, ELSEWHERE)
     await store.drop_webhook(ONE.event_id, ONE.url)
     await store.drop_webhook("evt_unknown", ONE.url)
-    assert await store.webhooks(10) == [ELSEWHERE]
+    assert await pending(store) == [ELSEWHERE]

@@ -22,10 +22,10 @@ from codex_proxy.store.interface import (
     PageRequest,
     PendingWebhook,
     StoreConflict,
-    StoreDamaged,
     StoredItem,
     StoredResponse,
 )
+from codex_proxy.store.leases import Key
 from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, RESPONSE, frames_of, item_of, response_of, turns_of
 from codex_proxy.store.sqlite import conversations, keyed_rows
 from codex_proxy.store.sqlite.items import BEYOND, ListEntry, forget, keep, page_of, row_of
@@ -40,6 +40,8 @@ class ResponseUpdate(NamedTuple):
     json: bytes
     webhooks: Sequence[PendingWebhook] = ()
     """The webhooks to put into the outbox in the same transaction."""
+    frames: Sequence[Frame] = ()
+    """The last events of the stream."""
 
 
 def add(
@@ -121,6 +123,7 @@ def update(
     if append is not None:
         conversations.end_turn(connection, owner, append, _held(connection, row), now)
     keyed_rows.put_webhooks(connection, change.webhooks)
+    _put_frames(connection, row, change.frames)
     return True
 
 
@@ -129,13 +132,9 @@ def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredResponse |
     return None if row is None else response_of(row)
 
 
-def unfinished(connection: sqlite3.Connection) -> list[StoredResponse]:
-    rows = connection.execute(f"{SELECT} WHERE unfinished = 1 ORDER BY seq").fetchall()
-    found = []
-    for row in rows:
-        with contextlib.suppress(StoreDamaged):
-            found.append(response_of(row))
-    return found
+def unfinished(connection: sqlite3.Connection) -> list[Key]:
+    """Returns owner and id of the background responses that have not ended, oldest first."""
+    return connection.execute("SELECT owner, id FROM responses WHERE unfinished = 1 ORDER BY seq").fetchall()
 
 
 def input_items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest) -> Page:
@@ -243,14 +242,14 @@ def _held(connection: sqlite3.Connection, row: int) -> list[ListEntry]:
 def append_frames(
     connection: sqlite3.Connection, owner: str, response_id: str, frames: Sequence[Frame]
 ) -> None:
-    row = row_of(connection, "response", owner, response_id)
-    try:
-        connection.executemany(
-            "INSERT INTO frames (response, number, data, data_sum) VALUES (?, ?, ?, ?)",
-            ((row, frame.number, frame.data, checksum(frame.data)) for frame in frames),
-        )
-    except sqlite3.IntegrityError as error:
-        raise StoreConflict("id_taken", "an event with this sequence number is stored already") from error
+    _put_frames(connection, row_of(connection, "response", owner, response_id), frames)
+
+
+def _put_frames(connection: sqlite3.Connection, row: int, frames: Sequence[Frame]) -> None:
+    connection.executemany(
+        "INSERT INTO frames (response, number, data, data_sum) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+        ((row, frame.number, frame.data, checksum(frame.data)) for frame in frames),
+    )
 
 
 def frames(

@@ -15,6 +15,7 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
 from codex_proxy.store.checksums import ROWS_AT_ONCE, CheckedTable, Part, check_tables
 from codex_proxy.store.interface import (
+    UNFINISHED,
     Append,
     ChainTurn,
     Checked,
@@ -34,7 +35,9 @@ from codex_proxy.store.interface import (
     StoreUnavailable,
     TreeNode,
 )
+from codex_proxy.store.leases import Key
 from codex_proxy.store.retention import Rule, prune
+from codex_proxy.store.single_node import ReservedWebhooks, SingleNodeLeases
 from codex_proxy.store.sqlite import (
     conversations,
     export,
@@ -85,6 +88,8 @@ class SqliteStore:
         self._memory = memory
         self._limits = limits
         self._ram = RamStepMemory(memory, clock.epoch)
+        self.leases = SingleNodeLeases(self._unfinished)
+        self._reserved = ReservedWebhooks(clock)
         self._continued: OrderedDict[tuple[str, str], float] = OrderedDict()
         """Owner and id of responses in use, and since when: a turn that is not stored yet has read their context, or
         they have just ended.
@@ -225,6 +230,8 @@ class SqliteStore:
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
         await self._write_and_trim(responses.add, response, input, output, append, self._now)
+        if response.background and response.status in UNFINISHED:
+            self.leases.hold_new(response.owner, response.id)
 
     async def update_response(
         self,
@@ -237,12 +244,18 @@ class SqliteStore:
         append: Append | None = None,
         only_from: Collection[str] | None = None,
         webhooks: Sequence[PendingWebhook] = (),
+        frames: Sequence[Frame] = (),
+        epoch: int | None = None,
     ) -> bool:
-        change = responses.ResponseUpdate(status, json, webhooks)
+        self.leases.check(owner, id, epoch, ended=True)
+        change = responses.ResponseUpdate(status, json, webhooks, frames)
         self._continue(owner, id)  # it was made when it began, and somebody waits for its end
-        return await self._write_and_trim(
+        done = await self._write_and_trim(
             responses.update, owner, id, change, output, append, only_from, self._now
         )
+        if status not in UNFINISHED:
+            self.leases.end(owner, id)
+        return done
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
         return await self._read(responses.get, owner, id)
@@ -256,7 +269,9 @@ class SqliteStore:
         return await self._read(listing.tree, owner, id)
 
     async def delete_response(self, owner: str, id: str) -> bool:
-        return await self._delete(responses.mark_deleted, owner, id)
+        found = await self._delete(responses.mark_deleted, owner, id)
+        self.leases.end(owner, id)
+        return found
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
         return await self._read(responses.input_items, owner, response_id, page)
@@ -277,10 +292,13 @@ class SqliteStore:
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
         return await self._read(items.found_among, owner, ids)
 
-    async def unfinished_responses(self) -> list[StoredResponse]:
+    async def _unfinished(self) -> list[Key]:
         return await self._read(responses.unfinished)
 
-    async def append_frames(self, owner: str, response_id: str, frames: Sequence[Frame]) -> None:
+    async def append_frames(
+        self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
+    ) -> None:
+        self.leases.check(owner, response_id, epoch)
         await self._write(responses.append_frames, owner, response_id, frames)
 
     async def frames(
@@ -348,14 +366,17 @@ class SqliteStore:
 
     # --- webhooks -------------------------------------------------------------------------------
 
-    async def count_webhook_try(self, pending: PendingWebhook) -> None:
+    async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
+        return self._reserved.first(
+            await self._read(keyed_rows.oldest_webhooks, limit + len(self._reserved)), limit
+        )
+
+    async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
         await self._write(keyed_rows.count_webhook_try, pending)
+        self._reserved.reserve(pending, delay)
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
         await self._write(keyed_rows.drop_webhook, event_id, url)
-
-    async def webhooks(self, limit: int) -> list[PendingWebhook]:
-        return await self._read(keyed_rows.oldest_webhooks, limit)
 
     # --- maintenance ----------------------------------------------------------------------------
 

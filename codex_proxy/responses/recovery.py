@@ -1,0 +1,172 @@
+"""Holds the leases of this server's background responses, and takes over those that nobody runs: of a server that was
+killed, also of this one's last process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import structlog
+
+from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.media import PdfTexts
+from codex_proxy.responses.background import RETRY_SECONDS, BackgroundResponse, Recovery
+from codex_proxy.responses.context import read_context
+from codex_proxy.responses.prepare import prepare_in_context
+from codex_proxy.responses.saving import end_stored_response
+from codex_proxy.responses.service import ResponsesService
+from codex_proxy.store.interface import (
+    UNFINISHED,
+    Store,
+    StoreConflict,
+    StoreDamaged,
+    StoredResponse,
+    StoreError,
+    StoreUnavailable,
+)
+from codex_proxy.store.leases import ResponseLease
+from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
+from codex_proxy.surfaces.responses.response_object import failed
+
+log = structlog.get_logger(__name__)
+
+CLAIMED_AT_ONCE = 20
+"""The most responses that one claim takes over, so that several servers share those of a lost one."""
+CUT_OFF = Failure(
+    kind=FaultKind.UNAVAILABLE,
+    message="The server was restarted while this response was in progress. Create it again.",
+)
+
+
+class LeaseHolder:
+    """A task that renews the leases of the server's background responses, and recovers responses that no server holds:
+    it runs them again if they have a `Recovery`, the setting is `rerun` and the turn is admitted; else it saves them as
+    failed.
+    """
+
+    def __init__(self, service: ResponsesService, store: Store) -> None:
+        self._service = service
+        self._store = store
+        self._waiting: set[ResponseLease] = set()
+        """Claimed responses that are not recovered yet."""
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Recovers the responses that no server holds, then starts the task."""
+        await self._renew_and_recover()
+        self._task = asyncio.get_running_loop().create_task(self._hold())
+
+    async def close(self) -> None:
+        """Ends the task and gives up what this server holds, so that others need not wait for it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        try:
+            await self._store.leases.release()
+        except StoreError as error:
+            log.warning("leases_not_released", reason=str(error))
+
+    async def _hold(self) -> None:
+        while True:
+            await self._store.leases.until_renewal()
+            await self._renew_and_recover()
+
+    async def _renew_and_recover(self) -> None:
+        try:
+            await self._renew()
+            if not self._service.runs.draining:
+                await self._recover_unheld()
+        except StoreError as error:
+            log.warning("leases_not_renewed", reason=str(error))
+        except Exception:  # the next renewal tries again
+            log.exception("leases_not_renewed")
+
+    async def _renew(self) -> None:
+        held = [*self._service.background.leases, *self._waiting]
+        for lease in await self._store.leases.renew(held):
+            self._waiting.discard(lease)
+            live = self._service.background.find(lease.owner, lease.id)
+            if live is not None and live.epoch == lease.epoch:
+                log.info("background_lease_lost", id=lease.id)
+                live.lose()
+
+    async def _recover_unheld(self) -> None:
+        while claimed := await self._store.leases.claim_responses(CLAIMED_AT_ONCE):
+            self._waiting.update(claimed)
+            refused = [lease for lease in claimed if not await self._recover(lease)]
+            if refused:
+                self._service.background.tasks.spawn(self._recover_until_stored(refused))
+
+    async def _recover_until_stored(self, claimed: Sequence[ResponseLease]) -> None:
+        for lease in claimed:
+            while lease in self._waiting and not await self._recover(lease):  # noqa: ASYNC110 - a disk gives no event
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _recover(self, lease: ResponseLease) -> bool:
+        """Runs one response again, or saves it as failed. Returns False if the store failed."""
+        try:
+            found = await self._store.response(lease.owner, lease.id)
+            if (
+                found is not None
+                and found.status in UNFINISHED
+                and not await _run_again(self._service, self._store, found, lease.epoch)
+            ):
+                await _fail(self._service, self._store, found, lease.epoch)
+        except StoreDamaged as error:
+            log.error("background_not_recovered", id=lease.id, reason=str(error))
+            return True  # it stays held, so that no server tries again
+        except StoreConflict as error:
+            log.info("background_lease_lost", id=lease.id, reason=str(error))
+        except StoreError as error:
+            log.error("background_not_recovered", id=lease.id, reason=str(error))
+            return False
+        self._waiting.discard(lease)
+        return True
+
+
+async def _run_again(service: ResponsesService, store: Store, found: StoredResponse, epoch: int) -> bool:
+    if service.background_recovery != "rerun" or not found.recovery:
+        return False
+    try:
+        recovery = msgspec.json.decode(found.recovery, type=Recovery)
+        hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
+
+        client = service.clients.by_name(found.owner)
+
+        def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
+            return parse(
+                recovery.body.encode(),
+                settings=client.responses,
+                catalog=client.catalog,
+                headers=hints,
+                pdfs=pdfs,
+            )
+
+        pdfs = None if service.pdfs is None else PdfTexts()
+        parsed = parsed_again(pdfs)
+        if service.pdfs is not None and pdfs is not None and pdfs.unread:
+            parsed = parsed_again(await service.pdfs.texts_for(pdfs, found.owner))
+        context = await read_context(parsed, store, found.owner, service.ids, found.created)
+        prepared = await prepare_in_context(
+            service, parsed, context, found.owner, id=found.id, created=found.created
+        )
+    except Fault as fault:
+        if type(fault.__cause__) is StoreUnavailable:
+            raise fault.__cause__ from None  # its context could not be read now, but may be later
+        log.warning("background_not_run_again", id=found.id, reason=fault.failure.kind.value)
+        return False
+    except msgspec.DecodeError:
+        log.warning("background_not_run_again", id=found.id, reason="written by another version")
+        return False
+    log.info("background_run_again", id=found.id)
+    service.background.start(BackgroundResponse(service, prepared, store, epoch))
+    return True
+
+
+async def _fail(service: ResponsesService, store: Store, found: StoredResponse, epoch: int) -> None:
+    object = failed(msgspec.json.decode(found.json), CUT_OFF)
+    await end_stored_response(service, store, found.owner, object, epoch=epoch)
+    log.warning("background_cut_off", id=found.id)

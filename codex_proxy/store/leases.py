@@ -1,0 +1,106 @@
+"""The leases of a store's nodes: what one of them holds for a while, so that no other acts on it. The interface, and
+what all stores have in common.
+
+A node is a server process. The store object that it has opened belongs to it, so no method names it. It holds the
+background responses that it runs and the conversations of its turns, and renews these leases every `RENEW_SECONDS`;
+after `LEASE_SECONDS` without that another node may take them over. The epoch counts the holders of a response: a write
+with an old one raises `StoreConflict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+LEASE_SECONDS: Final = 30.0
+"""Seconds for which a lease is valid, by the store's clock."""
+RENEW_SECONDS: Final = 5.0
+"""Seconds between two renewals of a node's leases."""
+POLL_SECONDS: Final = 1.0
+"""The most seconds after which a `Watch` returns."""
+FIRST_EPOCH: Final = 1
+"""The epoch of a response that is held by the node that has added it."""
+
+Key: TypeAlias = tuple[str, str]
+"""The owner and the id of a response or conversation."""
+
+
+class ResponseLease(NamedTuple):
+    """The right to run a background response, which has not ended."""
+
+    owner: str
+    id: str
+    epoch: int
+
+
+class Node(msgspec.Struct, frozen=True, kw_only=True):
+    """A server process that has opened the store. `started` and `seen` (its last sign of life) are in seconds since
+    1970.
+    """
+
+    id: str
+    name: str
+    """The machine and, if there are several, the worker."""
+    url: str
+    version: str
+    """The version of this package."""
+    started: float
+    seen: float = 0.0
+    responses: int = 0
+    """How many background responses it holds."""
+
+
+class ConversationLease(Protocol):
+    """The right to add a turn to a conversation."""
+
+    def release(self) -> None:
+        """Lets the next turn in, once; never raises."""
+        ...
+
+
+class Watch(Protocol):
+    """Waits for changes of one stored object."""
+
+    async def wait(self) -> None:
+        """Returns when the object may have changed since the last call, after `POLL_SECONDS` at the latest."""
+        ...
+
+
+class Leases(Protocol):
+    """The leases of this node. Methods that read or write raise `StoreUnavailable`."""
+
+    async def claim_responses(self, limit: int) -> list[ResponseLease]:
+        """Takes over at most `limit` background responses that no node holds, oldest first."""
+        ...
+
+    async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
+        """Renews the leases of these responses and of this node's conversations. Returns those that this node no longer
+        holds: the response has ended, was deleted, or another node has taken it over.
+        """
+        ...
+
+    async def until_renewal(self) -> None:
+        """Returns after `RENEW_SECONDS`, or when another node may have changed a response that this one holds."""
+        ...
+
+    async def release(self) -> None:
+        """Gives up everything that this node holds, so that others need not wait."""
+        ...
+
+    async def enter_conversation(self, owner: str, id: str) -> ConversationLease:
+        """Waits for the conversation's other turns on all nodes, then holds it."""
+        ...
+
+    def watch(self, id: str) -> Watch:
+        """Returns a watch on a response or a conversation."""
+        ...
+
+    async def announce(self, node: Node) -> None:
+        """Adds this node to `nodes`, until `release`."""
+        ...
+
+    async def nodes(self) -> list[Node]:
+        """Returns the nodes that have renewed their leases lately, oldest first."""
+        ...

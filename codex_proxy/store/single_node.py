@@ -1,0 +1,126 @@
+"""The leases of a store that one server uses alone: in RAM, since they end with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+import msgspec
+
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.store.interface import DELIVERY_SECONDS, PendingWebhook, StoreConflict
+from codex_proxy.store.leases import (
+    FIRST_EPOCH,
+    RENEW_SECONDS,
+    Key,
+    Node,
+    ResponseLease,
+)
+from codex_proxy.store.waits import ConversationLocks, ReportedChanges
+
+
+class SingleNodeLeases:
+    """Implements `store.leases.Leases` for the only node of a store."""
+
+    def __init__(self, unfinished: Callable[[], Awaitable[list[Key]]]) -> None:
+        """`unfinished` returns the background responses that have not ended, oldest first."""
+        self._unfinished = unfinished
+        self._held: dict[Key, int] = {}
+        """The epoch of each response that this node holds."""
+        self._epochs: dict[Key, int] = {}
+        """The last epoch of each response that was given up."""
+        self._all_held = False
+        """Whether every unfinished response is held."""
+        self._conversations = ConversationLocks()
+        self._nodes: list[Node] = []
+
+    async def claim_responses(self, limit: int) -> list[ResponseLease]:
+        if self._all_held:
+            return []
+        free = [key for key in await self._unfinished() if key not in self._held]
+        self._all_held = len(free) <= limit
+        return [self._hold(key, self._epochs.pop(key, 0) + 1) for key in free[:limit]]
+
+    async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
+        return [each for each in held if self._held.get((each.owner, each.id)) != each.epoch]
+
+    async def until_renewal(self) -> None:
+        await asyncio.sleep(RENEW_SECONDS)
+
+    async def release(self) -> None:
+        self._epochs |= self._held
+        self._held.clear()
+        self._all_held = False
+        self._nodes.clear()
+
+    async def enter_conversation(self, owner: str, id: str) -> _HeldConversation:
+        await self._conversations.acquire((owner, id))
+        return _HeldConversation(self._conversations, (owner, id))
+
+    def watch(self, id: str) -> ReportedChanges:
+        return ReportedChanges()
+
+    async def announce(self, node: Node) -> None:
+        self._nodes = [node]
+
+    async def nodes(self) -> list[Node]:
+        return [msgspec.structs.replace(node, responses=len(self._held)) for node in self._nodes]
+
+    # --- for the store ----------------------------------------------------------------------------
+
+    def hold_new(self, owner: str, id: str) -> None:
+        """Holds a background response that was added."""
+        self._hold((owner, id), FIRST_EPOCH)
+
+    def _hold(self, key: Key, epoch: int) -> ResponseLease:
+        self._held[key] = epoch
+        return ResponseLease(*key, epoch)
+
+    def end(self, owner: str, id: str) -> None:
+        """Holds a response no longer that has ended or was deleted."""
+        self._held.pop((owner, id), None)
+
+    def check(self, owner: str, id: str, epoch: int | None, *, ended: bool = False) -> None:
+        """Raises `StoreConflict` unless the response is held with this epoch (None: any), or has ended and that is
+        all right (`ended`).
+        """
+        held = self._held.get((owner, id))
+        if epoch is not None and held != epoch and not (held is None and ended):
+            raise StoreConflict("lease", f"this server no longer runs the response {id!r}")
+
+
+class _HeldConversation:
+    """The lease on a conversation of this process."""
+
+    def __init__(self, locks: ConversationLocks, key: Key) -> None:
+        self._locks: ConversationLocks | None = locks
+        self._key = key
+
+    def release(self) -> None:
+        locks, self._locks = self._locks, None
+        if locks is not None:
+            locks.release(self._key)
+
+
+class ReservedWebhooks:
+    """The webhooks that the only node of a store has claimed, and until when."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until: dict[tuple[str, str], float] = {}
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def first(self, pending: Sequence[PendingWebhook], limit: int) -> list[PendingWebhook]:
+        """Reserves the first webhooks of `pending` that are not reserved, at most `limit`, and returns them."""
+        now = self._clock.monotonic()
+        # One that was dropped stays: `pending` may have been read before.
+        self._until = {key: until for key, until in self._until.items() if until > now}
+        free = [each for each in pending if (each.event_id, each.url) not in self._until][:limit]
+        for each in free:
+            self.reserve(each, DELIVERY_SECONDS)
+        return free
+
+    def reserve(self, pending: PendingWebhook, seconds: float) -> None:
+        self._until[pending.event_id, pending.url] = self._clock.monotonic() + seconds
