@@ -105,11 +105,20 @@ def install(client: Client) -> str:
     return "" if run.returncode == 0 else run.stderr.strip()[-300:]
 
 
-async def run(client: Client, url: str, folder: Path) -> dict[str, Any]:
-    """Runs a client against the server at `url` (without `/v1`), with `folder` as its home. Returns its `version`, and
-    its `results`: `yes`, or what came instead, by the check."""
+async def run(
+    client: Client,
+    url: str,
+    folder: Path,
+    *,
+    model: str = "codex-5",
+    asked: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Runs a client against the server at `url` (without `/v1`), with `folder` as its home. `asked` is what it says to
+    another agent than the fake one, by the check. Returns its `version`, and its `results`: `yes`, or what came
+    instead, by the check."""
     home = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONPATH": "", "MODE": client.mode}
-    environment = {"PATH": os.environ["PATH"], **home, "BASE_URL": f"{url}/v1", "PIXEL": PIXEL}
+    checks = {"BASE_URL": f"{url}/v1", "PIXEL": PIXEL, "MODEL": model, "ASKED": json.dumps(asked or {})}
+    environment = {"PATH": os.environ["PATH"], **home, **checks}
     name = client.script or client.name
     if client.kind == "program":
         return await _run_program(client, url, folder, environment)

@@ -5,45 +5,21 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import ollama
 import pytest
 
 from codex_proxy.commands.serve import banner
 from tests.http.serving import Proxy, fake_proxy, until
+from tests.ollama_client import SCHEMA, WEATHER, client_of, said
 from tests.pictures import png_of
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
-SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
-
-
-@asynccontextmanager
-async def client_of(proxy: Proxy, **headers: str) -> AsyncIterator[ollama.AsyncClient]:
-    client = ollama.AsyncClient(host=proxy.url, headers=headers)
-    try:
-        yield client
-    finally:
-        await client._client.aclose()
 
 
 @pytest.fixture
 async def client(proxy: Proxy) -> AsyncIterator[ollama.AsyncClient]:
-    async with client_of(proxy) as made:
+    async with client_of(proxy.url) as made:
         yield made
-
-
-def said(text: str, **more: Any) -> list[dict[str, Any]]:
-    return [{"role": "user", "content": text, **more}]
 
 
 async def test_a_chat_is_answered_whole_and_in_pieces(client: ollama.AsyncClient) -> None:
@@ -186,11 +162,11 @@ async def test_the_base_url_is_ollamas_for_its_clients_alone(proxy: Proxy) -> No
 
 async def test_a_server_with_keys_takes_one_in_authorization(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, api_key="a secret of the server") as proxy:
-        async with client_of(proxy) as client:
+        async with client_of(proxy.url) as client:
             with pytest.raises(ollama.ResponseError) as raised:
                 await client.list()
             assert raised.value.status_code == 401
-        async with client_of(proxy, Authorization="Bearer a secret of the server") as client:
+        async with client_of(proxy.url, Authorization="Bearer a secret of the server") as client:
             assert (await client.list()).models
 
 

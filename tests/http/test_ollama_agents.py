@@ -12,18 +12,9 @@ import pytest
 
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http.test_claude_code import claude_proxy
+from tests.ollama_client import SCHEMA, WEATHER, briefly, client_of
 from tests.pictures import png_of
 from tests.upstreams.serving import proxy_before
-
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
-SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
 @pytest.fixture(params=["app-server", "claude-code", "upstream"])
@@ -47,40 +38,37 @@ async def proxy(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 @pytest.fixture
 async def client(proxy: Proxy) -> AsyncIterator[ollama.AsyncClient]:
-    made = ollama.AsyncClient(host=proxy.url)
-    yield made
-    await made._client.aclose()
-
-
-def said(text: str, **more: Any) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text, **more}]
+    async with client_of(proxy.url) as made:
+        yield made
 
 
 async def test_text_tools_in_two_rounds_a_schema_and_errors(client: ollama.AsyncClient) -> None:
     pieces = [
         piece
-        async for piece in await client.chat("codex-5", said("[[fake:text say='Hello there.']]"), stream=True)
+        async for piece in await client.chat(
+            "codex-5", briefly("[[fake:text say='Hello there.']]"), stream=True
+        )
     ]
     assert "".join(piece.message.content or "" for piece in pieces) == "Hello there."
-    messages: list[Any] = said("[[fake:tool_call rounds=2 say='It is {outputs}.']]")
+    messages: list[Any] = briefly("[[fake:tool_call rounds=2 say='It is {outputs}.']]")
     for _ in range(2):
         answer = await client.chat("codex-5", messages, tools=[WEATHER])
         assert answer.message.tool_calls
         output = {"role": "tool", "tool_name": "get_weather", "content": "sunny"}
         messages += [answer.message, output]
     assert "sunny" in ((await client.chat("codex-5", messages, tools=[WEATHER])).message.content or "")
-    found = await client.chat("codex-5", said("Who?"), format=SCHEMA)
+    found = await client.chat("codex-5", briefly("Who?"), format=SCHEMA)
     assert set(json.loads(found.message.content or "")) == {"name"}
     with pytest.raises(ollama.ResponseError):
-        await client.chat("codex-5", said("[[fake:error_500]]"))
+        await client.chat("codex-5", briefly("[[fake:error_500]]"))
 
 
 async def test_images_thinking_and_a_client_that_leaves(client: ollama.AsyncClient, proxy: Proxy) -> None:
-    seen = await client.chat("codex-5", said("[[fake:echo]]", images=[png_of()]))
+    seen = await client.chat("codex-5", briefly("[[fake:echo]]", images=[png_of()]))
     assert '"images":1' in (seen.message.content or "").replace(" ", "")
-    thought = await client.chat("codex-5", said("[[fake:reasoning]]"), think=True)
+    thought = await client.chat("codex-5", briefly("[[fake:reasoning]]"), think=True)
     assert thought.message.thinking
-    body = {"model": "codex-5", "messages": said("[[fake:text n=20000 delay=5]]")}
+    body = {"model": "codex-5", "messages": briefly("[[fake:text n=20000 delay=5]]")}
     async with proxy.session.post(f"{proxy.url}/api/chat", json=body) as reply:
         assert not json.loads(await reply.content.readline())["done"]
         reply.close()

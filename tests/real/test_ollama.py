@@ -9,6 +9,7 @@ from typing import Any
 
 import ollama
 
+from tests.ollama_client import SCHEMA, WEATHER, briefly, client_of
 from tests.pictures import PIXEL
 from tests.real.model_plans import call, plan, say, think, wait
 from tests.real.model_server import ModelServer
@@ -18,20 +19,6 @@ from tests.real.shared import Proxies, living_on
 from tests.waiting import eventually
 
 pytestmark = PLAIN_MODEL
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather.",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
-    },
-}
-SCHEMA = {
-    "type": "object",
-    "properties": {"name": {"type": "string"}},
-    "required": ["name"],
-    "additionalProperties": False,
-}
 
 
 @living_on()
@@ -41,19 +28,14 @@ async def proxy(proxies: Proxies) -> Proxy:
 
 @living_on()
 async def client(proxy: Proxy) -> AsyncIterator[ollama.AsyncClient]:
-    made = ollama.AsyncClient(host=proxy.url)
-    yield made
-    await made._client.aclose()
-
-
-def said(text: str, **more: Any) -> list[dict[str, Any]]:
-    return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": text, **more}]
+    async with client_of(proxy.url) as made:
+        yield made
 
 
 async def test_a_tool_is_called_in_two_rounds_by_a_client_that_keeps_no_ids(
     client: ollama.AsyncClient, model_server: ModelServer
 ) -> None:
-    messages: list[Any] = said(plan([call(city="Bern")], [call(city="Rome")], [say("Both are sunny.")]))
+    messages: list[Any] = briefly(plan([call(city="Bern")], [call(city="Rome")], [say("Both are sunny.")]))
     cities = []
     for _ in range(2):
         answer = await client.chat("scripted-model", messages, tools=[WEATHER])
@@ -72,7 +54,7 @@ async def test_thinking_a_schema_and_counts_come_from_the_model(
     pieces = [
         piece
         async for piece in await client.chat(
-            "scripted-model", said(prompt), format=SCHEMA, think=True, stream=True
+            "scripted-model", briefly(prompt), format=SCHEMA, think=True, stream=True
         )
     ]
     assert json.loads("".join(piece.message.content or "" for piece in pieces)) == {"name": "Ada"}
@@ -82,7 +64,7 @@ async def test_thinking_a_schema_and_counts_come_from_the_model(
 
 async def test_an_image_reaches_the_model(client: ollama.AsyncClient, model_server: ModelServer) -> None:
     picture = base64.b64decode(PIXEL.partition(",")[2])
-    answer = await client.chat("scripted-model", said(plan([say("A dot.")]), images=[picture]))
+    answer = await client.chat("scripted-model", briefly(plan([say("A dot.")]), images=[picture]))
     assert answer.message.content == "A dot."
     assert "data:image/png;base64," in json.dumps(model_server.calls[-1].body["input"])
 
@@ -90,7 +72,7 @@ async def test_an_image_reaches_the_model(client: ollama.AsyncClient, model_serv
 async def test_a_client_that_leaves_ends_the_turn(
     client: ollama.AsyncClient, proxy: Proxy, model_server: ModelServer
 ) -> None:
-    stream = await client.chat("scripted-model", said(plan([say("One"), wait(), say("two")])), stream=True)
+    stream = await client.chat("scripted-model", briefly(plan([say("One"), wait(), say("two")])), stream=True)
     async for _ in stream:
         break
     await stream.aclose()  # type: ignore[attr-defined]

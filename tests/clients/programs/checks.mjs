@@ -2,12 +2,14 @@
 export const BASE = process.env.BASE_URL;
 export const ROOT = BASE.replace(/\/v1$/, "");
 export const KEY = "none";
-export const MODEL = "codex-5";
-export const TEXT = "[[fake:text say='Hello there.']]";
-export const WEATHER = "What is the weather in Bern? Call get_weather.";
-export const PERSON = "Who?";
-export const LOOK = "[[fake:echo]]";
-export const LONG = "[[fake:text n=20000 delay=5]]";
+// What is said to another agent than the fake one, by the name of the check.
+const ASKED = JSON.parse(process.env.ASKED);
+export const MODEL = process.env.MODEL;
+export const TEXT = ASKED.text ?? "[[fake:text say='Hello there.']]";
+export const WEATHER = ASKED.tools ?? "What is the weather in Bern? Call get_weather.";
+export const PERSON = ASKED.schema ?? "Who?";
+export const LOOK = ASKED.images ?? "[[fake:echo]]";
+export const LONG = ASKED.cancel ?? "[[fake:text n=20000 delay=5]]";
 export const PIXEL = process.env.PIXEL;
 export const PARAMETERS = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
 export const SCHEMA = {

@@ -14,12 +14,14 @@ from typing import Any
 BASE = os.environ["BASE_URL"]
 ROOT = BASE.removesuffix("/v1")
 KEY = "none"
-MODEL = "codex-5"
-TEXT = "[[fake:text say='Hello there.']]"
-WEATHER = "What is the weather in Bern? Call get_weather."
-PERSON = "Who?"
-LOOK = "[[fake:echo]]"
-LONG = "[[fake:text n=20000 delay=5]]"
+ASKED: dict[str, str] = json.loads(os.environ["ASKED"])
+"""What is said to another agent than the fake one, by the name of the check."""
+MODEL = os.environ["MODEL"]
+TEXT = ASKED.get("text", "[[fake:text say='Hello there.']]")
+WEATHER = ASKED.get("tools", "What is the weather in Bern? Call get_weather.")
+PERSON = ASKED.get("schema", "Who?")
+LOOK = ASKED.get("images", "[[fake:echo]]")
+LONG = ASKED.get("cancel", "[[fake:text n=20000 delay=5]]")
 PIXEL = os.environ["PIXEL"]
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 SCHEMA = {
