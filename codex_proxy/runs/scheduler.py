@@ -204,7 +204,8 @@ class RunScheduler:
             PROGRESS_SECONDS, self._log_progress, run, PROGRESS_SECONDS, context=context
         )
         self._runs[run] = _RunState(slot, durable, remembers, replay, context, progress)
-        log.info("turn_started", agent=self.agent_of(turn).name, model=turn.model[:MAX_NAME], mode=turn.mode)
+        # Written when the agent has the turn, since a line costs a twentieth of the wait for the first token.
+        loop.call_soon(self._log_start, turn, context=context)
         if first:
             run.add_first_events(first)
         if not to_run:
@@ -214,6 +215,9 @@ class RunScheduler:
         if self._stopped:
             run.fail(STOPPING)
         return run
+
+    def _log_start(self, turn: Turn) -> None:
+        log.info("turn_started", agent=self.agent_of(turn).name, model=turn.model[:MAX_NAME], mode=turn.mode)
 
     def _begin(self, run: Run, plan: _StartPlan) -> None:
         if plan.reused is not None:
