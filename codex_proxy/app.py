@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -24,19 +22,18 @@ from codex_proxy.agents.registry import agent_able_to
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.cassettes.format import CassetteError
 from codex_proxy.cassettes.serving import NO_CASSETTES, Cassettes, cassettes_of
-from codex_proxy.config import Settings, default_state_dir, split_list
+from codex_proxy.config import Settings, split_list
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.keys import NO_KEY_OWNER, KeysError
+from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.safety import Protected
 from codex_proxy.core.turn import MODEL_SEPARATOR
-from codex_proxy.files import private
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
 from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget, body_budget
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
-from codex_proxy.http.metrics import add_metrics
+from codex_proxy.http.metrics import Meter, add_metrics
 from codex_proxy.http.middleware.access import (
     FORWARDED_HEADERS,
     HOSTS,
@@ -44,8 +41,6 @@ from codex_proxy.http.middleware.access import (
     ORIGINS,
     PASSES_KEYS,
     TRUSTED_PROXIES,
-    Network,
-    is_origin,
 )
 from codex_proxy.http.middleware.content_log import log_contents
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
@@ -53,13 +48,12 @@ from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
 from codex_proxy.http.page import PAGE, Page
 from codex_proxy.http.routing import ROUTER
 from codex_proxy.http.server import Runner, application
-from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED
+from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED, WORKER
 from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
 from codex_proxy.http.webhook_sender import WebhookSender
-from codex_proxy.keys_file import Keyring
 from codex_proxy.process.own_process import memory_bytes
 from codex_proxy.process.spawner import Spawner, use_spawner
-from codex_proxy.protected_paths import protected_paths, write_conflict
+from codex_proxy.protected_paths import protected_paths
 from codex_proxy.responses.live import BackgroundResponses
 from codex_proxy.responses.recovery import LeaseHolder
 from codex_proxy.responses.service import ResponsesService
@@ -67,6 +61,14 @@ from codex_proxy.runs.deadlines import Deadlines
 from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.turn_records import TurnRecords
+from codex_proxy.start_checks import (
+    StartError,
+    allowed_hosts,
+    check,
+    close_state_folder,
+    keyring_of,
+    trusted_proxies,
+)
 from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
@@ -82,6 +84,7 @@ from codex_proxy.workers.schema_checks import SchemaChecks
 if TYPE_CHECKING:
     from codex_proxy.cassettes.replay import RecordedTools
     from codex_proxy.mcp_tools import McpToolSource
+    from codex_proxy.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -114,20 +117,24 @@ class RandomIds:
         return prefix + os.urandom(16).hex()
 
 
-class StartError(Exception):
-    """The server cannot start with these settings. The text says what to change."""
-
-
 class Server:
     """The server: its agents, its store and its HTTP application. Call `start`, and at the end `stop`, which ends
     every process and connection.
     """
 
     def __init__(
-        self, settings: Settings, agent: Agent, cassettes: Cassettes = NO_CASSETTES, page: Page | None = None
+        self,
+        settings: Settings,
+        agent: Agent,
+        cassettes: Cassettes = NO_CASSETTES,
+        page: Page | None = None,
+        worker: int = 0,
     ) -> None:
-        """`page` is what the page for browsers shows beside the server's state; None: there is no page."""
+        """`page` is what the page for browsers shows beside the server's state; None: there is no page. `worker` is the
+        number of this process among those that share the port; 0: it is the only one.
+        """
         self.agent = agent
+        self.worker = worker
         self.cassettes = cassettes
         self.page = page
         self.named: Mapping[str, NamedAgent] = {each.name: each for each in named_agents(settings)}
@@ -203,7 +210,8 @@ class Server:
             shutdown_timeout=FLUSH_SECONDS / 2,  # then handlers are cancelled, and have as long again
         )
         await self.runner.setup()
-        site = web.TCPSite(self.runner, self.settings.host, self.settings.port)
+        shares_port = self.settings.workers > 1
+        site = web.TCPSite(self.runner, self.settings.host, self.settings.port, reuse_port=shares_port)
         try:
             await site.start()
         except OSError as error:
@@ -212,7 +220,7 @@ class Server:
                 "Give another --port; a second server of yours also needs a state folder of its own (PROXY_STATE_DIR)."
             ) from error
         self.host, self.port = self.runner.addresses[0][:2]
-        await self.runner.listen_as_ollama(wanted=self.settings.ollama)
+        await self.runner.listen_as_ollama(wanted=self.settings.ollama, reuse_port=shares_port)
         if self.store_lifecycle is not None:
             bound = self.settings.model_copy(update={"port": self.port})
             self.store_lifecycle.write_address(bound.server_url)
@@ -250,13 +258,14 @@ class Server:
         app[MESSAGES_OPTIONS] = MessagesOptions(
             keepalive=settings.heartbeat_interval, reasoning_state=settings.reasoning_state
         )
+        app[WORKER] = self.worker
         app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
         app[PASSES_KEYS] = passes_keys_on(settings)
         tables = settings.upstreams.values()
         app[FORWARDED_HEADERS] = frozenset(name for table in tables for name in table.forward_headers)
         app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, self._owners)
         app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
-        app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes()))
+        app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes() // settings.workers))
         app[WRONG_KEYS], app[HOSTS] = WrongKeys(clock), allowed_hosts(settings)
         app[ROUTER] = Router([table.route(name) for name, table in settings.routes.items()], clock)
         app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))
@@ -290,7 +299,16 @@ class Server:
         key = self.settings.metrics_key
         meter = Metrics(state, known_models(app[CATALOG]))
         app.cleanup_ctx.append(meter.loop_delay.watched)
-        add_metrics(app, meter, key.get_secret_value() if key else None)
+        add_metrics(app, self._of_all_workers(app, meter), key.get_secret_value() if key else None)
+
+    def _of_all_workers(self, app: web.Application, meter: Metrics) -> Meter:
+        if not self.worker:
+            return meter
+        from codex_proxy.worker_metrics import WorkerMetrics
+
+        metrics = WorkerMetrics(meter, self.worker, supervisor=os.getppid())
+        app.cleanup_ctx.append(metrics.shared)
+        return metrics
 
     def _responses(self, app: web.Application) -> ResponsesService:
         settings = self.settings
@@ -480,105 +498,15 @@ def _protected(settings: Settings) -> tuple[Protected, ...]:
     return protected_paths(settings, os.environ) if settings.sandbox != "read-only" else ()
 
 
-def keyring_of(settings: Settings, clock: Clock) -> Keyring:
-    """Returns the keys in the keys file and the settings. Raises `StartError` if the file that the settings name
-    does not exist, or the keys are invalid.
-    """
-    try:
-        if settings.keys_file is not None and not settings.keys_path.exists():
-            raise KeysError(
-                f"there is no {settings.keys_path}; create a key with `codex-proxy keys add NAME`"
-            )
-        return Keyring(
-            settings.keys_path, settings.api_key.get_secret_value() if settings.api_key else None, clock
-        )
-    except KeysError as error:
-        raise StartError(f"The keys file (PROXY_KEYS_FILE) is invalid: {error}.") from error
-
-
-def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
-    """Returns the networks of reverse proxies that may forward requests. Raises `StartError` for a text that is
-    neither an address nor a network.
-    """
-    try:
-        return tuple(
-            ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
-        )
-    except ValueError as error:
-        raise StartError(
-            f"PROXY_TRUSTED_PROXIES: {error}. Write addresses or networks, like 10.0.0.0/8."
-        ) from error
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address on which the server listens can only be reached from this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Returns the names that a Host header may have, as a protection against DNS rebinding: those in the settings
-    and, if the server listens on loopback, the names of loopback. An empty result means that any name is allowed.
-    """
-    given = {name.lower() for name in split_list(settings.allowed_hosts)}
-    if is_loopback(settings.host):
-        return frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *given})
-    return frozenset(given)
-
-
-def check(settings: Settings, environ: Mapping[str, str] | None = None) -> None:
-    """Checks the settings before anything is started. `environ` is the environment, None for that of this process.
-    Raises `StartError` if the server would be open to other machines without a key, if a trusted proxy, an allowed
-    origin, a key or the working folder (`workdir`) is invalid, or if turns could write to protected paths.
-    """
-    environ = os.environ if environ is None else environ
-    keys = keyring_of(settings, SystemClock()).current()
-    if not is_loopback(settings.host) and not keys.keys:
-        raise StartError(
-            f"--host {settings.host} exposes a coding agent to other machines. Create a key "
-            "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
-        )
-    trusted_proxies(settings)
-    for origin in split_list(settings.allowed_origins):
-        if not is_origin(origin.lower()):
-            raise StartError(
-                f"PROXY_ALLOWED_ORIGINS: {origin!r} is not an origin. Give each origin in full, "
-                "like http://localhost:3000 or app://obsidian.md, without a path or a wildcard."
-            )
-    if not settings.workdir.is_dir():
-        raise StartError(f"--workdir {settings.workdir} is not a folder.")
-    conflict = write_conflict(settings, environ)
-    if conflict is not None:
-        raise StartError(conflict)
-
-
-def close_state_folder(folder: Path) -> None:
-    """Removes the permissions of other users from the default state folder, and logs if that was necessary or is
-    impossible. Another folder is not changed, since it may have other uses; `codex-proxy doctor` reports its
-    permissions.
-    """
-    if folder != default_state_dir().absolute():
-        return
-    try:
-        if private.close_to_others(Path(os.path.realpath(folder))):
-            log.warning("state_folder_closed", folder=str(folder))
-    except FileNotFoundError:
-        return  # it will be made closed
-    except OSError as error:
-        log.warning("state_folder_open", folder=str(folder), reason=error.strerror)
-
-
 async def make_server(
     settings: Settings,
     environ: Mapping[str, str] | None = None,
     page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
+    worker: int = 0,
 ) -> Server:
     """Returns a server that has not started yet. `environ` is the environment, None for that of this process. `page`
-    returns what the page for browsers shows (see `Server`), if the settings want a page.
+    returns what the page for browsers shows (see `Server`), if the settings want a page. `worker` is its number, 0
+    without others.
 
     Raises `StartError` for settings with which no server can start, and `NoAgentError` or `Fault` if
     the agent cannot be used.
@@ -589,8 +517,8 @@ async def make_server(
     except CassetteError as error:
         raise StartError(str(error)) from error
     settings = cassettes.settings or settings
-    check(settings, environ)
+    check(settings, SystemClock(), environ)
     close_state_folder(settings.state_dir)
     agent = await cassettes.agent(lambda own: make_agent(AgentContext(own, environ, SystemClock())))
     shown = page(settings, environ) if page is not None and settings.ui else None
-    return Server(settings, agent, cassettes, shown)
+    return Server(settings, agent, cassettes, shown, worker)

@@ -99,6 +99,12 @@ SETTING_OPTIONS = (
         help="Port to listen on (default: 11435); 0 for any free port.",
     ),
     click.option(
+        "--workers",
+        type=click.IntRange(1, 256),
+        metavar="N",
+        help="Processes that share the port (default: 1); more than one need a store in PostgreSQL.",
+    ),
+    click.option(
         "--ollama",
         is_flag=True,
         default=None,
@@ -175,25 +181,32 @@ def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
 @main.command(short_help="Serve the agent as an OpenAI endpoint.")
 @with_settings
 @with_cassettes
-def serve(config_file: Path | None, **flags: Any) -> None:
+@click.option("--worker", type=int, default=0, hidden=True)
+def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """Serve the agent on http://127.0.0.1:11435/v1 until Ctrl-C.
 
     Settings are read from these flags, else from PROXY_* and CODEX_* variables, else from the TOML file
     (~/.config/codex-proxy/config.toml unless --config names another).
     """
+    # `worker` is this process's number among several, which `commands.supervisor` has started; 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
     from codex_proxy.logs import configure, take_over
     from codex_proxy.process.own_process import adopt_orphans, make_undumpable, return_large_buffers
 
     make_undumpable()
+    settings = load_settings(flags, config_file)
+    configure(settings.log_level, settings.log_format, content=settings.log_content, worker=worker)
+    take_over()
+    if settings.workers > 1 and not worker:
+        from codex_proxy.commands.supervisor import supervise
+
+        gc.enable()
+        sys.exit(asyncio.run(supervise(settings, sys.argv[1:], _print)))
     return_large_buffers()
     adopt_orphans()
-    settings = load_settings(flags, config_file)
-    configure(settings.log_level, settings.log_format, content=settings.log_content)
-    take_over()
     from codex_proxy.commands.serve import serve_to_the_end
 
-    sys.exit(asyncio.run(serve_to_the_end(settings, _print)))
+    sys.exit(asyncio.run(serve_to_the_end(settings, _print, worker=worker)))
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:

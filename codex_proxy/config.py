@@ -74,6 +74,12 @@ class Settings(CassetteSettings, BaseSettings):
         le=65535,
         description="port to listen on; 0: any free port",
     )
+    workers: int = Field(
+        1,
+        ge=1,
+        le=256,
+        description="processes that share the port; more than one need a store that is shared (docs/machines.md)",
+    )
     ollama: bool = Field(False, description="also listen on Ollama's port, 11434, if it is free")
     api_key: SecretStr | None = Field(
         None, description="key that clients must send as a bearer token; its name is `default`"

@@ -24,10 +24,10 @@ log = structlog.get_logger(__name__)
 LogEvent = MutableMapping[str, Any]
 
 
-def configure(level: str, format: str, *, content: bool = False) -> None:
+def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
     """Configures structlog for this process. `level` is the name of the lowest level that is logged; `format`:
     `console` for people, `json` for programs. `content`: also logs texts that are not this server's own, which
-    include prompts and answers.
+    include prompts and answers. `worker` is the number of this process in each line; 0: it is the only one.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -35,6 +35,8 @@ def configure(level: str, format: str, *, content: bool = False) -> None:
         structlog.processors.TimeStamper(fmt="iso"),
         _with_traces(content=content),
     ]
+    if worker:
+        shared.append(_with_worker(worker))
     if not content:
         shared.append(_without_words)
     if format == "json":
@@ -64,6 +66,14 @@ def _with_traces(*, content: bool) -> Callable[[Any, str, LogEvent], LogEvent]:
             event.update(trace_of(error))
             if content:
                 event["said"] = "\n".join(filter(None, (event.get("said"), str(error))))
+        return event
+
+    return processor
+
+
+def _with_worker(number: int) -> Callable[[Any, str, LogEvent], LogEvent]:
+    def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
+        event.setdefault("worker", number)
         return event
 
     return processor

@@ -204,7 +204,7 @@ class Metrics:
             for kind, count in record.tokens.items():
                 self._tokens.labels(kind, model).inc(count)
 
-    def exposition(self) -> tuple[bytes, str]:
+    async def exposition(self) -> tuple[bytes, str]:
         return generate_latest(self._registry), CONTENT_TYPE_LATEST
 
 

@@ -69,8 +69,8 @@ def test_an_old_name_sets_what_replaces_it(
     settings = load({}, file)
     assert read(settings) == expected
     assert settings.old_names == (name,)
-    assert settings_check(settings, file).status == "warning"
-    assert f"`{name}` (PROXY_{name.upper()}) is an old name" in settings_check(settings, file).advice
+    assert settings_check(settings, file, {}).status == "warning"
+    assert f"`{name}` (PROXY_{name.upper()}) is an old name" in settings_check(settings, file, {}).advice
 
 
 def test_a_new_name_wins_over_the_old_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

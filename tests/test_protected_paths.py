@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import codex_proxy
 from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
-from codex_proxy.app import StartError, check
+from codex_proxy.app import SystemClock
 from codex_proxy.commands.checks import workspace_check
 from codex_proxy.config import Settings, load
 from codex_proxy.core.safety import Protected, endangered
 from codex_proxy.protected_paths import paths_to, workspace_write_policy, write_conflict
+from codex_proxy.start_checks import StartError, check
 from tests.waiting import PATIENCE
 
 ROOT = Path(codex_proxy.__file__).parents[1]
@@ -47,7 +48,7 @@ def settings_of(top: Path, **more: Any) -> Settings:
 
 def test_a_workspace_beside_the_servers_own_files_is_fine(top: Path) -> None:
     assert write_conflict(settings_of(top), {}) is None
-    check(settings_of(top), {})
+    check(settings_of(top), SystemClock(), {})
 
 
 OWN: list[tuple[str, dict[str, str]]] = [
@@ -90,10 +91,10 @@ UPSTREAM = {"url": "http://127.0.0.1:9/v1"}
 def test_agents_without_commands_start_in_any_folder(top: Path, agents: dict[str, Any], starts: bool) -> None:
     settings = settings_of(top, **agents, state_dir=top / "work" / "state")
     if starts:
-        check(settings, {})
+        check(settings, SystemClock(), {})
         return
     with pytest.raises(StartError, match="the state folder"):
-        check(settings, {})
+        check(settings, SystemClock(), {})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_agents_without_commands_start_in_any_folder(top: Path, agents: dict[str
 )
 def test_a_workspace_with_the_code_or_within_it_is_refused(top: Path, folder: Path, what: str) -> None:
     with pytest.raises(StartError, match=what):
-        check(settings_of(top, workdir=folder), {})
+        check(settings_of(top, workdir=folder), SystemClock(), {})
 
 
 def test_the_settings_file_counts_wherever_it_was_read_from(

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from codex_proxy.agents.named import (
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.app import SystemClock
+from codex_proxy.commands.ports import reserve_port
 from codex_proxy.config import Settings
 from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.core.keys import KeysError, with_default
@@ -93,6 +93,7 @@ async def port_check(settings: Settings) -> Check:
             "ours": True,
             "server_version": health.get("version"),
             "server_status": health.get("status"),
+            "worker": health.get("worker"),
         }
         return _running(settings, health, facts)
     fault = why_not(settings.host, settings.port)
@@ -108,7 +109,8 @@ def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact])
     where = f"{settings.host}:{settings.port}"
     names = ", ".join(str(agent.get("name")) for agent in _agents_in(health))
     version = f" {health['version']}" if "version" in health else ""  # not told where a key is wanted
-    message = f"A codex-proxy{version} serves {names} on {where} already."
+    worker = f" (worker {health['worker']} has answered)" if "worker" in health else ""
+    message = f"A codex-proxy{version} serves {names} on {where} already{worker}."
     if health.get("status") == "ok":
         return Check(name="port", status="ok", message=message, facts=facts)
     trouble = str(health.get("trouble", "its agent cannot serve turns"))
@@ -142,17 +144,9 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
 def why_not(host: str, port: int) -> str | None:
     """Returns the system's error if a server cannot listen here, else None."""
     try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        reserve_port(host, port).close()
     except OSError as error:
         return str(error.strerror)
-    family, kind, protocol, _, address = found[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(address)
-            probe.listen()
-        except OSError as error:
-            return str(error.strerror)
     return None
 
 

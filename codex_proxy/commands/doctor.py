@@ -16,14 +16,15 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr, ValidationError
 
 from codex_proxy.agents.named import settings_without_effect
-from codex_proxy.app import StartError, is_loopback
-from codex_proxy.app import check as check_settings
+from codex_proxy.app import SystemClock
 from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check, spawner_check
 from codex_proxy.commands.checkup import Checkup, Setting
 from codex_proxy.config import Settings, default_config_file, load, split_list, variables_of
 from codex_proxy.config_tables import text_of
 from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.old_settings import advice_about
+from codex_proxy.start_checks import StartError, is_loopback
+from codex_proxy.start_checks import check as check_settings
 
 MAX_SECONDS = 90.0
 """Seconds of all checks: each of four children may take 20 on a cold disk."""
@@ -44,7 +45,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
             advice="Fix the setting that is named.",
         )
         return Checkup(checks=(failed,))
-    checks = [settings_check(settings, config_file)]
+    checks = [settings_check(settings, config_file, environ)]
     try:
         async with asyncio.timeout(MAX_SECONDS):
             checks += await agent_checks(settings, environ)
@@ -112,12 +113,12 @@ def settings_error_text(error: Exception) -> str:
     return f"The settings cannot be read: {text}{'' if text.endswith('?') else '.'}"
 
 
-def settings_check(settings: Settings, config_file: Path | None) -> Check:
+def settings_check(settings: Settings, config_file: Path | None, environ: Mapping[str, str]) -> Check:
     """Checks whether a server can start with these settings: `ok` or `failed`."""
     file = config_file or default_config_file()
     facts: dict[str, Fact] = {"file": str(file), "file_exists": file.is_file()}
     try:
-        check_settings(settings)
+        check_settings(settings, SystemClock(), environ)
     except StartError as error:
         return failed_check("settings", str(error), facts)
     if settings.old_names:

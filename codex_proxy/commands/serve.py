@@ -15,18 +15,22 @@ from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, all_agents
 from codex_proxy.agents.named import settings_without_effect
 from codex_proxy.agents.spec import AgentSpec, NoAgentError
-from codex_proxy.app import Server, StartError, make_server
+from codex_proxy.app import Server, make_server
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.commands.page import page_of
 from codex_proxy.config import Settings, variables_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.old_settings import advice_about
+from codex_proxy.start_checks import StartError
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 
 COLLECT_AFTER = 20_000
 """The garbage collector's first threshold; Python's default is 700."""
+
+STDIN = 0
+"""The descriptor of the standard input. A supervisor writes nothing: it can be read when it has ended."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5
@@ -35,15 +39,15 @@ BUILD_AFTER = 0.5
 log = structlog.get_logger(__name__)
 
 
-async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
-    """Runs the server until a signal. `say` prints (with `err=True` to stderr). Returns 0, or 1 if it could
-    not start.
+async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: int = 0) -> int:
+    """Runs the server until a signal. `say` prints (with `err=True` to stderr). `worker` is the number of this worker,
+    which also stops when its supervisor has ended; 0: this is the only process. Returns 0, or 1 if it could not start.
     """
     server = None
     for advice in advice_about(settings.old_names):
         log.warning("old_setting", text=advice)
     try:
-        server = await make_server(settings, page=page_of)
+        server = await make_server(settings, page=page_of, worker=worker)
         await server.start()
     except (NoAgentError, StartError, Fault) as error:
         if server is not None:
@@ -56,10 +60,10 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
     tune_gc()
     say(banner(server))
     building = asyncio.create_task(_build_request_models())
-    await wait_for_signal(server)
+    await wait_for_signal(server, has_supervisor=bool(worker))
     building.cancel()
     stopping = "stopping (interrupt again to stop at once)"
-    if settings.log_format == "json":
+    if worker or settings.log_format == "json":
         log.info("stopping", text=stopping)
     else:
         say(f"codex-proxy: {stopping}", err=True)
@@ -67,9 +71,9 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None]) -> int:
     return 0
 
 
-async def wait_for_signal(server: Server) -> None:
-    """Returns at the first SIGINT or SIGTERM. A second one ends the process at once, after killing the agents'
-    processes.
+async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> None:
+    """Returns at the first SIGINT or SIGTERM, or when the supervisor, which holds the other end of the standard input,
+    has ended. A second signal ends the process at once, after killing the agents' processes.
     """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
@@ -82,7 +86,10 @@ async def wait_for_signal(server: Server) -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
+    if has_supervisor:
+        loop.add_reader(STDIN, told.set)
     await told.wait()
+    loop.remove_reader(STDIN)
 
 
 async def _build_request_models() -> None:
@@ -152,6 +159,8 @@ def banner(server: Any) -> str:
     settings = server.settings
     key = " -H 'Authorization: Bearer KEY'" if settings.wants_key else ""
     lines = [f"codex-proxy {__version__} serves on {base}"]
+    if settings.workers > 1:
+        lines.append(f"  workers    {settings.workers} processes")
     if server.page is not None:
         lines.append(f"  page       {base.removesuffix('v1')}")
     if server.runner.ollama:

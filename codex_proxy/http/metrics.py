@@ -53,7 +53,7 @@ class Meter(Protocol):
 
     def count(self, record: RequestRecord) -> None: ...
 
-    def exposition(self) -> tuple[bytes, str]:
+    async def exposition(self) -> tuple[bytes, str]:
         """Returns all metrics as Prometheus's text, and its media type."""
         ...
 
@@ -72,7 +72,7 @@ def add_metrics(app: web.Application, meter: Meter, key: str | None) -> None:
 async def metrics(request: web.Request) -> web.Response:
     """GET /metrics. Raises `Fault`: INVALID_API_KEY, or NOT_ALLOWED for another machine without such a key."""
     await _check(request, request.app[METRICS_KEY])
-    body, kind = request.app[METER].exposition()
+    body, kind = await request.app[METER].exposition()
     return web.Response(body=body, headers={"Content-Type": kind})
 
 

@@ -67,14 +67,16 @@ class Runner(web.AppRunner):
         app = self.app
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
 
-    async def listen_as_ollama(self, *, wanted: bool) -> None:
-        """Also listens on Ollama's port, if that is `wanted` and the port is free, and sets `ollama`."""
+    async def listen_as_ollama(self, *, wanted: bool, reuse_port: bool = False) -> None:
+        """Also listens on Ollama's port, if that is `wanted` and the port is free, and sets `ollama`. `reuse_port`:
+        other workers share it.
+        """
         host, port = self.addresses[0][:2]
         if not wanted or port == OLLAMA_PORT:
             return
         self.ollama = f"also on port {OLLAMA_PORT}"
         try:
-            await web.TCPSite(self, host, OLLAMA_PORT).start()
+            await web.TCPSite(self, host, OLLAMA_PORT, reuse_port=reuse_port).start()
         except OSError as error:
             log.warning("port_not_free", port=OLLAMA_PORT, reason=error.strerror)
             self.ollama = f"not on port {OLLAMA_PORT}: {error.strerror}"

@@ -42,6 +42,8 @@ STARTED: Final = web.AppKey("started", int)
 FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 """Agents without a model (the fake agent); the empty name is the only agent."""
 
+WORKER: Final = web.AppKey("worker", int)
+"""The number of this process among those that share the port; 0: it is the only one."""
 RECORDING_TROUBLE: Final[web.AppKey[Callable[[], str]]] = web.AppKey("recording_trouble")
 """Returns why turns are not recorded any more; an empty text as long as they are. Not set if none are recorded."""
 
@@ -99,6 +101,7 @@ class Health(TypedDict):
     agent: NotRequired[AgentHealth]
     agents: NotRequired[list[AgentHealth]]
     version: NotRequired[str]
+    worker: NotRequired[Count]
     turns: NotRequired[TurnCounts]
     warning: NotRequired[str]
     trouble: NotRequired[str]
@@ -218,6 +221,8 @@ async def healthz(request: web.Request) -> web.Response:
     if in_detail:
         warnings += [agent.warning for agent in agents if agent.warning]
         body["version"] = __version__
+        if request.app[WORKER]:
+            body["worker"] = request.app[WORKER]
         body["turns"] = {"running": runs.running, "queued": runs.queued}
     if warnings:
         body["warning"] = " ".join(warnings)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.app import StartError, check
+from codex_proxy.app import SystemClock
 from codex_proxy.core.keys import KeysError, digest_of
 from codex_proxy.keys_file import CHECK_SECONDS, Keyring
+from codex_proxy.start_checks import StartError, check
 from tests.access.keyed import file_in, key_of, write_keys, write_text
 from tests.http.serving import Hands, settings_of
 
@@ -138,31 +139,31 @@ def test_a_broken_file_at_the_start_is_an_error_since_there_are_no_older_keys(
     with pytest.raises(KeysError):
         ring(tmp_path, clock)
     with pytest.raises(StartError, match="keys"):
-        check(settings_of(tmp_path))
+        check(settings_of(tmp_path), SystemClock(), {})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "my.host"])
 def test_an_address_that_others_reach_wants_a_key(tmp_path: Path, host: str) -> None:
     with pytest.raises(StartError, match="key"):
-        check(settings_of(tmp_path, host=host))
+        check(settings_of(tmp_path, host=host), SystemClock(), {})
     write_keys(tmp_path)
     with pytest.raises(StartError, match="key"):
-        check(settings_of(tmp_path, host=host))
+        check(settings_of(tmp_path, host=host), SystemClock(), {})
     write_keys(tmp_path, one={})
-    check(settings_of(tmp_path, host=host))
+    check(settings_of(tmp_path, host=host), SystemClock(), {})
     file_in(tmp_path).unlink()
-    check(settings_of(tmp_path, host=host, api_key="x"))
+    check(settings_of(tmp_path, host=host, api_key="x"), SystemClock(), {})
 
 
 def test_a_file_that_is_named_has_to_be_there(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="keys add"):
-        check(settings_of(tmp_path, keys_file=tmp_path / "missing.toml"))
+        check(settings_of(tmp_path, keys_file=tmp_path / "missing.toml"), SystemClock(), {})
 
 
 @pytest.mark.parametrize("wrong", ["nginx", "10.0.0.0/99", "127.0.0.1, x"])
 def test_a_proxy_that_is_no_address_stops_the_start(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(StartError, match="PROXY_TRUSTED_PROXIES"):
-        check(settings_of(tmp_path, trusted_proxies=wrong))
+        check(settings_of(tmp_path, trusted_proxies=wrong), SystemClock(), {})
 
 
 def test_no_key_is_shown_in_a_keyring(tmp_path: Path, clock: Hands) -> None:

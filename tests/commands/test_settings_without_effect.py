@@ -57,10 +57,10 @@ async def test_the_banner_and_doctor_name_them(tmp_path: Path) -> None:
         }
         async with fake_proxy(tmp_path, **given, codex_home=tmp_path) as proxy:
             assert "CODEX_HOME, PROXY_WORKDIR, PROXY_SANDBOX: not with this agent" in banner(proxy.server)
-            check = settings_check(settings_of(tmp_path, **given), None)
+            check = settings_check(settings_of(tmp_path, **given), None, {})
             assert (check.status, "PROXY_WORKDIR, PROXY_SANDBOX" in check.message) == ("warning", True)
     used = GivenSettings(agent="fake", workdir=tmp_path, state_dir=tmp_path / "state")
-    assert settings_check(used, None).status == "ok"
+    assert settings_check(used, None, {}).status == "ok"
 
 
 @pytest.mark.parametrize("name", ["PROXY_UPSTREAM_URL", "OPENAI_BASE_URL_INTERNAL"])

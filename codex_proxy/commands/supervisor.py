@@ -1,0 +1,218 @@
+"""`codex-proxy serve --workers N`: N processes on one port, and the supervisor, which starts them again when they end,
+replaces them one after the other on SIGHUP, and ends them with itself.
+
+A worker is `codex-proxy serve` with the same arguments and a number. The banner on its standard output says that it
+serves. Its standard input says nothing, and ends with the supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
+
+import structlog
+
+from codex_proxy.agents.process_pool.plan import RestartBackoff
+from codex_proxy.commands.ports import reserve_port
+from codex_proxy.config import Settings
+
+STOP_SECONDS: Final = 15.0
+"""Seconds that a worker has to stop, beyond those that its turns have to end; then it is killed."""
+
+log = structlog.get_logger(__name__)
+
+
+async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[..., None]) -> int:
+    """Runs the workers until SIGINT or SIGTERM; a second one kills them. `arguments` are those of this command, `say`
+    prints (with `err=True` to stderr). Returns 0, or another status if no worker could start.
+    """
+    try:
+        reserved = reserve_port(settings.host, settings.port)
+    except OSError as error:
+        text = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}. Give another --port."
+        say(f"codex-proxy: {text}", err=True)
+        return 1
+    with reserved:
+        port = reserved.getsockname()[1]
+        fixed = ["--port", str(port), "--workers", str(settings.workers)]
+        command = [sys.executable, "-P", "-m", "codex_proxy", *arguments, *fixed, "--worker"]
+        within = settings.drain_ms / 1000 + STOP_SECONDS
+        supervisor = Supervisor(command, settings.workers, within, say)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, supervisor.stop)
+        loop.add_signal_handler(signal.SIGHUP, supervisor.reload)
+        return await supervisor.run()
+
+
+class Worker:
+    """A process of a worker, from its start to its end."""
+
+    def __init__(
+        self, number: int, process: asyncio.subprocess.Process, say: Callable[[str], object] | None
+    ) -> None:
+        """`say` prints what the process writes to its standard output; None: nobody does."""
+        self.number = number
+        self.pid = process.pid
+        self.serves = False
+        """Whether the process serves requests, or did so until it ended."""
+        self.since = time.monotonic()
+        """When it began to serve; until then, when it was started."""
+        self._process = process
+        self._told_to_stop = False
+        self._decided = asyncio.Event()
+        self._reading = asyncio.create_task(self._read(say))
+
+    async def _read(self, say: Callable[[str], object] | None) -> None:
+        assert self._process.stdout is not None
+        async for line in self._process.stdout:
+            if not self.serves:
+                self.serves, self.since = True, time.monotonic()
+                self._decided.set()
+            if say is not None:
+                say(line.decode("utf-8", "replace").rstrip("\n"))
+        self._decided.set()
+
+    async def has_started(self) -> bool:
+        """Waits until the process serves requests or has ended; returns whether it serves."""
+        await self._decided.wait()
+        return self.serves
+
+    async def ended(self) -> int:
+        """Returns the exit status when the process has ended; negative for a signal."""
+        return await self._process.wait()
+
+    async def stop(self, within: float) -> None:
+        """Asks the process to stop, and kills it after `within` seconds. Returns when it has ended."""
+        if not self._told_to_stop:  # a second signal would end its turns
+            self._told_to_stop = True
+            self._signal(signal.SIGTERM)
+        try:
+            async with asyncio.timeout(within):
+                await self.ended()
+        except TimeoutError:
+            log.error("worker_killed", number=self.number, seconds=within)
+            self.kill()
+            await self.ended()
+
+    def kill(self) -> None:
+        """Kills the process; the wardens end what its agents have started."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+
+class Supervisor:
+    """Keeps `count` workers running. `command` starts one, with its number behind it; `within` are the seconds in
+    which one stops; `say` prints.
+    """
+
+    def __init__(self, command: Sequence[str], count: int, within: float, say: Callable[..., None]) -> None:
+        self._command = command
+        self._numbers = range(1, count + 1)
+        self._within = within
+        self._say = say
+        self._workers: dict[int, Worker] = {}
+        """The worker of each number that serves or will."""
+        self._processes: set[Worker] = set()
+        """All processes that have not ended, also those that are being replaced."""
+        self._stopping = asyncio.Event()
+        self._reload_wanted = asyncio.Event()
+
+    async def run(self) -> int:
+        """Runs the workers until `stop`. Returns 0, or the status of the first worker if it could not start."""
+        # One before the others, so that what keeps them all from starting is said once.
+        first = self._workers[1] = await self._start(1, self._say)
+        if await self._until_stopping(first.has_started()) and not first.serves:
+            return await first.ended() or 1
+        tasks = [asyncio.create_task(self._keep(number)) for number in self._numbers]
+        reloading = asyncio.create_task(self._reload_when_wanted())
+        await self._stopping.wait()
+        reloading.cancel()
+        await asyncio.gather(reloading, *tasks, return_exceptions=True)
+        await asyncio.gather(*(worker.stop(self._within) for worker in self._processes))
+        return 0
+
+    def reload(self) -> None:
+        """Replaces the workers one after the other: each stops when its successor serves. Ends with the first that does
+        not start; then the remaining ones go on as they are.
+        """
+        self._reload_wanted.set()
+
+    def stop(self) -> None:
+        """Asks the workers to stop; called again, kills them."""
+        if self._stopping.is_set():
+            for worker in self._processes:
+                worker.kill()
+            return
+        self._say("codex-proxy: stopping (interrupt again to stop at once)", err=True)
+        self._stopping.set()
+
+    async def _start(self, number: int, say: Callable[[str], object] | None = None) -> Worker:
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            str(number),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the supervisor, which stops them
+        )
+        worker = Worker(number, process, say)
+        self._processes.add(worker)
+        log.info("worker_started", number=number, pid=worker.pid)
+        return worker
+
+    async def _keep(self, number: int) -> None:
+        """Starts the worker of this number whenever there is none, until the end."""
+        backoff = RestartBackoff()
+        while not self._stopping.is_set():
+            worker = self._workers.get(number)
+            if worker is None:
+                worker = self._workers[number] = await self._start(number)
+            if not await self._until_stopping(worker.ended()):
+                return
+            self._processes.discard(worker)
+            if self._workers[number] is not worker:
+                continue  # it was replaced
+            del self._workers[number]
+            now = time.monotonic()
+            backoff = backoff.after_failure(now, now - worker.since if worker.serves else 0.0)
+            pause = backoff.pause_seconds(now)
+            log.error("worker_ended", number=number, status=await worker.ended(), restart_after=pause)
+            await self._until_stopping(asyncio.sleep(pause))
+
+    async def _until_stopping(self, waiting: Coroutine[Any, Any, object]) -> bool:
+        """Waits for `waiting` or the end of the supervisor; returns whether `waiting` is done."""
+        task, stop = asyncio.create_task(waiting), asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+            return task.done()
+        finally:
+            task.cancel()
+            stop.cancel()
+
+    async def _reload_when_wanted(self) -> None:
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        for number in self._numbers:
+            new = await self._start(number)
+            if not await new.has_started():
+                self._processes.discard(new)
+                log.error(
+                    "not_reloaded", number=number, text="The new process has not started; see its error."
+                )
+                return
+            old, self._workers[number] = self._workers.get(number), new
+            if old is not None:
+                await old.stop(self._within)
+        log.info("reloaded", workers=len(self._numbers))

@@ -1,0 +1,123 @@
+"""Checks the settings before anything is started, and reads those that say who may come in."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+
+from codex_proxy.config import Settings, default_state_dir, split_list
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.keys import KeysError
+from codex_proxy.files import private
+from codex_proxy.http.middleware.access import Network, is_origin
+from codex_proxy.keys_file import Keyring
+from codex_proxy.protected_paths import write_conflict
+
+log = structlog.get_logger(__name__)
+
+
+class StartError(Exception):
+    """The server cannot start with these settings. The text says what to change."""
+
+
+def keyring_of(settings: Settings, clock: Clock) -> Keyring:
+    """Returns the keys in the keys file and the settings. Raises `StartError` if the file that the settings name
+    does not exist, or the keys are invalid.
+    """
+    try:
+        if settings.keys_file is not None and not settings.keys_path.exists():
+            raise KeysError(
+                f"there is no {settings.keys_path}; create a key with `codex-proxy keys add NAME`"
+            )
+        return Keyring(
+            settings.keys_path, settings.api_key.get_secret_value() if settings.api_key else None, clock
+        )
+    except KeysError as error:
+        raise StartError(f"The keys file (PROXY_KEYS_FILE) is invalid: {error}.") from error
+
+
+def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
+    """Returns the networks of reverse proxies that may forward requests. Raises `StartError` for a text that is
+    neither an address nor a network.
+    """
+    try:
+        return tuple(
+            ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
+        )
+    except ValueError as error:
+        raise StartError(
+            f"PROXY_TRUSTED_PROXIES: {error}. Write addresses or networks, like 10.0.0.0/8."
+        ) from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address on which the server listens can only be reached from this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str]:
+    """Returns the names that a Host header may have, as a protection against DNS rebinding: those in the settings
+    and, if the server listens on loopback, the names of loopback. An empty result means that any name is allowed.
+    """
+    given = {name.lower() for name in split_list(settings.allowed_hosts)}
+    if is_loopback(settings.host):
+        return frozenset({"localhost", "127.0.0.1", "::1", settings.host.lower(), *given})
+    return frozenset(given)
+
+
+def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
+    """Checks the settings before anything is started. `environ` is the environment.
+
+    Raises `StartError` if the server would be open to other machines without a key, if several workers would have a
+    store of one process, if a trusted proxy, an allowed origin, a key or the working folder (`workdir`) is invalid, or
+    if turns could write to protected paths.
+    """
+    keys = keyring_of(settings, clock).current()
+    if not is_loopback(settings.host) and not keys.keys:
+        raise StartError(
+            f"--host {settings.host} exposes a coding agent to other machines. Create a key "
+            "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
+        )
+    if settings.workers > 1 and settings.store in ("sqlite", "memory"):
+        raise StartError(
+            f"--workers {settings.workers}: a store in {'a file' if settings.store == 'sqlite' else 'memory'} belongs "
+            "to one process, and the others would not know its responses. Set PROXY_STORE=postgresql://... "
+            "(docs/machines.md), or PROXY_STORE=off to store nothing."
+        )
+    trusted_proxies(settings)
+    for origin in split_list(settings.allowed_origins):
+        if not is_origin(origin.lower()):
+            raise StartError(
+                f"PROXY_ALLOWED_ORIGINS: {origin!r} is not an origin. Give each origin in full, "
+                "like http://localhost:3000 or app://obsidian.md, without a path or a wildcard."
+            )
+    if not settings.workdir.is_dir():
+        raise StartError(f"--workdir {settings.workdir} is not a folder.")
+    conflict = write_conflict(settings, environ)
+    if conflict is not None:
+        raise StartError(conflict)
+
+
+def close_state_folder(folder: Path) -> None:
+    """Removes the permissions of other users from the default state folder, and logs if that was necessary or is
+    impossible. Another folder is not changed, since it may have other uses; `codex-proxy doctor` reports its
+    permissions.
+    """
+    if folder != default_state_dir().absolute():
+        return
+    try:
+        if private.close_to_others(Path(os.path.realpath(folder))):
+            log.warning("state_folder_closed", folder=str(folder))
+    except FileNotFoundError:
+        return  # it will be made closed
+    except OSError as error:
+        log.warning("state_folder_open", folder=str(folder), reason=error.strerror)

@@ -1,0 +1,126 @@
+"""The metrics of all workers of a server: whichever worker is asked collects those of the others, because a request
+reaches any of them.
+
+A worker writes its metrics to any process of its user that connects to its socket. That is an abstract one (Linux),
+so that a killed worker leaves no file; its name says of which supervisor it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+from aiohttp import web
+from prometheus_client import Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from codex_proxy.http.metrics import Meter, RequestRecord
+
+ANSWER_SECONDS: Final = 2.0
+"""Seconds that another worker has to answer; then its metrics are missing."""
+SOCKETS: Final = Path("/proc/net/unix")
+CREDENTIALS: Final = struct.Struct("3i")
+"""What SO_PEERCRED is: process, user, group."""
+
+log = structlog.get_logger(__name__)
+
+
+class WorkerMetrics:
+    """Implements `http.metrics.Meter` for one of several workers: counts its own requests, and returns the metrics of
+    all, each sample with the label `worker`. `supervisor` is the supervisor's process id.
+    """
+
+    def __init__(self, own: Meter, number: int, *, supervisor: int) -> None:
+        self._own = own
+        self._number = number
+        self._prefix = f"codex-proxy-metrics-{supervisor}-"
+
+    def count(self, record: RequestRecord) -> None:
+        self._own.count(record)
+
+    async def exposition(self) -> tuple[bytes, str]:
+        own, _ = await self._own.exposition()
+        sockets = self._sockets()
+        found = await asyncio.gather(*map(_metrics_at, sockets.values()))
+        return with_workers(
+            {**dict(zip(sockets, found, strict=True)), self._number: own}
+        ), CONTENT_TYPE_LATEST
+
+    async def shared(self, _: web.Application) -> AsyncIterator[None]:
+        """For `Application.cleanup_ctx`: lets other workers read this one's metrics."""
+        name = f"\0{self._prefix}{self._number}-{os.getpid()}"
+        try:
+            server = await asyncio.start_unix_server(self._answer, name)
+        except OSError as error:
+            log.warning("metrics_not_shared", reason=error.strerror)
+            yield
+            return
+        async with server:
+            yield
+
+    async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            if _is_of_this_user(writer):
+                text, _kind = await self._own.exposition()
+                writer.write(text)
+                await writer.drain()
+        writer.close()
+
+    def _sockets(self) -> dict[int, str]:
+        """Returns the names of the other workers' sockets, by their numbers."""
+        try:
+            listed = SOCKETS.read_text("utf-8", "replace")
+        except OSError:
+            return {}
+        found = re.findall(rf"@({self._prefix}(\d+)-(\d+))$", listed, re.MULTILINE)
+        # Of two with one number, of which one replaces the other, the newer process is the later one here.
+        found.sort(key=lambda each: int(each[2]))
+        return {int(number): name for name, number, _ in found if int(number) != self._number}
+
+
+async def _metrics_at(name: str) -> bytes:
+    """Returns the metrics of the worker with this socket; nothing if it does not answer."""
+    with contextlib.suppress(OSError):  # a TimeoutError, too
+        async with asyncio.timeout(ANSWER_SECONDS):
+            reader, writer = await asyncio.open_unix_connection(f"\0{name}")
+            with contextlib.closing(writer):
+                if _is_of_this_user(writer):
+                    return await reader.read()
+    return b""
+
+
+def _is_of_this_user(writer: asyncio.StreamWriter) -> bool:
+    """Whether the process at the other end runs as the same user."""
+    other = writer.get_extra_info("socket")
+    credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    return bool(CREDENTIALS.unpack(credentials)[1] == os.geteuid())
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def with_workers(texts: Mapping[int, bytes]) -> bytes:
+    """Returns the metrics of several workers, by their numbers, as one text, each sample with the label `worker`."""
+    families: dict[str, Metric] = {}
+    for number, text in sorted(texts.items()):
+        for family in text_string_to_metric_families(text.decode()):
+            whole = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                labels = {**sample.labels, "worker": str(number)}
+                whole.samples.append(sample._replace(labels=labels))
+    return generate_latest(_Families(families.values()))

@@ -1,0 +1,287 @@
+"""`serve --workers N`: several processes on one port, and the supervisor that keeps them running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
+
+from codex_proxy.app import SystemClock
+from codex_proxy.commands.supervisor import Supervisor
+from codex_proxy.start_checks import StartError, check
+from tests.forking import run_command
+from tests.http.serving import ENVIRONMENT, settings_of
+from tests.waiting import PATIENCE, eventually, polled
+
+ROOT = Path(__file__).parents[2]
+ADDRESS = re.compile(rb"serves on (http://\S+)/v1")
+
+SERVES = """
+import os, signal, sys
+number, folder = sys.argv[-1], sys.argv[1]
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+if os.path.exists(f"{folder}/broken"):
+    sys.exit(3)
+open(f"{folder}/{number}-{os.getpid()}", "w").close()
+print(f"worker {number} serves", flush=True)
+sys.stdin.read()
+"""
+"""A worker that does nothing but serve."""
+
+
+class Started:
+    """A supervisor of workers that do nothing, and what it has printed."""
+
+    def __init__(self, folder: Path, program: str = SERVES, count: int = 2) -> None:
+        self.folder = folder
+        self.said: list[str] = []
+        command = (sys.executable, "-I", "-S", "-c", program, str(folder))
+        self.supervisor = Supervisor(command, count, PATIENCE, lambda text, **_: self.said.append(text))
+        self.running = asyncio.create_task(self.supervisor.run())
+
+    def pids(self, number: int) -> list[int]:
+        """Every process that worker `number` has had, oldest first."""
+        found = sorted(self.folder.glob(f"{number}-*"), key=lambda file: file.stat().st_mtime_ns)
+        return [int(file.name.partition("-")[2]) for file in found]
+
+    async def serving(self, number: int, processes: int = 1) -> int:
+        """The newest process of worker `number`, when it has had so many."""
+        return (await eventually(lambda: self.pids(number)[processes - 1 :]))[-1]
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(PATIENCE):
+            return await self.running
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[Started]:
+    started = Started(tmp_path)
+    for number in (1, 2):
+        await started.serving(number)
+    yield started
+    if not started.running.done():
+        started.supervisor.stop()
+        assert await started.ended() == 0
+
+
+async def test_the_banner_of_the_first_worker_is_that_of_the_command(two: Started) -> None:
+    await eventually(lambda: two.said)
+    assert two.said == ["worker 1 serves"]
+
+
+async def test_a_worker_that_was_killed_is_started_again(two: Started) -> None:
+    other = await two.serving(1)
+    os.kill(await two.serving(2), signal.SIGKILL)
+    assert psutil.pid_exists(await two.serving(2, processes=2))
+    assert two.pids(1) == [other]
+
+
+async def test_a_reload_replaces_one_worker_after_the_other(two: Started) -> None:
+    before = [await two.serving(number) for number in (1, 2)]
+    two.supervisor.reload()
+    second = await two.serving(2, processes=2)
+    assert not psutil.pid_exists(before[0])  # the first was replaced before the second one's turn
+    await eventually(lambda: not psutil.pid_exists(before[1]))
+    assert psutil.pid_exists(await two.serving(1, processes=2))
+    assert psutil.pid_exists(second)
+
+
+async def test_a_reload_with_what_does_not_start_leaves_the_workers_as_they_are(two: Started) -> None:
+    before = [await two.serving(number) for number in (1, 2)]
+    (two.folder / "broken").touch()
+    with capture_logs() as logs:
+        two.supervisor.reload()
+        await eventually(lambda: any(line["event"] == "not_reloaded" for line in logs))
+    assert [two.pids(number) for number in (1, 2)] == [[pid] for pid in before]
+    assert all(map(psutil.pid_exists, before))
+
+
+async def test_stopping_ends_every_worker(two: Started) -> None:
+    pids = [await two.serving(number) for number in (1, 2)]
+    two.supervisor.stop()
+    assert await two.ended() == 0
+    assert not any(map(psutil.pid_exists, pids))
+
+
+async def test_stopping_twice_kills_workers_that_do_not_stop(tmp_path: Path) -> None:
+    deaf = SERVES.replace("sys.exit(0))", "None)") + "\nwhile True: signal.pause()"
+    started = Started(tmp_path, deaf)
+    pids = [await started.serving(number) for number in (1, 2)]
+    started.supervisor.stop()
+    await eventually(lambda: started.said[-1].startswith("codex-proxy: stopping"))
+    assert all(map(psutil.pid_exists, pids))
+    started.supervisor.stop()
+    assert await started.ended() == 0
+    assert not any(map(psutil.pid_exists, pids))
+
+
+async def test_if_the_first_worker_does_not_start_the_command_ends_with_its_status(tmp_path: Path) -> None:
+    (tmp_path / "broken").touch()
+    started = Started(tmp_path)
+    assert await started.ended() == 3
+    assert not started.said
+
+
+@pytest.mark.parametrize(("store", "ours"), [("sqlite", "a file"), ("memory", "memory")])
+def test_a_store_of_one_process_is_refused_for_several(tmp_path: Path, store: str, ours: str) -> None:
+    with pytest.raises(
+        StartError, match=f"^--workers 2: a store in {ours} belongs to one process.*PROXY_STORE"
+    ):
+        check(settings_of(tmp_path, workers=2, store=store), SystemClock(), {})
+    check(settings_of(tmp_path, workers=2, store="off"), SystemClock(), {})
+    check(settings_of(tmp_path, workers=1, store=store), SystemClock(), {})
+
+
+def test_a_port_that_another_server_has_is_refused(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # as other workers of this user do
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        done = run_command(
+            ("serve", "--agent", "fake", "--workers", "2", "--port", str(port)),
+            env={**ENVIRONMENT, "PROXY_STORE": "off", "PROXY_STATE_DIR": str(tmp_path)},
+            cwd=tmp_path,
+        )
+    assert done.returncode == 1
+    assert f"cannot listen on 127.0.0.1:{port}: Address already in use".encode() in done.stderr
+
+
+# --- the real workers ------------------------------------------------------------------------------
+
+
+class Serving:
+    """`codex-proxy serve --workers 2`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, url: str, log: Path) -> None:
+        self.process = process
+        self.url = url
+        self.log = log
+
+    async def get(self, path: str, **more: Any) -> Any:
+        """A GET on a connection of its own: JSON, or text."""
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session,
+            session.get(self.url + path, **more) as reply,
+        ):
+            assert reply.status == 200
+            return await (reply.json() if reply.content_type == "application/json" else reply.text())
+
+    async def worker(self, number: int) -> None:
+        """Waits until this worker answers."""
+
+        async def seen() -> bool:
+            return bool((await self.get("/healthz"))["worker"] == number)
+
+        await polled(seen)
+
+
+@asynccontextmanager
+async def two_workers(folder: Path) -> AsyncIterator[Serving]:
+    environment = {
+        **ENVIRONMENT,
+        "HOME": str(folder),
+        "PROXY_STORE": "off",
+        "PROXY_METRICS": "true",
+        "PROXY_DRAIN_MS": str(int(PATIENCE * 1000)),
+    }
+    log = folder / "log"
+    with log.open("wb") as stderr:
+        process = await asyncio.create_subprocess_exec(
+            *(
+                sys.executable,
+                "-m",
+                "codex_proxy",
+                "serve",
+                "--agent",
+                "fake",
+                "--port",
+                "0",
+                "--workers",
+                "2",
+            ),
+            *("--log-format", "json"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=stderr,
+            env=environment,
+            cwd=ROOT,
+            start_new_session=True,
+        )
+    try:
+        assert process.stdout is not None
+        found = ADDRESS.search(await process.stdout.readline())
+        assert found, log.read_text()
+        yield Serving(process, found[1].decode(), log)
+    finally:
+        workers = psutil.Process(process.pid).children() if process.returncode is None else []
+        for pid in (process.pid, *(worker.pid for worker in workers)):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        await process.wait()
+
+
+async def test_requests_reach_all_workers_and_each_is_named(tmp_path: Path) -> None:
+    async with two_workers(tmp_path) as serving:
+        for number in (1, 2):
+            await serving.worker(number)
+        text = await serving.get("/metrics")
+        infos = [
+            sample
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == "codex_proxy_info"
+        ]
+        assert sorted(sample.labels["worker"] for sample in infos) == ["1", "2"]
+        workers = {child.pid for child in psutil.Process(serving.process.pid).children()}
+        assert len(workers) == 2
+        serving.process.kill()
+        await serving.process.wait()
+        await eventually(lambda: not any(map(psutil.pid_exists, workers)))  # they see it, and stop
+    lines = serving.log.read_text()
+    assert all(f'"worker": {number}' in lines for number in (1, 2))
+
+
+@pytest.mark.exhaustive
+async def test_a_reload_loses_no_stream_and_refuses_nobody_for_long(tmp_path: Path) -> None:
+    async with two_workers(tmp_path) as serving:
+        await serving.worker(2)
+        before = {child.pid for child in psutil.Process(serving.process.pid).children()}
+        ask = {
+            "model": "codex-5",
+            "messages": [{"role": "user", "content": "[[fake:count n=200]]"}],
+            "stream": True,
+        }
+        ends: list[bytes] = []
+        reloaded = asyncio.Event()
+
+        async def keep_asking() -> None:
+            async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as session:
+                while not reloaded.is_set():
+                    # The system may give a connection to a socket at the moment of its closing.
+                    with suppress(aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                        async with session.post(f"{serving.url}/v1/chat/completions", json=ask) as reply:
+                            ends.append((await reply.read())[-16:])
+
+        asking = [asyncio.create_task(keep_asking()) for _ in range(4)]
+        serving.process.send_signal(signal.SIGHUP)
+        await eventually(lambda: '"event": "reloaded"' in serving.log.read_text())
+        reloaded.set()
+        await asyncio.gather(*asking)
+        after = {child.pid for child in psutil.Process(serving.process.pid).children()}
+        assert before.isdisjoint(after)
+        assert ends
+        assert all(end.endswith(b"data: [DONE]\n\n") for end in ends)
