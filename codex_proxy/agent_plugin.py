@@ -7,7 +7,6 @@ The values that a dialect reads and returns are in `codex_proxy.core.turn`, `cod
 from __future__ import annotations
 
 from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts
-from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.dialect import (
     NOTHING,
     Capability,
@@ -19,7 +18,8 @@ from codex_proxy.agents.dialect import (
     Step,
     ToolReply,
 )
-from codex_proxy.agents.failures import failure_from_exit, failure_from_text
+from codex_proxy.agents.dialects.failures import failure_from_exit, failure_from_text
+from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.checks import Check

@@ -190,7 +190,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """
     # `worker` is this process's number among several, which `commands.supervisor` has started; 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
-    from codex_proxy.logs import configure, take_over
+    from codex_proxy.app.logs import configure, take_over
     from codex_proxy.process.own_process import adopt_orphans, make_undumpable, return_large_buffers
 
     make_undumpable()
@@ -215,8 +215,7 @@ def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
     """
     from pydantic import ValidationError
 
-    from codex_proxy.config import load
-    from codex_proxy.config_tables import text_of
+    from codex_proxy.settings.load import load, text_of
 
     try:
         return load(flags, config_file)
@@ -447,7 +446,7 @@ def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
     """Runs `work` on the store and returns its result. Raises `click.ClickException` (a message and the exit status
     1) if `work` raises `StoreOpenError`.
     """
-    from codex_proxy.store_lifecycle import StoreOpenError
+    from codex_proxy.app.store_lifecycle import StoreOpenError
 
     try:
         return asyncio.run(work)

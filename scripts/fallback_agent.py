@@ -16,7 +16,8 @@ import click
 
 from codex_proxy.agents.codex.program import bundled_codex
 from codex_proxy.cli import serve
-from codex_proxy.config import Settings, load
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load
 
 NOTHING_INSTALLED = (
     "No Codex is on PATH, so the embedded FAKE agent will serve: its answers are made up.\n"

@@ -14,18 +14,18 @@ from click import Option
 from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
-from codex_proxy.agents.auto import AUTO
+from codex_proxy.agents.auto.spec import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.cli import serve
-from codex_proxy.config import Settings
-from codex_proxy.config_tables import AgentTable, RouteTable
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.tables import AgentTable, RouteTable
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
 HEAD = """# Settings
 
-*Written by `scripts/gen_configuration.py` from the settings themselves: change `codex_proxy/config.py`, then run it.*
+*Written by `scripts/gen_configuration.py` from `codex_proxy/settings/fields.py`: change that, then run it.*
 
 A value comes from a flag of `codex-proxy serve`, else from an environment variable, else from the settings file, else
 it is the default. An empty variable counts as unset. The variable is `PROXY_` and the setting's name in capitals

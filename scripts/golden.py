@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import click
 
-from codex_proxy.app import make_server
-from codex_proxy.config import Settings
-from codex_proxy.logs import configure
+from codex_proxy.app.logs import configure
+from codex_proxy.app.server import make_server
+from codex_proxy.settings.fields import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "test-results"

@@ -95,7 +95,7 @@ def _forker() -> socket.socket:
 
 def _serve(asking: socket.socket) -> NoReturn:
     """Forks a command for every five descriptors that come."""
-    import codex_proxy.app
+    import codex_proxy.app.server
     import codex_proxy.cli  # noqa: F401
 
     gc.collect()

@@ -35,40 +35,52 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 """The layers of docs/architecture.md; of `agents`, `http` knows the interface only. Modules beside these packages
 (`app`, `cli`, ...) may import everything, and nothing below imports them."""
 
-WIRING = frozenset({"commands", "cassettes"})
+WIRING = frozenset({"app", "cassettes", "commands", "settings"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (
-    r"codex_proxy\.agents\.(registry|auto|named|spec|fake|confinement_setup)",
+    r"codex_proxy\.agents\.(registry|spec)",
     r"codex_proxy\.agents\.\w+\.(spec|checks)",
+    r"codex_proxy\.agents\.(configured\.agents|confinement\.setup)",
 )
 """Modules of `agents` that belong to them, too: what is made from settings, and what `doctor` runs."""
-AGENT_WIRING_MAY_IMPORT = frozenset({"config", "config_tables", "old_settings", "protected_paths"})
-"""The modules beside the layers that they may import: three imports upwards, and no others."""
+AGENT_WIRING_MAY_IMPORT = frozenset({"settings"})
+"""The packages beside the layers that they may import, and no others."""
 IMPORT_COMMANDS = frozenset({"cli", "commands"})
 
 STAND_ALONE = ("agents", "surfaces")
 """Layers whose own packages (one per agent, one per API) do not know each other."""
-SHARED_PACKAGES = frozenset({"agents.codex", "agents.process_pool", "agents.upstream"})
+SHARED_PACKAGES = frozenset(
+    {
+        *("agents.codex", "agents.upstream"),
+        *(
+            "agents.configured",
+            "agents.confinement",
+            "agents.dialects",
+            "agents.process_pool",
+            "agents.processes",
+        ),
+    }
+)
 """Packages of those layers that their neighbours may import."""
 
 SANS_IO = frozenset({"core", "agents", "surfaces", "tools"})
 DRIVES_CHILDREN = frozenset(
     {
         "agents.agent",
-        "agents.session",
-        "agents.late_start",
-        "agents.router",
-        "agents.child_per_turn",
-        "agents.shared_process",
+        "agents.processes.session",
+        "agents.configured.late_start",
+        "agents.configured.router",
+        "agents.processes.child_per_turn",
+        "agents.processes.shared_process",
         "agents.process_pool.group",
         "agents.process_pool.process",
         "agents.process_pool.pool",
-        "agents.account_limits",
-        "agents.confinement",
-        "agents.plain_confinement",
-        "agents.read_list",
-        "agents.skills",
+        "agents.processes.account_limits",
+        "agents.confinement.confine",
+        "agents.confinement.plain_turns",
+        "agents.confinement.read_list",
+        "agents.codex.skills",
         "agents.codex.program",
         "agents.codex.home_locks",
         "agents.codex.plain_home",
@@ -131,7 +143,9 @@ CLOCKS = frozenset({"now", "utcnow", "today"})
 
 READS_THE_WORLD = frozenset(
     {
-        *("codex_proxy.cli", "codex_proxy.app", "codex_proxy.config", "fake_proto.__main__"),
+        *("codex_proxy.cli", "fake_proto.__main__"),
+        *("codex_proxy.app.application", "codex_proxy.app.server", "codex_proxy.app.start_checks"),
+        *("codex_proxy.settings.fields", "codex_proxy.settings.load", "codex_proxy.settings.sources"),
         "codex_proxy.agents.acp.forwarder",  # a program of its own, which is given a secret so
     }
 )
@@ -449,8 +463,8 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
     (
         layering,
         "process.child",
-        "from codex_proxy.agents.session import f",
-        "process imports codex_proxy.agents.session.f",
+        "from codex_proxy.agents.processes.session import f",
+        "process imports codex_proxy.agents.processes.session.f",
     ),
     (layering, "runs.run", "from codex_proxy import app", "runs imports codex_proxy.app"),
     (
@@ -472,9 +486,9 @@ BAD: list[tuple[Callable[[Module], list[str]], str, str, str]] = [
     (layering, "runs.run", "import fake_proto.loop", "runs imports fake_proto.loop"),
     (
         upwards,
-        "agents.auto",
-        "from codex_proxy.app import Server",
-        "agents.auto imports codex_proxy.app.Server",
+        "agents.auto.spec",
+        "from codex_proxy.app.server import Server",
+        "agents.auto.spec imports codex_proxy.app.server.Server",
     ),
     (
         *(upwards, "agents.acp.checks", "def f():\n    from codex_proxy.commands.checkup import Checkup"),
@@ -528,10 +542,13 @@ def test_the_fake_agent_may_not_import_the_proxy() -> None:
         ("runs.run", "from codex_proxy.process.child import Child\nimport asyncio, time"),
         ("http.sse", "from codex_proxy.runs.run import Run\nfrom codex_proxy.surfaces import base"),
         ("agents.codex_proto.dialect", "from codex_proxy.agents.dialect import Step\nfrom . import wire"),
-        ("app", "import os\nfrom codex_proxy.http import sse\nx = os.environ"),
+        ("app.server", "import os\nfrom codex_proxy.http import sse\nx = os.environ"),
         ("process.warden", "import sys\nx = sys.argv"),
-        ("agents.codex.spec", "from codex_proxy.config import Settings\nfrom codex_proxy.core import checks"),
-        ("commands.doctor", "from codex_proxy.app import Server\nfrom codex_proxy.runs import run"),
+        (
+            "agents.codex.spec",
+            "from codex_proxy.settings.fields import Settings\nfrom codex_proxy.core import checks",
+        ),
+        ("commands.doctor", "from codex_proxy.app.server import Server\nfrom codex_proxy.runs import run"),
     ],
 )
 def test_what_the_table_allows_passes(name: str, source: str) -> None:

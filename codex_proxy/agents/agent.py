@@ -9,9 +9,9 @@ from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
-from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.dialect import Capability
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.processes.account_limits import NewestLimits
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import MODEL_SEPARATOR, Turn

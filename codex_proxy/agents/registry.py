@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.spec import AgentContext, AgentSpec
-    from codex_proxy.config import Settings
+    from codex_proxy.settings.fields import Settings
 
 
 BUILT_IN: Final[Mapping[str, str]] = {
@@ -35,12 +35,12 @@ BUILT_IN: Final[Mapping[str, str]] = {
     "claude-acp": "codex_proxy.agents.acp.spec:CLAUDE_ACP_SPEC",
     "codex-acp": "codex_proxy.agents.acp.spec:CODEX_ACP_SPEC",
     "acp": "codex_proxy.agents.acp.spec:ACP_SPEC",
-    "fake": "codex_proxy.agents.fake:SPEC",
+    "fake": "codex_proxy.agents.fake.spec:SPEC",
 }
 
 DEFAULT: Final = "auto"
 """The default of `--agent`. It means the plugin's agent if there is a plugin, else the agent of `DEFAULT_SPEC`."""
-DEFAULT_SPEC: Final = "codex_proxy.agents.auto:AUTO"
+DEFAULT_SPEC: Final = "codex_proxy.agents.auto.spec:AUTO"
 
 OF_REPLAY: Final = "codex_proxy.cassettes.serving:SPEC"
 """The spec of the agent that answers from recordings, if the settings name a folder of them (`replay`)."""

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from codex_proxy.agents.dialect import Capability
     from codex_proxy.agents.upstream.agent import UpstreamAgent
     from codex_proxy.agents.upstream.config import UpstreamConfig
-    from codex_proxy.config import Settings
     from codex_proxy.core.interfaces import Clock
+    from codex_proxy.settings.fields import Settings
 
 
 OF_PROGRAMS: Final = frozenset(

@@ -16,7 +16,9 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
-from codex_proxy.app import Server, make_server
+from codex_proxy.app.logs import configure
+from codex_proxy.app.server import Server, make_server
+from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
 from codex_proxy.cassettes.events import IDS, diff, events_of
 from codex_proxy.cassettes.folder import Folder
@@ -25,10 +27,8 @@ from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.recorder import sent_in
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.settings import MATTER
-from codex_proxy.config import Settings
 from codex_proxy.core.turn import Turn
-from codex_proxy.logs import configure
-from codex_proxy.start_checks import StartError
+from codex_proxy.settings.fields import Settings
 
 READ: Final = tuple(name for name in FIELDS if name != "model")
 """What of a turn is compared: the model's name depends on the agent's list of models."""

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialect import Decision, Dialect, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.processes.session import AgentSession, TransportReader
 from codex_proxy.agents.recorded import (
     RemakeContext,
     UnknownDialectError,
@@ -26,7 +27,6 @@ from codex_proxy.agents.recorded import (
     remade,
     rpc_of,
 )
-from codex_proxy.agents.session import AgentSession, TransportReader
 from codex_proxy.cassettes.content import key_of
 from codex_proxy.cassettes.format import Cassette, Line, Session
 from codex_proxy.cassettes.scrubbing import stable_id

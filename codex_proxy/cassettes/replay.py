@@ -13,9 +13,9 @@ import structlog
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.agents.agent import Agent, AgentBase
 from codex_proxy.agents.dialect import Capability
-from codex_proxy.agents.marks import OriginMarks
+from codex_proxy.agents.dialects.marks import OriginMarks
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.agents.recorded import UnknownDialectError
-from codex_proxy.agents.session import AgentSession
 from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import Cassette

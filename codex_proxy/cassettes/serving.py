@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.named import is_plain_only
+from codex_proxy.agents.configured.agents import is_plain_only
 from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.cassettes.folder import Folder, names_to_match
 from codex_proxy.cassettes.format import Cassette, CassetteError

@@ -13,6 +13,7 @@ import structlog
 
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.dialect import UNREADABLE, Ended
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.agents.recorded import (
     attempt_of,
     facts_of,
@@ -22,7 +23,6 @@ from codex_proxy.agents.recorded import (
     object_of,
     rpc_of,
 )
-from codex_proxy.agents.session import AgentSession
 from codex_proxy.cassettes.format import Line, Session
 from codex_proxy.cassettes.player import PlayedSession
 from codex_proxy.core.events import Event, TurnEnded
@@ -42,7 +42,7 @@ Said = tuple[float, str, Any]
 
 
 class SessionTape:
-    """Records a session with the agent, which may serve several turns. Implements `agents.session.SessionTape`."""
+    """Records a session with the agent, which may serve several turns (see `agents.processes.session.SessionTape`)."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now

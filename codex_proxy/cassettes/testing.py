@@ -14,9 +14,9 @@ import msgspec
 import structlog
 from aiohttp import web
 
-from codex_proxy.agents.session import AgentSession
-from codex_proxy.app import Server, make_server
-from codex_proxy.config import Settings
+from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.app.logs import configure
+from codex_proxy.app.server import Server, make_server
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
@@ -24,7 +24,7 @@ from codex_proxy.files.private import make_folder
 from codex_proxy.http.body import read_body
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
-from codex_proxy.logs import configure
+from codex_proxy.settings.fields import Settings
 
 T = TypeVar("T")
 START_SECONDS = 120.0

@@ -14,27 +14,27 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from codex_proxy.agents.named import (
-    NamedAgent,
+from codex_proxy.agents.configured.agents import (
+    ConfiguredAgent,
+    configured_agents,
     context_of,
     is_plain_only,
     is_single,
-    named_agents,
     runs_codex,
 )
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.app import SystemClock
+from codex_proxy.app.keyring import open_to_others, read_keys
+from codex_proxy.app.mcp_tools import McpConfigError, Programs, configured_servers
+from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.ports import reserve_port
-from codex_proxy.config import Settings
 from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.core.keys import KeysError, with_default
-from codex_proxy.keys_file import open_to_others, read_keys
 from codex_proxy.mcp.config import StdioServer
-from codex_proxy.mcp_tools import McpConfigError, Programs, configured_servers
 from codex_proxy.process.launch import SpawnError, find_program
 from codex_proxy.process.spawner import why_no_spawner
-from codex_proxy.protected_paths import write_conflict
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.protected_paths import write_conflict
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
@@ -42,7 +42,7 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
     the only one is `failed`.
     """
     try:
-        agents = named_agents(settings)
+        agents = configured_agents(settings)
     except NoAgentError as error:
         name = "agent plugin" if is_single(settings) else "agents"
         facts: dict[str, Fact] = {"plugin": plugin_reference(settings)} if name == "agent plugin" else {}
@@ -58,7 +58,7 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
     ]
 
 
-async def _checks_of(named: NamedAgent, context: AgentContext) -> list[Check]:
+async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Check]:
     """Returns the checks of one agent; a plugin's error is a `failed` one."""
     spec, reference = named.spec, plugin_reference(named.settings)
     context = context_of(named, context)

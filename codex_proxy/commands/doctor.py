@@ -15,16 +15,17 @@ from urllib.parse import urlsplit
 
 from pydantic import SecretStr, ValidationError
 
-from codex_proxy.agents.named import settings_without_effect
-from codex_proxy.app import SystemClock
+from codex_proxy.agents.configured.agents import settings_without_effect
+from codex_proxy.app.start_checks import StartError, is_loopback
+from codex_proxy.app.start_checks import check as check_settings
+from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check, spawner_check
 from codex_proxy.commands.checkup import Checkup, Setting
-from codex_proxy.config import Settings, default_config_file, load, split_list, variables_of
-from codex_proxy.config_tables import text_of
 from codex_proxy.core.checks import Check, Fact, failed_check
-from codex_proxy.old_settings import advice_about
-from codex_proxy.start_checks import StartError, is_loopback
-from codex_proxy.start_checks import check as check_settings
+from codex_proxy.settings.fields import Settings, split_list
+from codex_proxy.settings.load import load, text_of, variables_of
+from codex_proxy.settings.old_names import advice_about
+from codex_proxy.settings.sources import default_config_file
 
 MAX_SECONDS = 90.0
 """Seconds of all checks: each of four children may take 20 on a cold disk."""

@@ -16,12 +16,12 @@ import msgspec
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
-from codex_proxy.agents.named import is_single, named_agents
+from codex_proxy.agents.configured.agents import configured_agents, is_single
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.config import Settings
+from codex_proxy.app.keyring import open_to_others, read_keys
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
 from codex_proxy.files.private import make_folder, replacing
-from codex_proxy.keys_file import open_to_others, read_keys
+from codex_proxy.settings.fields import Settings
 
 PREFIX = "cpx_"
 """The prefix of keys, by which people and secret scanners recognise them."""
@@ -80,7 +80,7 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
     if is_single(settings):
         return ""
     try:
-        known = [each.name for each in named_agents(settings)]
+        known = [each.name for each in configured_agents(settings)]
     except NoAgentError:
         return ""
     unknown = ", ".join(f"'{name}'" for name in agents if name not in known)

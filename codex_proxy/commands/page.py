@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from codex_proxy.commands.checks import folder_checks, mcp_checks, spawner_check
-from codex_proxy.config import Settings
 from codex_proxy.core.checks import Check
 from codex_proxy.http.page import ClientGuide, Page
+from codex_proxy.settings.fields import Settings
 
 
 def page_of(settings: Settings, environ: Mapping[str, str]) -> Page:

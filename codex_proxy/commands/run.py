@@ -29,8 +29,8 @@ from typing import Any, Final
 
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
 from codex_proxy.commands.connect.programs import PROGRAMS, SDK_ENVIRONMENT, Program
-from codex_proxy.config import Settings
 from codex_proxy.files.private import create, make_folder, replacing
+from codex_proxy.settings.fields import Settings
 
 PROBE_SECONDS: Final = 2.0
 """Seconds in which a running server answers."""

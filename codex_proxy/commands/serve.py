@@ -13,15 +13,16 @@ import structlog
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, all_agents
-from codex_proxy.agents.named import settings_without_effect
+from codex_proxy.agents.configured.agents import settings_without_effect
 from codex_proxy.agents.spec import AgentSpec, NoAgentError
-from codex_proxy.app import Server, make_server
+from codex_proxy.app.server import Server, make_server
+from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.commands.page import page_of
-from codex_proxy.config import Settings, variables_of
 from codex_proxy.core.faults import Fault
-from codex_proxy.old_settings import advice_about
-from codex_proxy.start_checks import StartError
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import variables_of
+from codex_proxy.settings.old_names import advice_about
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.responses.wire import ResponseRequest
@@ -166,9 +167,9 @@ def banner(server: Any) -> str:
     if server.runner.ollama:
         lines.append(f"  Ollama     {server.runner.ollama}")
     for agent in all_agents(server.agent):
-        named = server.named.get(agent.name) or next(iter(server.named.values()))
+        named = server.configured.get(agent.name) or next(iter(server.configured.values()))
         lines += _agent_lines(agent, named.spec, settings)
-    unused = settings_without_effect(next(iter(server.named.values())).settings)
+    unused = settings_without_effect(next(iter(server.configured.values())).settings)
     if unused:
         lines.append(
             f"  NO EFFECT  {', '.join(variables_of(name)[0] for name in unused)}: not with this agent"
@@ -180,8 +181,8 @@ def banner(server: Any) -> str:
             "  *** PROMPTS AND ANSWERS ARE LOGGED (--log-content): whoever reads the log reads them.   ***",
             "  *** Meant for finding a fault. Start without it, and remove the log, when that is done. ***",
         ]
-    fakes = [name for name, named in server.named.items() if named.spec.is_fake]
-    if fakes and len(server.named) > 1:
+    fakes = [name for name, named in server.configured.items() if named.spec.is_fake]
+    if fakes and len(server.configured) > 1:
         lines += [
             "",
             f"  *** The embedded FAKE agent serves as {', '.join(fakes)}: its answers are made up. ***",

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from codex_proxy.app import SystemClock
-from codex_proxy.config import Settings
+from codex_proxy.app.store_lifecycle import StoreOpenError, open_store
+from codex_proxy.app.system import SystemClock
 from codex_proxy.files.private import replacing
+from codex_proxy.settings.fields import Settings
 from codex_proxy.store.interface import Store, StoreStats, StoreUnavailable
-from codex_proxy.store_lifecycle import StoreOpenError, open_store
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:

@@ -19,7 +19,7 @@ import structlog
 
 from codex_proxy.agents.process_pool.plan import RestartBackoff
 from codex_proxy.commands.ports import reserve_port
-from codex_proxy.config import Settings
+from codex_proxy.settings.fields import Settings
 
 STOP_SECONDS: Final = 15.0
 """Seconds that a worker has to stop, beyond those that its turns have to end; then it is killed."""

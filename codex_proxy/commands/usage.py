@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from codex_proxy.app import SystemClock
+from codex_proxy.app.store_lifecycle import StoreOpenError
+from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.chat.conversation import ChatError, ChatSession
 from codex_proxy.commands.store import existing_store
-from codex_proxy.config import Settings
 from codex_proxy.core.shown_text import escaped, escaped_json, escaped_lines
+from codex_proxy.settings.fields import Settings
 from codex_proxy.store.usage import HOUR, Figures, UsageQuery
-from codex_proxy.store_lifecycle import StoreOpenError
 from codex_proxy.surfaces.models import DEFAULT_NAME
 
 DAY = 24 * HOUR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final, get_args
 
 from codex_proxy.core.turn import SANDBOXES
@@ -110,6 +111,15 @@ _CONTEXT_WORDS: Final = (
     "`input`, `previous_response_id` or `conversation` is required. The last two cannot be combined."
 )
 
+_response: Final = partial(Endpoint, chapter="Responses", errors="responses")
+_conversation: Final = partial(Endpoint, chapter="Conversations", kind="stored", errors="responses")
+_model: Final = partial(Endpoint, chapter="Models", kind="read", also_anthropic=True)
+_server: Final = partial(Endpoint, chapter="The server itself", kind="open", versioned=False)
+_test: Final = partial(
+    Endpoint, chapter="The server itself", kind="read", versioned=False, counted=False, needs=TEST_ENDPOINTS
+)
+_message: Final = partial(Endpoint, chapter="Messages", errors="messages")
+
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         method="POST",
@@ -135,14 +145,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": ChatCompletion},
         streams=ChatCompletionChunk,
     ),
-    Endpoint(
+    _message(
         method="POST",
         path="/messages",
         handler=messages,
         name="create_message",
-        chapter="Messages",
         kind="turn",
-        errors="messages",
         summary="Creates an answer in the form of Anthropic's API, streamed or not.",
         description="Details: docs/messages.md. Any `anthropic-version` and `anthropic-beta` is accepted. The key may "
         "be in `x-api-key` or a bearer token.",
@@ -154,14 +162,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": Message},
         streams=MessageEvent,
     ),
-    Endpoint(
+    _message(
         method="POST",
         path="/messages/count_tokens",
         handler=count_message_tokens,
         name="count_message_tokens",
-        chapter="Messages",
         kind="read",
-        errors="messages",
         counted=False,
         summary="Estimates the input tokens of a request.",
         description="The estimate is an upper bound, so that clients shorten their conversations in time. No turn is "
@@ -170,14 +176,11 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         body="MessagesRequest",
         answers={"200": MessageTokens},
     ),
-    Endpoint(
+    _model(
         method="GET",
         path="/models",
         handler=server_info.list_models,
         name="list_models",
-        chapter="Models",
-        kind="read",
-        also_anthropic=True,
         summary="Lists the models.",
         description="The list has Anthropic's form if the request has `anthropic-version`, or a key only in "
         "`x-api-key`.",
@@ -194,15 +197,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         ),
         answers={"200": (ModelList, CodexModelList, AnthropicModelList)},
     ),
-    Endpoint(
+    _model(
         method="GET",
         path="/models/{id}",
         match="/models/{id:.+}",
         handler=server_info.one_model,
         name="retrieve_model",
-        chapter="Models",
-        kind="read",
-        also_anthropic=True,
         summary="Returns a model.",
         parameters=(
             Parameter("id", "path", TEXT, "A name from the list. It may contain slashes."),
@@ -210,14 +210,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         ),
         answers={"200": (Model, AnthropicModel)},
     ),
-    Endpoint(
+    _response(
         method="POST",
         path="/responses",
         handler=create_response,
         name="create_response",
-        chapter="Responses",
         kind="turn",
-        errors="responses",
         summary="Creates a response: streamed, not streamed, or in the background.",
         description="Details: docs/responses.md.",
         parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY, HOPS),
@@ -228,14 +226,12 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": Response},
         streams=ResponseEvent,
     ),
-    Endpoint(
+    _response(
         method="GET",
         path="/responses",
         handler=responses_socket,
         name="open_responses_socket",
-        chapter="Responses",
         kind="turn",
-        errors="responses",
         head=False,
         summary="Opens a WebSocket that runs one turn after the other.",
         description='The client sends `{"type": "response.create", ...}` with the fields of `POST /responses` except '
@@ -244,40 +240,34 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         parameters=(MODE, WORKDIR, SANDBOX, ACTIVITY),
         answers={"101": ""},
     ),
-    Endpoint(
+    _response(
         method="POST",
         path="/responses/compact",
         handler=compact,
         name="compact_response",
-        chapter="Responses",
         kind="turn",
-        errors="responses",
         summary="Summarises a context for the start of a new one.",
         body="CompactRequest",
         body_description=_CONTEXT_WORDS,
         answers={"200": Compaction},
     ),
-    Endpoint(
+    _response(
         method="POST",
         path="/responses/input_tokens",
         handler=count_input_tokens,
         name="count_input_tokens",
-        chapter="Responses",
         kind="turn",
-        errors="responses",
         summary="Estimates the tokens of a context.",
         body="ContextFields",
         body_description=_CONTEXT_WORDS,
         answers={"200": InputTokens},
     ),
-    Endpoint(
+    _response(
         method="GET",
         path="/responses/{id}",
         handler=responses.retrieve,
         name="retrieve_response",
-        chapter="Responses",
         kind="stored",
-        errors="responses",
         summary="Returns a stored response, or the stream of a background response.",
         parameters=(
             _RESPONSE_ID,
@@ -292,137 +282,107 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": Response},
         streams=ResponseEvent,
     ),
-    Endpoint(
+    _response(
         method="DELETE",
         path="/responses/{id}",
         handler=responses.delete,
         name="delete_response",
-        chapter="Responses",
         kind="stored",
-        errors="responses",
         summary="Deletes a response. A running one is stopped.",
         parameters=(_RESPONSE_ID,),
         answers={"200": ResponseDeleted},
     ),
-    Endpoint(
+    _response(
         method="GET",
         path="/responses/{id}/input_items",
         handler=responses.list_input_items,
         name="list_input_items",
-        chapter="Responses",
         kind="stored",
-        errors="responses",
         summary="Lists the input items of a response.",
         parameters=(_RESPONSE_ID, *_LISTED),
         answers={"200": ItemList[StoredItem]},
     ),
-    Endpoint(
+    _response(
         method="POST",
         path="/responses/{id}/cancel",
         handler=responses.cancel,
         name="cancel_response",
-        chapter="Responses",
         kind="stored",
-        errors="responses",
         summary="Cancels a background response.",
         parameters=(_RESPONSE_ID,),
         answers={"200": Response},
     ),
-    Endpoint(
+    _conversation(
         method="POST",
         path="/conversations",
         handler=conversations.create,
         name="create_conversation",
-        chapter="Conversations",
-        kind="stored",
-        errors="responses",
         summary="Creates a conversation.",
         body="CreateBody",
         body_required=False,
         answers={"200": Conversation},
     ),
-    Endpoint(
+    _conversation(
         method="GET",
         path="/conversations/{id}",
         handler=conversations.retrieve,
         name="retrieve_conversation",
-        chapter="Conversations",
-        kind="stored",
-        errors="responses",
         summary="Returns a conversation.",
         parameters=(_CONVERSATION_ID,),
         answers={"200": Conversation},
     ),
-    Endpoint(
+    _conversation(
         method="POST",
         path="/conversations/{id}",
         handler=conversations.update,
         name="update_conversation",
-        chapter="Conversations",
-        kind="stored",
-        errors="responses",
         summary="Merges metadata into a conversation's. null deletes a key.",
         parameters=(_CONVERSATION_ID,),
         body="UpdateBody",
         answers={"200": Conversation},
     ),
-    Endpoint(
+    _conversation(
         method="DELETE",
         path="/conversations/{id}",
         handler=conversations.delete,
         name="delete_conversation",
-        chapter="Conversations",
-        kind="stored",
-        errors="responses",
         summary="Deletes a conversation.",
         parameters=(_CONVERSATION_ID,),
         answers={"200": ConversationDeleted},
     ),
-    Endpoint(
+    _conversation(
         method="GET",
         path="/conversations/{id}/items",
         handler=conversations.list_items,
         name="list_conversation_items",
-        chapter="Conversations",
-        kind="stored",
-        errors="responses",
         summary="Lists the items of a conversation.",
         parameters=(_CONVERSATION_ID, *_LISTED),
         answers={"200": ItemList[ConversationItem]},
     ),
-    Endpoint(
+    _conversation(
         method="POST",
         path="/conversations/{id}/items",
         handler=conversations.create_items,
         name="create_conversation_items",
-        chapter="Conversations",
-        kind="stored",
-        errors="responses",
         summary="Adds up to 20 items to a conversation: all, or none.",
         parameters=(_CONVERSATION_ID, _INCLUDE),
         body="AddItemsBody",
         answers={"200": ItemList[ConversationItem]},
     ),
-    Endpoint(
+    _conversation(
         method="GET",
         path="/conversations/{id}/items/{item_id}",
         handler=conversations.retrieve_item,
         name="retrieve_conversation_item",
-        chapter="Conversations",
-        kind="stored",
-        errors="responses",
         summary="Returns an item of a conversation.",
         parameters=(_CONVERSATION_ID, _ITEM_ID, _INCLUDE),
         answers={"200": ConversationItem},
     ),
-    Endpoint(
+    _conversation(
         method="DELETE",
         path="/conversations/{id}/items/{item_id}",
         handler=conversations.delete_item,
         name="delete_conversation_item",
-        chapter="Conversations",
-        kind="stored",
-        errors="responses",
         summary="Removes an item from a conversation.",
         parameters=(_CONVERSATION_ID, _ITEM_ID),
         answers={"200": Conversation},
@@ -467,118 +427,84 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         "key, only clients on this machine may read it. With several agents, the answer is a list.",
         answers={"200": (UsageLimits, UsageLimitsList)},
     ),
-    Endpoint(
+    _server(
         method="GET",
         path="/v1",
         handler=server_info.index,
         name="index",
-        chapter="The server itself",
-        kind="open",
-        versioned=False,
         summary="Returns the server's name and its endpoints.",
         answers={"200": server_info.Index},
     ),
-    Endpoint(
+    _server(
         method="GET",
         path="/",
         handler=home,
         name="root",
-        chapter="The server itself",
-        kind="open",
-        versioned=False,
         summary="Says that a server runs here; a browser gets the page. Anthropic's clients request it first.",
         answers={"200": server_info.Hello},
     ),
-    Endpoint(
+    _server(
         method="GET",
         path="/api/hello",
         handler=server_info.root,
         name="hello",
-        chapter="The server itself",
-        kind="open",
-        versioned=False,
         summary="Says that a server runs here, at the path that Claude Code requests.",
         answers={"200": server_info.Hello},
     ),
-    Endpoint(
+    _server(
         method="GET",
         path="/healthz",
         handler=server_info.healthz,
         name="healthz",
-        chapter="The server itself",
-        kind="open",
-        versioned=False,
         summary="Returns the state of the server and its agents.",
         answers={"200": server_info.Health},
     ),
-    Endpoint(
+    _server(
         method="GET",
         path="/livez",
         handler=server_info.livez,
         name="livez",
-        chapter="The server itself",
-        kind="open",
-        versioned=False,
         summary="Says that the process runs.",
         answers={"200": server_info.Live},
     ),
-    Endpoint(
+    _server(
         method="GET",
         path="/readyz",
         handler=server_info.readyz,
         name="readyz",
-        chapter="The server itself",
-        kind="open",
-        versioned=False,
         summary="Says whether the server can run turns.",
         answers={"200": server_info.Ready, "503": server_info.Unready},
     ),
-    Endpoint(
+    _server(
         method="GET",
         path="/openapi.json",
         handler=server_info.openapi,
         name="openapi",
-        chapter="The server itself",
-        kind="open",
-        versioned=False,
         summary="Returns the OpenAPI document.",
         answers={"200": dict[str, Any]},
     ),
-    Endpoint(
+    _server(
         method="GET",
         path="/metrics",
         handler=metrics,
         name="metrics",
-        chapter="The server itself",
-        kind="open",
-        versioned=False,
         needs=METER,
         summary="Returns metrics for Prometheus, if PROXY_METRICS is on.",
         answers={"200": "text/plain"},
     ),
-    Endpoint(
+    _test(
         method="GET",
         path="/__test/conc",
         handler=open_streams,
         name="open_streams",
-        chapter="The server itself",
-        kind="read",
-        versioned=False,
-        counted=False,
-        needs=TEST_ENDPOINTS,
         summary="Returns the number of open streams, if PROXY_TEST_ENDPOINTS is on.",
         answers={"200": OpenStreams},
     ),
-    Endpoint(
+    _test(
         method="POST",
         path="/__test/conc/release",
         handler=release_streams,
         name="release_streams",
-        chapter="The server itself",
-        kind="read",
-        versioned=False,
-        counted=False,
-        needs=TEST_ENDPOINTS,
         summary="Lets the held turns of the fake agent continue.",
         answers={"200": Released},
     ),

@@ -1,4 +1,4 @@
-"""GET /metrics, and the middleware that counts requests, if metrics are on. `codex_proxy.metrics` makes metrics of each
+"""GET /metrics, and the middleware that counts requests, if metrics are on. `app.metrics` makes metrics of each
 `RequestRecord`.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 from codex_proxy.http.endpoint import Endpoint, Handler, Parameter, Schema
@@ -26,31 +27,28 @@ _SEARCH: Final = Parameter("search", "query", _TEXT, "A text that the id or the 
 _AFTER: Final = Parameter("after", "query", _TEXT, "`last_id` of the previous answer.")
 
 
+_endpoint: Final = partial(Endpoint, chapter="The page", versioned=False, needs=PAGE)
+
+
 def _file(name: str) -> Endpoint:
-    return Endpoint(
+    return _endpoint(
         method="GET",
         path=f"/ui/{name}",
         handler=ui_file,
         name=f"ui_{name.replace('.', '_')}",
-        chapter="The page",
         kind="open",
-        versioned=False,
-        needs=PAGE,
         summary="Returns a file of the page.",
         answers={"200": FILES[name]},
     )
 
 
 def _read(path: str, handler: Handler, summary: str, *parameters: Parameter) -> Endpoint:
-    return Endpoint(
+    return _endpoint(
         method="GET",
         path=f"/ui/api/{path}",
         handler=handler,
         name=handler.__name__,
-        chapter="The page",
         kind="read",
-        versioned=False,
-        needs=PAGE,
         summary=summary,
         parameters=parameters,
         answers={"200": dict[str, Any]},
@@ -76,16 +74,13 @@ PAGE_ENDPOINTS: Final = (
         _RESPONSE,
     ),
     _read("connect", ui_connect, "Returns how each known client is configured for this server."),
-    Endpoint(
+    _endpoint(
         method="POST",
         path="/ui/api/turns/{id}/cancel",
         handler=ui_cancel,
         name="ui_cancel",
-        chapter="The page",
         kind="read",
-        versioned=False,
         counted=False,
-        needs=PAGE,
         summary="Ends a turn of the key with an error, which its client gets.",
         parameters=(_TURN,),
         answers={"200": dict[str, Any]},

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from codex_proxy.agents.dialect import Decision
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.events import ApprovalRequested, Event, InputRequested
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.interfaces import TimerHandle, Timers

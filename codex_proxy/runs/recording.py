@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn

@@ -20,7 +20,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Decision, ToolReply
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.events import (
     VISIBLE,
     AccountLimitsReported,
@@ -31,25 +31,22 @@ from codex_proxy.core.events import (
     RawItem,
     Stop,
     TurnEnded,
-    Usage,
     UsageReported,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.interfaces import Timers
-from codex_proxy.core.items import Item, RawHistoryItem
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
-from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
+from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.recording import TurnTape
 from codex_proxy.runs.server_calls import ServerCalls
+from codex_proxy.runs.turn_output import TurnOutput
 from codex_proxy.runs.turn_records import TurnRecord
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
-from codex_proxy.tools.replay import clean_item, output_id
 
 log = structlog.get_logger(__name__)
 
@@ -118,16 +115,15 @@ class Run:
         tape: TurnTape | None = None,
         record: TurnRecord | None = None,
     ) -> None:
-        self.log = EventLog(self._backlog)
         self.turn = turn
         """The turn as the client asked for it, with its owner."""
         self.attempt = attempt
         self._decisive: frozenset[type[Event]] | None = None
         """The kinds of events that the attempt has to see at present; None: all."""
         self._forwards = turn.forwarded is not None
-        self.record = record
-        self.raw: list[bytes] = []
-        """Raw items of this turn, in order: what the model has to see again."""
+        max_tokens = None if keeps_max_tokens else turn.max_tokens
+        limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
+        self.output = TurnOutput(limits, self._backlog, forwards=self._forwards, record=record)
         self._host = host
         self._tape = tape
         """Records the turn; None if it is not recorded."""
@@ -146,15 +142,6 @@ class Run:
         never.
         """
         self._restarted = False
-        self._repair = TurnRepair()
-        max_tokens = None if keeps_max_tokens else turn.max_tokens
-        self._limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
-        self._spent_before = Usage()
-        """The tokens of a first attempt that was discarded."""
-        self._spent: UsageReported | None = None
-        """The newest report of the current attempt; None if there was none."""
-        self._uncounted = False
-        """Whether an attempt was discarded whose tokens the agent has not reported."""
         self._paused = False
         self._watch = DeadlineWatch(deadlines, timers, self._deadline_passed)
 
@@ -163,22 +150,22 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether the turn is over. The log may still get the last events."""
-        return self._repair.ended
+        return self.output.ended
 
     @property
-    def open_item(self) -> Item | None:
-        """The item on which the agent works; None if no item is open."""
-        return self._repair.open_item
+    def log(self) -> EventLog:
+        """The log of the turn."""
+        return self.output.log
 
     def add_first_events(self, events: Sequence[Event]) -> None:
         """Adds events that the client sees before the agent's, such as lists of MCP tools."""
-        self._append(self._repair.feed(events), 0)
+        self._append(self.output.repair(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:
         """Adds this server's events, such as of its tool calls, unless the turn is over."""
-        if not self._repair.ended:
+        if not self.output.ended:
             self._log_events(list(events), 0)
-            if self._repair.ended:  # it was all that the turn may say
+            if self.output.ended:  # it was all that the turn may say
                 self._release_session()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
@@ -191,7 +178,7 @@ class Run:
 
     def begin_session(self, session: AgentSession) -> None:
         """Begins the turn on a session that was opened; closes it if the turn is over."""
-        if self._repair.ended:
+        if self.output.ended:
             session.close()
             return
         self._agent_begins()
@@ -207,7 +194,7 @@ class Run:
 
     def resume_session(self, reused: ReusedSession) -> None:
         """Begins the turn on a kept session; closes it if the turn is over."""
-        if self._repair.ended:
+        if self.output.ended:
             reused.session.close()
             return
         self._agent_begins()
@@ -232,7 +219,7 @@ class Run:
 
     def fail(self, failure: Failure) -> None:
         """Ends the turn with this server's failure, and stops the agent."""
-        if self._tape is not None and not self._repair.ended:
+        if self._tape is not None and not self.output.ended:
             self._tape.failed(failure)
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
@@ -241,12 +228,12 @@ class Run:
         if self.turn.schema_field and not self._watch.visible:
             failure = msgspec.structs.replace(failure, param=self.turn.schema_field)
             hint = f"{SLOW_SCHEMA.format(self.turn.schema_field)} {hint}".rstrip()
-        self.fail(deadline_failure(failure, self._repair.retrying, self._repair.retries, hint))
+        self.fail(self.output.deadline_failure(failure, hint))
 
     # --- what the session calls ---------------------------------------------------------------------
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
-        if session is not self._session or self._repair.ended:
+        if session is not self._session or self.output.ended:
             return  # an earlier try that winds down
         if (session.gone or session.lost) and self._restartable and not self._checking:
             self._restart()
@@ -255,7 +242,7 @@ class Run:
             self._restartable = ""
         if self._forwards and len(events) == 1 and type(events[0]) is ForwardedBytes:
             self._watch.alive(visible=True)
-            self._log(events, size)  # no stage has anything to do with it
+            self.output.append(events, size)  # no stage has anything to do with it
             return
         if self._decisive is None or not self._decisive.isdisjoint(map(type, events)):
             if not VISIBLE.isdisjoint(map(type, events)):
@@ -264,20 +251,20 @@ class Run:
             self._apply(self.attempt.feed(events), session, size)
         else:  # most batches are text alone
             self._log_events(events, size)
-            if self._repair.ended:
+            if self.output.ended:
                 self._release_session()
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
         """Continues with the output of this server's call for the agent's `request_id`, unless the turn is over."""
         self._calls_running -= 1
         self._resume_idle_deadline()
-        if self._session is not None and not self._repair.ended:
+        if self._session is not None and not self.output.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """Continues with the results of an attempt's schema checks, unless it is over."""
         session = self._session
-        if attempt is not self.attempt or self._repair.ended or session is None:
+        if attempt is not self.attempt or self.output.ended or session is None:
             return
         self._checking = False
         self._resume_idle_deadline()
@@ -289,21 +276,21 @@ class Run:
         """
         self._decisive = self.attempt.decisive
         self._log_events(result.events, size)
-        if result.checks and not self._repair.ended:
+        if result.checks and not self.output.ended:
             self._checking = True
             self._watch.pause()
             self._calls.begin_work(self._host.check(self, self.attempt, result.checks))
         if result.again:
-            self._uncounted = self._uncounted or self._spent is None
+            self.output.lose_count()
             self._begin_again(self.attempt.retry(self._turn_so_far()))
-        if result.calls and not self._repair.ended:
+        if result.calls and not self.output.ended:
             self._acted = True
             self._calls_running += len(result.calls)
             self._watch.pause()
             self._calls.begin(self, result.calls)
         for answered in result.answers:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
-        if self._repair.ended:
+        if self.output.ended:
             self._release_session()
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
@@ -322,7 +309,7 @@ class Run:
     # --- the stages behind the attempt ----------------------------------------------------------
 
     def _log_events(self, batch: list[Event], size: int) -> None:
-        events = self._repair.feed(batch)
+        events = self.output.repair(batch)
         visible = not VISIBLE.isdisjoint(map(type, events))
         if visible:
             self._restartable = ""
@@ -340,9 +327,9 @@ class Run:
             if kind not in HANDLED_EVENTS:
                 continue  # most are pieces of text
             if kind is RawItem:
-                self.raw.append(event.json)  # type: ignore[union-attr]
+                self.output.raw.append(event.json)  # type: ignore[union-attr]
             elif kind is UsageReported:
-                events[index] = self._summed(event)  # type: ignore[arg-type]
+                events[index] = self.output.add_usage(event)  # type: ignore[arg-type]
             elif kind is ApprovalRequested or kind is InputRequested:
                 self._decline(event)  # type: ignore[arg-type]
             elif kind is AccountLimitsReported:
@@ -350,28 +337,19 @@ class Run:
 
     def _append(self, events: list[Event], size: int) -> None:
         """Logs the events within the limits; at a limit, the end of the turn. `size`: bytes of agent output."""
-        events, stop = self._limits.feed(events)
-        if stop is not None:
-            self._repair.feed([TurnEnded(stop)])
-            met = self._limits.stop_sequence
-            events = [
-                *events,
-                TurnEnded(stop, "provider", cut=True, stop_sequence=met, empty=self._limits.empty),
-            ]
+        events = self.output.within_limits(events)
         if not events:
             return
         last = events[-1]
-        if type(last) is TurnEnded and not (last.cut or self._forwards):
-            last = events[-1] = self._repair.explained(last)
-        if type(last) is TurnEnded and last.failure is not None:
+        if type(last) is not TurnEnded:
+            self.output.append(events, size)
+            return
+        if last.failure is not None:
             failure = self._host.with_details(self, last.failure)
             if self._acted:
                 failure = msgspec.structs.replace(failure, repeatable=False)
-            last = events[-1] = msgspec.structs.replace(last, failure=failure)
-        if type(last) is TurnEnded:
-            self._log_end(events, size)
-        else:
-            self._log(events, size)
+            events[-1] = msgspec.structs.replace(last, failure=failure)
+        self._log_end(events, size)
 
     def _log_end(self, events: list[Event], size: int) -> None:
         """Logs the last events, once the turn's calls are in the step memory."""
@@ -381,7 +359,7 @@ class Run:
             return
         *before, ended = events
         if before:
-            self._log(before, size)
+            self.output.append(before, size)
         # The client's next request reads them.
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
@@ -389,19 +367,8 @@ class Run:
         if self._tape is not None:
             self._tape.ended(events[-1])  # type: ignore[arg-type]
             self._tape = None
-        self._log(events, size, ended=True)
+        self.output.append(events, size, ended=True)
         self._host.run_ended(self)
-
-    def _log(self, events: list[Event], size: int, *, ended: bool = False) -> None:
-        if self.record is not None:
-            self.record.add(events)
-        self.log.append(events, size, ended=ended)
-
-    def _summed(self, seen: UsageReported) -> UsageReported:
-        """Returns the reported usage plus that of a discarded attempt: the client pays for both."""
-        self._spent = seen
-        partial = self._uncounted or seen.partial
-        return UsageReported(self._spent_before + seen.usage, seen.trigger, partial=partial)
 
     def _decline(self, request: ApprovalRequested | InputRequested) -> None:
         """Declines an approval or question at once; the agent continues."""
@@ -417,13 +384,8 @@ class Run:
 
     def _begin_again(self, attempt: Attempt) -> None:
         """Discards this attempt but for its usage, and begins `attempt` on a new session."""
-        spent, self._spent = self._spent, None
-        if spent is not None:
-            self._spent_before += spent.usage
-            # Until the new attempt's tokens are reported, if they ever are.
-            self._append([UsageReported(self._spent_before, spent.trigger, partial=True)], 0)
+        self._append(self.output.begin_attempt(), 0)  # the usage of what is discarded
         self._restartable = ""
-        self.raw.clear()
         self.attempt = attempt
         self._checking = False
         session, self._session = self._session, None
@@ -436,18 +398,16 @@ class Run:
         """Returns the turn for a second attempt, with the calls that this server has run, so that they are not
         repeated.
         """
-        ran = self.attempt.policy.ran_calls
-        last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
-        said = tuple(RawHistoryItem(clean_item(raw)) for raw in self.raw[: last + 1])
-        return msgspec.structs.replace(self.turn, history=(*self.turn.history, *said))
+        items = self.output.ran_items(self.attempt.policy.ran_calls)
+        return msgspec.structs.replace(self.turn, history=(*self.turn.history, *items))
 
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the turn for another reason than the agent's end: logs it, then keeps or closes the session."""
-        if self._repair.ended:
+        if self.output.ended:
             return
-        self._append(self._repair.feed([ended]), 0)
+        self._append(self.output.repair([ended]), 0)
         self._release_session()
 
     def _release_session(self) -> None:
@@ -466,7 +426,7 @@ class Run:
 
     def _backlog(self, size: int) -> None:
         session = self._session
-        if self._repair.ended or session is None:
+        if self.output.ended or session is None:
             return
         if size > HIGH_WATER and not self._paused:
             if session.pause_reading():

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.agent import Agent, agent_for
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
@@ -148,7 +148,7 @@ class RunScheduler:
     def cancel(self, record: TurnRecord) -> bool:
         """Ends the running turn of this record with an error for its client. Returns False if it runs no more."""
         for run in self._runs:
-            if run.record is record:
+            if run.output.record is record:
                 run.fail(CANCELLED)
                 return True
         return False
@@ -314,7 +314,7 @@ class RunScheduler:
             return False
         policy, check = run.attempt.policy, run.attempt.check
         calls = visible_calls(policy)
-        said = assistant_messages(run.raw)
+        said = assistant_messages(run.output.raw)
         if check is not None:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = item_digests((*run.turn.history, *said, *calls))
@@ -329,7 +329,7 @@ class RunScheduler:
 
     async def _remember(self, run: Run) -> None:
         plain = run.turn.mode == "model"
-        entries = entries_of(run.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
+        entries = entries_of(run.output.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
         try:
             async with asyncio.timeout(REMEMBER_SECONDS):
                 await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)
@@ -354,7 +354,7 @@ class RunScheduler:
     def _log_progress(self, run: Run, seconds: float) -> None:
         """Logs how long the run has worked and at what, and sets the next timer."""
         started = self._runs[run]
-        log.info("turn_still_works", seconds=round(seconds), doing=activity_of(run.open_item))
+        log.info("turn_still_works", seconds=round(seconds), doing=activity_of(run.output.open_item))
         later = asyncio.get_running_loop().call_later(
             PROGRESS_SECONDS, self._log_progress, run, seconds + PROGRESS_SECONDS, context=started.context
         )

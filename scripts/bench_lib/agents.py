@@ -28,10 +28,10 @@ from codex_proxy.agents.claude_code.messages import control_request
 from codex_proxy.agents.claude_code.spec import NAME as CLAUDE_CODE
 from codex_proxy.agents.claude_code.spec import claude_environment, program_of
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.app import SystemClock
-from codex_proxy.config import Settings
+from codex_proxy.app.system import SystemClock
 from codex_proxy.process.child import Command
-from codex_proxy.protected_paths import unreadable_paths
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.protected_paths import unreadable_paths
 from scripts.agent_programs import PROGRAMS
 from scripts.bench_lib.figures import Figure, quantile
 from scripts.bench_lib.servers import (

@@ -10,7 +10,7 @@ from typing import Any
 
 import tomli_w
 
-from codex_proxy.app import Server
+from codex_proxy.app.server import Server
 from codex_proxy.core.keys import digest_of
 from tests.http.serving import Answer, Proxy, fake_proxy
 

@@ -27,7 +27,7 @@ LIMITS: dict[str, Any] = {"heartbeat_interval": 0.05}
 @pytest.fixture(autouse=True)
 def budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for 150 KiB, and 100 KiB of one key."""
-    monkeypatch.setattr("codex_proxy.app.body_budget", lambda memory: (150 * KIB, 100 * KIB))
+    monkeypatch.setattr("codex_proxy.app.application.body_budget", lambda memory: (150 * KIB, 100 * KIB))
 
 
 @given(st.integers(min_value=1, max_value=1 << 45))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.app import SystemClock
+from codex_proxy.app.keyring import CHECK_SECONDS, Keyring
+from codex_proxy.app.start_checks import StartError, check
+from codex_proxy.app.system import SystemClock
 from codex_proxy.core.keys import KeysError, digest_of
-from codex_proxy.keys_file import CHECK_SECONDS, Keyring
-from codex_proxy.start_checks import StartError, check
 from tests.access.keyed import file_in, key_of, write_keys, write_text
 from tests.http.serving import Hands, settings_of
 

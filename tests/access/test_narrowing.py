@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.admission.clients import in_workspace, narrowed_to, workspace_of
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
 from tests.access.keyed import bearing, write_keys

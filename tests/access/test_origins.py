@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.app import SystemClock
-from codex_proxy.start_checks import StartError, check
+from codex_proxy.app.start_checks import StartError, check
+from codex_proxy.app.system import SystemClock
 from tests.http.serving import Answer, Proxy, fake_proxy, settings_of, user
 
 LISTED = ["app://obsidian.md", "http://localhost:3000", "chrome-extension://abcdef"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy import app
+from codex_proxy.app import server as app
 from codex_proxy.http import body
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.waiting import PATIENCE

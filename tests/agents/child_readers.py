@@ -20,7 +20,7 @@ from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_exec.dialect import CodexExec
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.dialect import Dialect, Step, TooMuchHeld
-from codex_proxy.agents.session import LineFramer
+from codex_proxy.agents.processes.session import LineFramer
 from codex_proxy.core.events import Event
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits

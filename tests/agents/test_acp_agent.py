@@ -21,7 +21,7 @@ from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.dialect import Ended
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.app import make_server
+from codex_proxy.app.server import make_server
 from codex_proxy.core.faults import Failure
 from codex_proxy.process.child import Command
 from tests.http.serving import (
@@ -421,7 +421,7 @@ async def test_a_client_that_leaves_has_its_turn_cancelled_and_its_session_dropp
 async def test_a_turn_that_cannot_be_cancelled_costs_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.agents.session.FINISH_SECONDS", 0.1)
+    monkeypatch.setattr("codex_proxy.agents.processes.session.FINISH_SECONDS", 0.1)
     async with acp(tmp_path) as proxy:
         agent = agent_of(proxy)
         before = agent.current

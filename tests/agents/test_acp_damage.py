@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from codex_proxy.agents.acp.messages import ToolsSettled
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.session import LineFramer
+from codex_proxy.agents.processes.session import LineFramer
 from codex_proxy.core.events import RawItem, Stop, TurnEnded
 from codex_proxy.tools.replay import assistant_messages
 from tests.agents.acp_replayer import (

@@ -14,8 +14,8 @@ from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_app_server.setup import CodexPaths, CodexSetup, can_confine, prepare_app_server
 from codex_proxy.agents.codex_app_server.spec import lite_form
-from codex_proxy.config import Settings
 from codex_proxy.core.faults import Fault, FaultKind
+from codex_proxy.settings.fields import Settings
 from tests.codex_schemas import TOO_OLD, schema_file, speaks
 from tests.process.children import gone, pid_in
 from tests.real.codex_home import bundled_catalog

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.agents.agent import ProcessCounts
-from codex_proxy.agents.child_per_turn import AHEAD_USES, ChildPerTurnAgent
+from codex_proxy.agents.processes.child_per_turn import AHEAD_USES, ChildPerTurnAgent
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.process.children import gone
 from tests.waiting import eventually

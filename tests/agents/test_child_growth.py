@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.session import MAX_LINE_BYTES
+from codex_proxy.agents.processes.session import MAX_LINE_BYTES
 from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 from codex_proxy.process.pipes import READ_BYTES
 from tests.agents.child_readers import READERS, ChildReader, as_lines

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.session import LineFramer
+from codex_proxy.agents.processes.session import LineFramer
 from codex_proxy.core.events import Event, Stop, ToolCallRequested, TurnEnded
 from codex_proxy.core.items import HistoryOutput, TextPart
 from codex_proxy.core.repair import TurnRepair

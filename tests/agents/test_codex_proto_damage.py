@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.session import LineFramer
+from codex_proxy.agents.processes.session import LineFramer
 from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.repair import TurnRepair
 from tests.agents.damage import broken, changed_line, in_pieces, moved, piped

@@ -16,11 +16,11 @@ import msgspec
 import psutil
 import pytest
 
-from codex_proxy.agents import confinement
 from codex_proxy.agents.acp.agent import AcpAgent
 from codex_proxy.agents.acp.spec import ACP_SPEC
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.confinement import (
+from codex_proxy.agents.confinement import confine as confinement
+from codex_proxy.agents.confinement.confine import (
     MECHANISMS,
     Confinement,
     FoundConfinement,
@@ -28,7 +28,8 @@ from codex_proxy.agents.confinement import (
     find_confinement,
 )
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.app import SystemClock, make_server
+from codex_proxy.app.server import make_server
+from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.checks import Check
 from codex_proxy.process.child import Command, Exit, run_to_end

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.failures import (
+from codex_proxy.agents.dialects.failures import (
     CLEAR_KINDS,
     MAX_MESSAGE,
     VAGUE_KINDS,

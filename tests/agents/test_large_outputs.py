@@ -13,9 +13,9 @@ from codex_proxy.agents.acp.presets import CODEX_ACP, OPENCODE, PRESETS, AcpPres
 from codex_proxy.agents.acp.spec import launch_of
 from codex_proxy.agents.claude_code.tool_names import OfferedTools
 from codex_proxy.agents.dialect import Reply, Step, ToolReply
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.app import SystemClock
+from codex_proxy.app.system import SystemClock
 from codex_proxy.core.items import ImagePart, TextPart, Tool
 from tests.http.serving import settings_of
 from tests.runs.actors import TURN, WordDialect, WordTransport

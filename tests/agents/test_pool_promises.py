@@ -16,18 +16,18 @@ from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
 from codex_proxy.agents.acp.messages import Message
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.program import Declared
-from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
 from codex_proxy.agents.claude_code.launch import LaunchKey
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_proto.dialect import CodexProto
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.plain_confinement import PlainConfinement
 from codex_proxy.agents.process_pool.plan import PoolLimits
 from codex_proxy.agents.process_pool.pool import MEMORY_SECONDS, ORPHAN_SECONDS, ProcessPool
 from codex_proxy.agents.process_pool.process import PooledProcess
-from codex_proxy.agents.session import AgentSession
-from codex_proxy.app import SystemClock
+from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.app.system import SystemClock
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command, Exit, SpawnError

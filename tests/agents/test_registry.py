@@ -13,14 +13,15 @@ import msgspec
 import pytest
 from pydantic import ValidationError
 
-from codex_proxy.agents.named import named_agents
+from codex_proxy.agents.configured.agents import configured_agents
 from codex_proxy.agents.registry import BUILT_IN, agent_able_to, check_name, chosen_spec, names, specs
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.app import catalog_of, make_server
+from codex_proxy.app.application import catalog_of
+from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
-from codex_proxy.config import Settings
 from codex_proxy.core.account import AgentModel
-from codex_proxy.protected_paths import write_conflict
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.protected_paths import write_conflict
 from codex_proxy.surfaces.models import list_body, resolve
 from tests.agents.plugin_package import write_entry_point, write_plugin
 
@@ -177,9 +178,9 @@ def test_a_sandbox_that_writes_is_kept_from_the_code_of_a_plugin(
 def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent: str) -> None:
     program = (
         "import sys\n"
-        "from codex_proxy.config import Settings\n"
+        "from codex_proxy.settings.fields import Settings\n"
         "from codex_proxy.agents.registry import chosen_spec\n"
-        "import codex_proxy.app\n"
+        "import codex_proxy.app.server\n"
         f"chosen_spec(Settings(agent={agent!r}))\n"
         "print(*(name for name in sys.modules if name.startswith('codex_proxy.')))"
     )
@@ -228,7 +229,7 @@ def test_only_an_agent_that_is_codex_lists_codex_5_and_no_list_is_empty(agent: s
             "agents": {"codex": {"agent": "codex-exec"}},
             "upstreams": {"up": {"url": "http://127.0.0.1:9/v1"}},
         }
-    named = {each.name: each for each in named_agents(Settings(**spoken))}
+    named = {each.name: each for each in configured_agents(Settings(**spoken))}
     is_codex = next(iter(named.values())).spec.name in (*CODEX, "fake")
     for models in ((), (AgentModel(id="own", is_default=True),)):
         of_each = {name: Listing(name, *models) for name in named}

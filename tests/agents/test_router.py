@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.agent import Agent, agent_for, all_agents
+from codex_proxy.agents.configured.late_start import RETRY_START_SECONDS
+from codex_proxy.agents.configured.router import AgentRouter, AgentSlot
 from codex_proxy.agents.dialect import NOTHING, Step
-from codex_proxy.agents.late_start import RETRY_START_SECONDS
-from codex_proxy.agents.marks import OriginMarks
-from codex_proxy.agents.router import AgentRouter, AgentSlot
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.dialects.marks import OriginMarks
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, RawItem, TurnStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind

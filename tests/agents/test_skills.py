@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.agents.skills import MAX_SHOWN, skills_check
+from codex_proxy.agents.codex.skills import MAX_SHOWN, skills_check
 
 
 def install(folder: Path, *names: str) -> None:

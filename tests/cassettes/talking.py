@@ -11,8 +11,8 @@ from typing import Any
 import anthropic
 import openai
 
-from codex_proxy.app import Server, make_server
-from codex_proxy.config import Settings
+from codex_proxy.app.server import Server, make_server
+from codex_proxy.settings.fields import Settings
 
 WEATHER = {
     "type": "object",

@@ -10,9 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes import recorder
 from codex_proxy.cassettes.format import read
-from codex_proxy.start_checks import StartError
 from tests.cassettes.talking import chat_loop, openai_client, serving
 from tests.upstreams.serving import upstream
 from tests.waiting import eventually

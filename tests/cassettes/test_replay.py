@@ -8,8 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from codex_proxy.app import Server
-from codex_proxy.start_checks import StartError
+from codex_proxy.app.server import Server
+from codex_proxy.app.start_checks import StartError
 from tests.cassettes.talking import LOOPS, chat_loop, messages_loop, openai_client, responses_loop, serving
 
 

@@ -16,7 +16,8 @@ from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.commands import doctor as doctor_module
 from codex_proxy.commands.doctor import SettingSource, examine, setting_sources
-from codex_proxy.config import Settings, load, variables_of
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
 from tests.commands.codexes import Done, codex, command, environment
 from tests.http.serving import fake_proxy

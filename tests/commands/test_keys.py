@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from codex_proxy.app.keyring import read_keys
 from codex_proxy.cli import main
 from codex_proxy.commands.checks import keys_check
 from codex_proxy.commands.keys import put_key
 from codex_proxy.core.keys import Key, KeysError, digest_of
-from codex_proxy.keys_file import read_keys
 from tests.http.serving import settings_of
 
 

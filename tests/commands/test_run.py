@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from codex_proxy.app import make_server
+from codex_proxy.app.server import make_server
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
 from codex_proxy.commands.connect.programs import PROGRAMS
 from codex_proxy.commands.run import prepared

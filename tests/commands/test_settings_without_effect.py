@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents import registry
-from codex_proxy.agents.named import OF_ALL, settings_without_effect
+from codex_proxy.agents.configured.agents import OF_ALL, settings_without_effect
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import banner
-from codex_proxy.config import Settings, load
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load
 from tests.http.serving import GivenSettings, fake_proxy, settings_of
 from tests.upstreams.serving import upstream
 

@@ -19,9 +19,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
-from codex_proxy.app import SystemClock
+from codex_proxy.app.start_checks import StartError, check
+from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.supervisor import Supervisor
-from codex_proxy.start_checks import StartError, check
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, settings_of
 from tests.waiting import PATIENCE, eventually, polled

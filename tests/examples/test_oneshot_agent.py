@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.app import make_server
+from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
 from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of

@@ -17,12 +17,12 @@ import aiohttp
 import msgspec
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
 from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.fake import PROTO_CAPABILITIES
-from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
+from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
 from codex_proxy.agents.process_pool.plan import PoolLimits
+from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.process.child import Command
 from tests.http.serving import ENVIRONMENT, Answer, Proxy, proxy_of, until
 from tests.process.children import gone, open_descriptors

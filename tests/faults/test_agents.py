@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from codex_proxy.app import make_server
+from codex_proxy.app.server import make_server
 from tests.faults.places import APIS, PLACES, SOON, WORD, answer_at, assert_failed
 from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
 

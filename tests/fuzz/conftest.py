@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.app import Server, make_server
+from codex_proxy.app.server import Server, make_server
 from tests.fuzz.holds import MAX_HOLD_SECONDS, Holds
 from tests.http.serving import ENVIRONMENT, settings_of
 from tests.waiting import PATIENCE

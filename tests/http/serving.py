@@ -17,15 +17,15 @@ from aiohttp import web
 from pydantic import BaseModel
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.fake import PROTO_CAPABILITIES
-from codex_proxy.app import Server, make_server
+from codex_proxy.agents.fake.spec import PROTO_CAPABILITIES
+from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.app.server import Server, make_server
 from codex_proxy.commands.page import page_of
-from codex_proxy.config import Settings
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.stream_slots import STREAM_SLOTS
 from codex_proxy.process.child import Command
+from codex_proxy.settings.fields import Settings
 from tests.waiting import PATIENCE, eventually
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}

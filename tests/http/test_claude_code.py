@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.app import make_server
+from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Mode, Turn

@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from codex_proxy.agents.codex_exec.launch import MAX_PROMPT
-from codex_proxy.app import make_server
+from codex_proxy.app.server import make_server
 from codex_proxy.commands.doctor import examine
 from codex_proxy.commands.serve import banner
 from codex_proxy.core.faults import Fault

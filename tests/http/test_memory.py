@@ -15,11 +15,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from codex_proxy.agents import child_per_turn
-from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.codex_proto.dialect import CodexProto
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.processes import child_per_turn
+from codex_proxy.agents.processes.child_per_turn import ChildTransport
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.repair import TurnRepair

@@ -91,7 +91,9 @@ async def test_it_needs_no_key_but_the_right_host_name(tmp_path: Path) -> None:
 
 @pytest.mark.exhaustive
 def test_a_server_starts_without_it() -> None:
-    program = "import sys, codex_proxy.app; print([name for name in sys.modules if 'http.openapi.' in name])"
+    program = (
+        "import sys, codex_proxy.app.server; print([name for name in sys.modules if 'http.openapi.' in name])"
+    )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy import app
+from codex_proxy.app import server as app
 from codex_proxy.workers import pdf_reader
 from tests import pdfs
 from tests.http.serving import Answer, Proxy, fake_proxy, until

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.app import make_server
+from codex_proxy.app.server import make_server
 from tests.http.serving import (
     ENVIRONMENT,
     WEATHER,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy import store_lifecycle
+from codex_proxy.app import store_lifecycle
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.responses.context import measure_context
 from codex_proxy.store.interface import ContextLimits, StoredItem

@@ -9,8 +9,8 @@ import pytest
 from openai import NotFoundError
 from pydantic import ValidationError
 
+from codex_proxy.app.store_lifecycle import MAX_BYTES_IN_RAM, StoreOpenError, retention_of
 from codex_proxy.commands.store import existing_store
-from codex_proxy.store_lifecycle import MAX_BYTES_IN_RAM, StoreOpenError, retention_of
 from tests.http.serving import fake_proxy, settings_of
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.test_background import ended

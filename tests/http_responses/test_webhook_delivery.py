@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
-from codex_proxy.app import make_server
-from codex_proxy.start_checks import StartError
+from codex_proxy.app.server import make_server
+from codex_proxy.app.start_checks import StartError
 from tests.http.serving import settings_of
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.receiving import SECRET, receiver, undelivered

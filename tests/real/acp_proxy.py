@@ -19,8 +19,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.agents.acp.presets import PRESETS
-from codex_proxy.app import Server, make_server
-from codex_proxy.config import Settings
+from codex_proxy.app.server import Server, make_server
+from codex_proxy.settings.fields import Settings
 from tests.real.proxy import client_of
 
 AGENTS = [

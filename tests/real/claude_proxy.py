@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 from openai import AsyncOpenAI
 
-from codex_proxy.app import Server, make_server
-from codex_proxy.config import Settings
+from codex_proxy.app.server import Server, make_server
+from codex_proxy.settings.fields import Settings
 from tests.real.anthropic_model import AnthropicModel
 from tests.real.claude_code import claude_path
 from tests.real.proxy import client_of

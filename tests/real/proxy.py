@@ -22,10 +22,10 @@ from openai import AsyncOpenAI
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.process_pool.pool import ProcessPool
-from codex_proxy.app import Server, make_server
-from codex_proxy.config import Settings
+from codex_proxy.app.server import Server, make_server
 from codex_proxy.core.turn import Mode
 from codex_proxy.process.warden import SPAWNER_NAME
+from codex_proxy.settings.fields import Settings
 from tests.real.codex_home import MODEL, CodexHome
 from tests.real.release import codex_path
 from tests.waiting import PATIENCE, eventually

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 from codex_proxy.agents.acp.agent import AcpAgent
 from codex_proxy.agents.acp.presets import PRESETS
-from codex_proxy.app import Server
+from codex_proxy.app.server import Server
 from tests.pictures import PIXEL
 from tests.real.acp_proxy import AGENTS, SHELL, acp_proxy, agent_processes
 from tests.real.scripted_apis import CACHED, IN, OUT, ScriptedApis, script, scripted_apis

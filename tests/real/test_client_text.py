@@ -12,8 +12,8 @@ import pytest
 from openai import AsyncOpenAI
 
 from codex_proxy.agents.acp.presets import PRESETS
-from codex_proxy.app import make_server
-from codex_proxy.config import Settings
+from codex_proxy.app.server import make_server
+from codex_proxy.settings.fields import Settings
 from tests.real import claude_proxy, proxy
 from tests.real.acp_proxy import AGENTS, acp_proxy
 from tests.real.client_text import QUIET, REMEMBER, SECRET, ClientText, memories_in, plant, strings

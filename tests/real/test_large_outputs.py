@@ -12,7 +12,7 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.app import Server
+from codex_proxy.app.server import Server
 from tests.real.acp_proxy import AGENTS, acp_proxy
 from tests.real.scripted_apis import ScriptedApis, script, scripted_apis
 from tests.real.shared import living_on

@@ -14,7 +14,7 @@ from codex_proxy.agents.codex.spec import codex_confinement
 from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.turn_params import plain_thread_params
 from codex_proxy.agents.spec import AgentContext
-from codex_proxy.app import SystemClock
+from codex_proxy.app.system import SystemClock
 from codex_proxy.process.child import Command
 from tests.pictures import PNG
 from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog

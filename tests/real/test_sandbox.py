@@ -11,8 +11,8 @@ import psutil
 import pytest
 from openai import BadRequestError
 
-from codex_proxy.app import make_server
-from codex_proxy.start_checks import StartError
+from codex_proxy.app.server import make_server
+from codex_proxy.app.start_checks import StartError
 from tests.real.codex_home import CodexHome
 from tests.real.model_scenarios import items_of
 from tests.real.model_server import ModelServer

@@ -267,8 +267,8 @@ async def test_a_missing_default_home_is_no_obstacle_but_nobody_is_signed_in(
 ) -> None:
     monkeypatch.setenv("HOME", str(codex_home.user))
     monkeypatch.delenv("CODEX_HOME", raising=False)
-    from codex_proxy.app import make_server
-    from codex_proxy.config import Settings
+    from codex_proxy.app.server import make_server
+    from codex_proxy.settings.fields import Settings
     from tests.real.proxy import client_of
 
     settings = Settings(

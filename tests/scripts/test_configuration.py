@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.config import Settings, load
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load
 from scripts import gen_configuration
 
 

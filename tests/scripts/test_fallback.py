@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.config import Settings
+from codex_proxy.settings.fields import Settings
 from scripts import fallback_agent
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.start_checks import close_state_folder
+from codex_proxy.app.start_checks import close_state_folder
 from tests.real.codex_home import CodexHome, make_codex_home
 from tests.real.model_server import model_server
 from tests.real.proxy import ProxyProcess, proxy_process

@@ -14,7 +14,7 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from codex_proxy.logs import configure
+from codex_proxy.app.logs import configure
 from tests.http.serving import fake_proxy, user
 from tests.waiting import PATIENCE
 
@@ -22,7 +22,7 @@ FORGED = "\n2026-01-01 [info     ] forged\r\x1b[2J\x1b]0;title\x07\u2028\x85"
 SCRIPT = """
 import json, sys
 import structlog
-from codex_proxy.logs import configure
+from codex_proxy.app.logs import configure
 configure("info", sys.argv[1])
 log = structlog.get_logger()
 log.info("request", path="/" + json.loads(sys.argv[2]), model=json.loads(sys.argv[2]))

@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE
 SCRIPT = """
 import asyncio, gc, logging, sys, threading, warnings
 import structlog
-from codex_proxy.logs import configure, take_over
+from codex_proxy.app.logs import configure, take_over
 
 configure("debug", "json", content=sys.argv[1] == "content")
 take_over()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.config import Settings
+from codex_proxy.app.store_lifecycle import open_store_lifecycle
+from codex_proxy.settings.fields import Settings
 from codex_proxy.store.interface import (
     Append,
     ContextLimits,
@@ -20,7 +21,6 @@ from codex_proxy.store.interface import (
 )
 from codex_proxy.store.sqlite import removal
 from codex_proxy.store.sqlite.store import SqliteStore
-from codex_proxy.store_lifecycle import open_store_lifecycle
 from tests.store.conftest import Make, Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, item, items, response, turn
 from tests.waiting import PATIENCE

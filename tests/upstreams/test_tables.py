@@ -17,12 +17,13 @@ from codex_proxy.agents.openai_chat.body import OPTIONAL
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.agents.upstream.config import CAPABILITIES
 from codex_proxy.agents.upstream.presets import PRESETS
-from codex_proxy.app import make_server
+from codex_proxy.app.server import make_server
+from codex_proxy.app.store_lifecycle import retention_of
 from codex_proxy.cli import load_settings, main
 from codex_proxy.commands.doctor import examine
-from codex_proxy.config import Settings, load
 from codex_proxy.core.faults import FaultKind
-from codex_proxy.store_lifecycle import retention_of
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load
 from codex_proxy.surfaces.errors import TABLE
 from tests.http.serving import WEATHER
 from tests.upstreams.cases import CASES, Case, call, stream, text

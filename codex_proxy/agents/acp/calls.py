@@ -18,9 +18,9 @@ import msgspec
 from codex_proxy.agents.acp.client_tools import ClientTools, agent_name, arguments_in, call_result
 from codex_proxy.agents.acp.messages import ToolCalled, ToolsSettled, tool_output
 from codex_proxy.agents.acp.updates import UpdateReader
-from codex_proxy.agents.conversation import raw_call
-from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import ToolReply
+from codex_proxy.agents.dialects.conversation import raw_call
+from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.core.events import StepCompleted, ToolCallRequested
 from codex_proxy.core.items import TextPart
 

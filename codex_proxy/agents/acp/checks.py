@@ -14,8 +14,8 @@ from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
 from codex_proxy.agents.acp.program import Declared, Program
 from codex_proxy.agents.acp.session_setup import session_options_of
-from codex_proxy.agents.confinement_setup import confinement_check
-from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
+from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.core.faults import Fault, FaultKind

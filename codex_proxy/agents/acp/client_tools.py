@@ -16,8 +16,8 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.acp.messages import Update
-from codex_proxy.agents.conversions import READ_ONLY, WHOLE_OUTPUTS, function_parameters, mcp_content
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialects.conversions import READ_ONLY, WHOLE_OUTPUTS, function_parameters, mcp_content
 from codex_proxy.core.items import Part, Tool
 
 SERVER: Final = "client"

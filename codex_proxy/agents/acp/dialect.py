@@ -39,8 +39,8 @@ from codex_proxy.agents.acp.turn_end import turn_end
 from codex_proxy.agents.acp.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter, counts_output
-from codex_proxy.agents.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
+from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.core.events import (
     ApprovalRequested,
     Notice,

@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.acp.messages import AUTH_REQUIRED, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.failures import MAX_READ, MESSAGES, cleaned, failure_from_text
+from codex_proxy.agents.dialects.failures import MAX_READ, MESSAGES, cleaned, failure_from_text
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 

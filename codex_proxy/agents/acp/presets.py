@@ -9,9 +9,9 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.claude_variables import CLAUDE_VARIABLES
-from codex_proxy.agents.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
+from codex_proxy.agents.processes.claude_variables import CLAUDE_VARIABLES
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
 """What an agent's token count covers: `turn`: the turn; `last`: the last model call of the turn; `session`: all turns

@@ -16,13 +16,13 @@ from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.messages import Input, Message, ModelCallFailed, channel_of, refusal, split_writes
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.tool_server import ToolEndpoint
-from codex_proxy.agents.session import (
+from codex_proxy.agents.processes.session import (
     AgentSession,
     LineFramer,
     LineTooLong,
     TransportReader,
 )
-from codex_proxy.agents.shared_process import SharedProcess, SharedTransport
+from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.process.child import Command, Exit
 

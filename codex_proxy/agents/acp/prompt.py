@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.conversions import mcp_content
-from codex_proxy.agents.transcript import flattened
+from codex_proxy.agents.dialects.conversions import mcp_content
+from codex_proxy.agents.dialects.transcript import flattened
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 
 _COMMAND: Final = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*/")

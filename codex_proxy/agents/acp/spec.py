@@ -21,7 +21,7 @@ from codex_proxy.agents.acp.presets import (
     QWEN,
     AcpPreset,
 )
-from codex_proxy.agents.skills import skills_check
+from codex_proxy.agents.codex.skills import skills_check
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.core.checks import Check
 
@@ -73,7 +73,7 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
     program's state, and read the sign-ins of other programs that it uses. Raises `NoAgentError` as `with_confinement`
     does.
     """
-    from codex_proxy.agents.confinement_setup import plain_confinement, state_folders
+    from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
     from codex_proxy.files.private import make_folder
 
     preset, home = launch.preset, launch.command.env.get("HOME", "")
@@ -101,8 +101,8 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
     program could write to the server's own files.
     """
     from codex_proxy.agents.codex.program import find_codex
-    from codex_proxy.agents.confinement import find_confinement
-    from codex_proxy.agents.confinement_setup import NO_MECHANISM, state_folders
+    from codex_proxy.agents.confinement.confine import find_confinement
+    from codex_proxy.agents.confinement.setup import NO_MECHANISM, state_folders
 
     settings, preset = context.settings, launch.preset
     wanted = settings.agent_confinement
@@ -131,7 +131,7 @@ def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
     """Returns the program's environment variables: those that every child process gets, those that the preset
     passes on or sets, and those in the setting `--agent-env`.
     """
-    from codex_proxy.config import split_list
+    from codex_proxy.settings.fields import split_list
 
     names, given = [], {}
     for entry in split_list(context.settings.agent_env):

@@ -17,7 +17,7 @@ from codex_proxy.agents.acp.failures import retry_event
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.dialect import TooMuchHeld
-from codex_proxy.agents.failures import cleaned
+from codex_proxy.agents.dialects.failures import cleaned
 from codex_proxy.core.events import (
     Event,
     ItemEnded,

@@ -15,7 +15,6 @@ from typing import Final
 import msgspec
 import structlog
 
-from codex_proxy.agents.child_per_turn import ChildTransport
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
 from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
@@ -24,13 +23,14 @@ from codex_proxy.agents.claude_code.process import (
     is_signed_in,
     request_initialize,
 )
-from codex_proxy.agents.conversions import CLAUDE_MAX_OUTPUT
-from codex_proxy.agents.plain_confinement import PlainConfinement
+from codex_proxy.agents.confinement.plain_turns import PlainConfinement
+from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.group import RECHECK_SECONDS
 from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
-from codex_proxy.agents.session import AgentSession, spawn_failure
+from codex_proxy.agents.processes.child_per_turn import ChildTransport
+from codex_proxy.agents.processes.session import AgentSession, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.interfaces import Clock

@@ -42,11 +42,11 @@ from codex_proxy.agents.claude_code.step_reader import StepReader, raw_output
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
 from codex_proxy.agents.claude_code.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
-from codex_proxy.agents.conversation import NO_TURN, ConversationTurn, raw_call
-from codex_proxy.agents.conversions import mcp_content
 from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Step, ToolReply
-from codex_proxy.agents.failures import cleaned
-from codex_proxy.agents.pending_calls import PendingCalls
+from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn, raw_call
+from codex_proxy.agents.dialects.conversions import mcp_content
+from codex_proxy.agents.dialects.failures import cleaned
+from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,

@@ -10,7 +10,7 @@ import re
 from typing import Final
 
 from codex_proxy.agents.claude_code.messages import Retry
-from codex_proxy.agents.failures import cleaned, failure_from_text
+from codex_proxy.agents.dialects.failures import cleaned, failure_from_text
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 

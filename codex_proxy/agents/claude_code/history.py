@@ -17,7 +17,7 @@ import msgspec
 
 from codex_proxy.agents.claude_code.messages import assistant_line, user_line
 from codex_proxy.agents.claude_code.tool_names import call_input, model_name
-from codex_proxy.agents.conversions import image_data, items_of
+from codex_proxy.agents.dialects.conversions import image_data, items_of
 from codex_proxy.core.events import RawItem
 from codex_proxy.core.items import (
     HistoryCall,

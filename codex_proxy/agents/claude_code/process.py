@@ -17,8 +17,8 @@ from codex_proxy.agents.claude_code.messages import (
     user_line,
 )
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.agents.failures import how_it_ended
-from codex_proxy.agents.session import LineFramer, LineTooLong, ended_from, spawn_failure
+from codex_proxy.agents.dialects.failures import how_it_ended
+from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn

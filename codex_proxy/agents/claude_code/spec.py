@@ -15,7 +15,7 @@ from codex_proxy.core.checks import Check, Fact, failed_check
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.claude_code.launch import LaunchKey
-    from codex_proxy.agents.plain_confinement import PlainConfinement
+    from codex_proxy.agents.confinement.plain_turns import PlainConfinement
     from codex_proxy.process.child import Command
 
 NAME: Final = "claude-code"
@@ -46,7 +46,7 @@ async def _make(context: AgentContext) -> Agent:
     from codex_proxy.agents.claude_code.process import ask_version
     from codex_proxy.files.private import make_folder
     from codex_proxy.process.child import Command
-    from codex_proxy.protected_paths import unreadable_paths
+    from codex_proxy.settings.protected_paths import unreadable_paths
 
     settings = context.settings
     program = program_of(context)
@@ -88,7 +88,7 @@ async def _make(context: AgentContext) -> Agent:
 
 async def _plain_confinement(context: AgentContext) -> PlainConfinement:
     """Returns what confines plain-model turns. The program may use its own settings and sign-in."""
-    from codex_proxy.agents.confinement_setup import plain_confinement, state_folders
+    from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 
     env = claude_environment(context)
     home = env.get("HOME", "")
@@ -144,7 +144,7 @@ async def _check(context: AgentContext) -> list[Check]:
         version_text,
     )
     from codex_proxy.agents.claude_code.process import ask_version, is_signed_in, request_initialize
-    from codex_proxy.agents.confinement_setup import confinement_check
+    from codex_proxy.agents.confinement.setup import confinement_check
     from codex_proxy.core.faults import Fault
     from codex_proxy.process.child import Command
 

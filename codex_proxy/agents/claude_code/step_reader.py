@@ -20,9 +20,9 @@ from codex_proxy.agents.claude_code import activities
 from codex_proxy.agents.claude_code.history import ThinkingBlock
 from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
-from codex_proxy.agents.conversation import raw_call
-from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import HeldSize
+from codex_proxy.agents.dialects.conversation import raw_call
+from codex_proxy.agents.dialects.conversions import custom_input
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,

@@ -14,8 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import CLIENT_SERVER
-from codex_proxy.agents.conversions import READ_ONLY, WHOLE_OUTPUTS, function_parameters
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialects.conversions import READ_ONLY, WHOLE_OUTPUTS, function_parameters
 from codex_proxy.core.items import Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"

@@ -25,6 +25,7 @@ from codex_proxy.agents.codex.program import (
     run_short,
 )
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.skills import skills_check
 from codex_proxy.agents.codex.spec import (
     NO_CODEX,
     CodexAgentName,
@@ -37,14 +38,13 @@ from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
-from codex_proxy.agents.confinement_setup import confinement_check
-from codex_proxy.agents.skills import skills_check
+from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.config import Settings
 from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
+from codex_proxy.settings.fields import Settings
 
 SANDBOX_SECONDS = 20.0
 """Seconds for `true` in Codex's sandbox; 0.1 is usual."""

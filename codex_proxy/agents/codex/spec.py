@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.program import Version
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
-    from codex_proxy.agents.plain_confinement import PlainConfinement
+    from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 
 
 CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
@@ -63,8 +63,8 @@ async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> 
     """Returns what confines plain-model processes, whose home is in a variable; of the user's files they may use the
     sign-in only. Raises `NoAgentError`.
     """
-    from codex_proxy.agents.confinement_setup import plain_confinement, state_folders
-    from codex_proxy.agents.plain_confinement import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
+    from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
+    from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 
     settings = context.settings
     if provider.token_command and settings.agent_confinement == "auto":

@@ -21,8 +21,8 @@ from codex_proxy.agents.codex_app_server.wire import (
     RawItemHead,
     check_readable,
 )
-from codex_proxy.agents.conversions import custom_input, function_parameters
 from codex_proxy.agents.dialect import UNREADABLE, HeldSize
+from codex_proxy.agents.dialects.conversions import custom_input, function_parameters
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 from codex_proxy.core.limits import ITEM_SIZE

@@ -45,10 +45,10 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
-from codex_proxy.agents.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Ended, Step, ToolReply
-from codex_proxy.agents.failures import CONVERSATION_LOST, retrying
-from codex_proxy.agents.pending_calls import PendingCalls
+from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
+from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, retrying
+from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Event,
     Notice,

@@ -6,7 +6,7 @@ import asyncio
 
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
-from codex_proxy.agents.shared_process import SharedProcess, SharedTransport
+from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command
 

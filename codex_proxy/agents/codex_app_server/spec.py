@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.catalog import CatalogModel
     from codex_proxy.agents.codex_app_server.setup import CodexPaths
     from codex_proxy.agents.process_pool.plan import PoolLimits
-    from codex_proxy.config import Settings
     from codex_proxy.core.account import AgentModel
+    from codex_proxy.settings.fields import Settings
 
 
 MAX_AGE: Final = 6 * 3600.0
@@ -78,7 +78,7 @@ def _paths(context: AgentContext) -> CodexPaths:
     from codex_proxy.agents.codex.shadow_home import ConfigError
     from codex_proxy.agents.codex_app_server.setup import CodexPaths
     from codex_proxy.files.private import make_folder
-    from codex_proxy.protected_paths import unreadable_paths, workspace_write_policy
+    from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
 
     program, settings = codex_program(context), context.settings
     try:

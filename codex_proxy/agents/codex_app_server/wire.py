@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE, Decision, ToolReply
-from codex_proxy.agents.failures import failure_from_text, stop_from_text
+from codex_proxy.agents.dialects.failures import failure_from_text, stop_from_text
 from codex_proxy.core.events import ApprovalRequested, InputRequested, Stop, TurnEnded, Usage
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import TextPart

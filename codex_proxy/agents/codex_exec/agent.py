@@ -12,12 +12,12 @@ from pathlib import Path
 
 import msgspec
 
-from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
 from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.sandbox_config import Profiles
 from codex_proxy.agents.codex_exec.launch import MAX_PROMPT
-from codex_proxy.agents.session import AgentSession
-from codex_proxy.agents.transcript import prompt_of
+from codex_proxy.agents.dialects.transcript import prompt_of
+from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import ImagePart
 from codex_proxy.core.media import decode_base64

@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.codex_exec.wire import Item, Line, decode
 from codex_proxy.agents.dialect import NOTHING, Ended, SingleTurn, Step
-from codex_proxy.agents.failures import (
+from codex_proxy.agents.dialects.failures import (
     cleaned,
     failure_from_exit,
     failure_from_text,
@@ -22,7 +22,7 @@ from codex_proxy.agents.failures import (
     status_in,
     stop_from_text,
 )
-from codex_proxy.agents.transcript import prompt_of
+from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.core.events import (
     Event,
     FullReasoning,

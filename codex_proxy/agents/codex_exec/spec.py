@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_exec.setup import ExecSetup
     from codex_proxy.agents.dialect import Capability
-    from codex_proxy.config import Settings
     from codex_proxy.core.faults import Failure
+    from codex_proxy.settings.fields import Settings
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
@@ -41,7 +41,6 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
 
     Raises `NoAgentError` or `Fault`.
     """
-    from codex_proxy.agents.child_per_turn import ChildSpec
     from codex_proxy.agents.codex.program import run_short
     from codex_proxy.agents.codex.sandbox_config import Profiles
     from codex_proxy.agents.codex_app_server.setup import can_confine
@@ -49,9 +48,10 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
     from codex_proxy.agents.codex_exec.dialect import CodexExec
     from codex_proxy.agents.codex_exec.launch import exec_argv
+    from codex_proxy.agents.processes.child_per_turn import ChildSpec
     from codex_proxy.core.turn import Turn
     from codex_proxy.process.child import Command
-    from codex_proxy.protected_paths import unreadable_paths, workspace_write_policy
+    from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
 
     program, settings = codex_program(context), context.settings
     version, setup = await _prepared(context, program)
@@ -105,7 +105,7 @@ async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecS
     from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
     from codex_proxy.agents.codex_exec.setup import ExecPaths, prepare_exec
     from codex_proxy.files.private import make_folder
-    from codex_proxy.protected_paths import workspace_write_policy
+    from codex_proxy.settings.protected_paths import workspace_write_policy
 
     settings, base = context.settings, context.child_environment()
     version, missing = await find_version(program, base), await lacks_for_exec(program, base)

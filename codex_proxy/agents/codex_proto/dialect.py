@@ -23,7 +23,7 @@ from codex_proxy.agents.codex_proto.activities import (
 from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, SingleTurn, Step
-from codex_proxy.agents.failures import (
+from codex_proxy.agents.dialects.failures import (
     cleaned,
     failure_from_exit,
     failure_from_text,

@@ -67,10 +67,10 @@ async def make_proto(context: AgentContext) -> Agent:
 
     Raises `NoAgentError` or `Fault`.
     """
-    from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
     from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import shell_exclude
     from codex_proxy.agents.codex_proto.dialect import CodexProto
+    from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
     from codex_proxy.process.child import Command
     from codex_proxy.process.launch import child_environment, credential_names
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.transcript import flattened
+from codex_proxy.agents.dialects.transcript import flattened
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,

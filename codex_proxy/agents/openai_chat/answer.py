@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 from typing import Any, Final, Literal, TypeAlias
 
-from codex_proxy.agents.conversions import CustomInput
+from codex_proxy.agents.dialects.conversions import CustomInput
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import ThinkSplit, ThinkTags
 from codex_proxy.agents.upstream.stream import encoded
@@ -41,7 +41,7 @@ MAX_ANNOTATIONS: Final = 1000
 Kind: TypeAlias = Literal["function", "custom"]
 
 
-class Answer:
+class ChatAnswer:
     """Converts the answer to one request to events. The attributes hold the rest: finish reason, usage, calls. Private
     methods append events to `out`.
     """

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.conversions import CustomInput
+from codex_proxy.agents.dialects.conversions import CustomInput
 from codex_proxy.agents.upstream.stream import is_json
 
 MAX_ID_CHARS: Final = 64

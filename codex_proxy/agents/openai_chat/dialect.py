@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import NOTHING, Reply, Step, ToolReply
-from codex_proxy.agents.openai_chat.answer import Answer, Kind
+from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.agents.openai_chat.answer import ChatAnswer, Kind
 from codex_proxy.agents.openai_chat.body import refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.messages import Conversation
@@ -51,7 +51,7 @@ _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 calls."""
 
 
-class OpenAIChat(UpstreamTurn[Answer]):
+class OpenAIChat(UpstreamTurn[ChatAnswer]):
     """The `Dialect` of Chat Completions servers. Methods return a `Step`: events, and the body of the next request, if
     any.
     """
@@ -105,9 +105,9 @@ class OpenAIChat(UpstreamTurn[Answer]):
         item = {"type": "function_call_output", "call_id": call_id, "output": _wire_output(parts)}
         return RawItem("function_call_output", encoded(item))
 
-    def _new_answer(self) -> Answer:
+    def _new_answer(self) -> ChatAnswer:
         taken = self._conversation.call_ids
-        return Answer(self._new_id, streamed_kind=self._streamed.get, taken_ids=taken)
+        return ChatAnswer(self._new_id, streamed_kind=self._streamed.get, taken_ids=taken)
 
     def _request(self) -> bytes:
         return request_body(self._turn, self._model, self._conversation.messages(), self._refused)
@@ -132,7 +132,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
             else:
                 out += self._failed(FAILURES[event.kind])
 
-    def _ends_without_last_event(self, answer: Answer, out: list[Event]) -> bool:
+    def _ends_without_last_event(self, answer: ChatAnswer, out: list[Event]) -> bool:
         if answer.finish is None:
             return False
         self._complete(answer, out)
@@ -143,7 +143,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
 
     # --- the end of an answer -----------------------------------------------------------------------
 
-    def _complete(self, answer: Answer, out: list[Event]) -> None:
+    def _complete(self, answer: ChatAnswer, out: list[Event]) -> None:
         """Adds the complete answer to the conversation and to `out`, and ends the turn unless calls are waiting for
         outputs.
         """
@@ -172,7 +172,7 @@ class OpenAIChat(UpstreamTurn[Answer]):
             self._ended = True
             out.append(TurnEnded(Stop.TOOL_CALLS if calls else stop, "provider"))
 
-    def _add_details(self, answer: Answer, out: list[Event]) -> None:
+    def _add_details(self, answer: ChatAnswer, out: list[Event]) -> None:
         for field, counts in answer.tokens.items():
             sums = self._tokens.setdefault(field, {})
             for name, count in counts.items():
@@ -180,14 +180,14 @@ class OpenAIChat(UpstreamTurn[Answer]):
         if answer.fields or answer.annotations or self._tokens:
             out.append(self._details_of(answer))
 
-    def _details_of(self, answer: Answer) -> AnswerDetails:
+    def _details_of(self, answer: ChatAnswer) -> AnswerDetails:
         return AnswerDetails(
             {name: msgspec.Raw(encoded(value)) for name, value in answer.fields.items()},
             encoded(answer.annotations) if answer.annotations else b"",
             {field: dict(sums) for field, sums in self._tokens.items()},
         )
 
-    def _request_outputs(self, answer: Answer, calls: Sequence[Call], out: list[Event]) -> None:
+    def _request_outputs(self, answer: ChatAnswer, calls: Sequence[Call], out: list[Event]) -> None:
         """Adds the calls to the conversation and, as raw items and then requests for outputs, to `out`. An invalid call
         gets an error text as its output at once; if all are invalid, `_writes` is the next request.
         """

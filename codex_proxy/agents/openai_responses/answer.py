@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.agents.conversions import CustomInput, custom_input
+from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
 from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -63,7 +63,7 @@ class Call(msgspec.Struct, frozen=True):
     """
 
 
-class Answer:
+class ResponsesAnswer:
     """Collects the answer to one request, and converts it to events. `feed` returns the events; the attributes hold
     what the events do not have, such as the output items, the calls, the usage and the final status. The private
     methods append events to `out`.

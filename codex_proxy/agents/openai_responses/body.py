@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
+from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
 from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.core.items import (
     HistoryCall,

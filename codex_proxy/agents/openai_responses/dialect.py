@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.conversions import custom_input
 from codex_proxy.agents.dialect import NOTHING, Reply, Step, ToolReply
-from codex_proxy.agents.openai_responses.answer import Answer, Call, Kind
+from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.agents.openai_responses.answer import Call, Kind, ResponsesAnswer
 from codex_proxy.agents.openai_responses.body import input_items, output_item, refused_field, request_body
 from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
 from codex_proxy.agents.upstream.stream import StreamEvent, encoded
@@ -45,7 +45,7 @@ _CUT: Final = {
 }
 
 
-class OpenAIResponses(UpstreamTurn[Answer]):
+class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     """The `Dialect` of servers with the Responses API. Methods return a `Step`: events, and the body of the next
     request, if any.
     """
@@ -83,8 +83,8 @@ class OpenAIResponses(UpstreamTurn[Answer]):
 
     # --- one exchange -----------------------------------------------------------------------------
 
-    def _new_answer(self) -> Answer:
-        return Answer(self._new_id, streamed=self._streamed)
+    def _new_answer(self) -> ResponsesAnswer:
+        return ResponsesAnswer(self._new_id, streamed=self._streamed)
 
     def _request(self) -> bytes:
         items = [*input_items(self._turn.history, self._refused), *self._said]
@@ -110,7 +110,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
             elif event.kind != "done":  # `[DONE]` stands behind the last event, where there is one
                 out += self._failed(_FAULTS[event.kind])
 
-    def _ends_without_last_event(self, answer: Answer, out: list[Event]) -> bool:
+    def _ends_without_last_event(self, answer: ResponsesAnswer, out: list[Event]) -> bool:
         return False
 
     def _refused_field(self, status: int, body: bytes) -> str | None:
@@ -118,7 +118,7 @@ class OpenAIResponses(UpstreamTurn[Answer]):
 
     # --- the end of an answer -----------------------------------------------------------------------
 
-    def _complete(self, answer: Answer, out: list[Event]) -> None:
+    def _complete(self, answer: ResponsesAnswer, out: list[Event]) -> None:
         """Handles an answer with a final status: fails the turn (`failed`, `cancelled`), requests the outputs of its
         calls, or ends the turn.
         """

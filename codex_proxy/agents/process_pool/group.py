@@ -28,7 +28,7 @@ from codex_proxy.agents.process_pool.plan import (
     maintain,
 )
 from codex_proxy.agents.process_pool.process import PooledProcess
-from codex_proxy.agents.session import spawn_failure
+from codex_proxy.agents.processes.session import spawn_failure
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import SpawnError
 

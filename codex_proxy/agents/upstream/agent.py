@@ -12,9 +12,9 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.agent import AgentBase
-from codex_proxy.agents.late_start import LateStart
-from codex_proxy.agents.marks import OriginMarks
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.configured.late_start import LateStart
+from codex_proxy.agents.dialects.marks import OriginMarks
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn
 from codex_proxy.agents.upstream.attempts import (
     BLAMED,

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.failures import cleaned, failure_from_text
+from codex_proxy.agents.dialects.failures import cleaned, failure_from_text
 from codex_proxy.agents.upstream.config import CHAT, SettingNames
 from codex_proxy.core.faults import Failure, FaultKind
 

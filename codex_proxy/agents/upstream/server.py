@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.transcript import with_instructions_of_user
+from codex_proxy.agents.dialects.transcript import with_instructions_of_user
 from codex_proxy.agents.upstream.client import UpstreamClient, failure_of
 from codex_proxy.agents.upstream.config import Upstream
 from codex_proxy.agents.upstream.failures import ErrorReader

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.agents.session import LineFramer, LineTooLong
+from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 
 MAX_LINE_BYTES: Final = 16 << 20

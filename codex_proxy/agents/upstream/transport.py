@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from codex_proxy.agents.session import TransportReader
+from codex_proxy.agents.processes.session import TransportReader
 from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptMessage, NoAttempt
 from codex_proxy.agents.upstream.attempts import AttemptPlan, NextAttempt, Outcome, UpstreamTarget
 from codex_proxy.agents.upstream.client import Exchange, UpstreamClient

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from codex_proxy.agents.named import named_agents
+from codex_proxy.agents.configured.agents import configured_agents
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import serve_to_the_end
-from codex_proxy.config import Settings, load
-from codex_proxy.old_settings import OLD_NAMES
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load
+from codex_proxy.settings.old_names import OLD_NAMES
 
 
 def of_default(key: str) -> Any:
@@ -103,7 +104,7 @@ def test_an_old_name_in_the_table_of_an_agent_keeps_no_server_from_starting(file
     file.write_text("[agents.claude]\nagent = 'claude-code'\nclaude_processes = 2\n")
     settings = load({}, file)
     assert settings.old_names == ("claude_processes",)
-    assert [each.name for each in named_agents(settings)] == ["claude"]
+    assert [each.name for each in configured_agents(settings)] == ["claude"]
 
 
 def test_settings_without_old_names_have_no_other_values(file: Path) -> None:

@@ -45,9 +45,9 @@ async def _make(context: AgentContext) -> Agent:
 
 
 def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
-    from codex_proxy.agents.child_per_turn import ChildPerTurnAgent, ChildSpec
     from codex_proxy.agents.codex_proto.dialect import CodexProto
     from codex_proxy.agents.codex_proto.spec import proto_argv
+    from codex_proxy.agents.processes.child_per_turn import ChildPerTurnAgent, ChildSpec
     from codex_proxy.process.child import Command
 
     settings, limits = context.settings, context.child_limits
@@ -69,7 +69,7 @@ def _proto(context: AgentContext, env: dict[str, str]) -> Agent:
 def _app_server(context: AgentContext, env: dict[str, str]) -> Agent:
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
     from codex_proxy.agents.codex_app_server.spec import pool_limits
-    from codex_proxy.agents.plain_confinement import PlainConfinement
+    from codex_proxy.agents.confinement.plain_turns import PlainConfinement
     from codex_proxy.process.child import Command
 
     settings = context.settings

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.named import codex_settings, is_plain_only, plugin_references
+from codex_proxy.agents.configured.agents import codex_settings, is_plain_only, plugin_references
 from codex_proxy.agents.registry import code_of
-from codex_proxy.config import Settings
 from codex_proxy.core.safety import Protected, endangered
+from codex_proxy.settings.fields import Settings
 
 if TYPE_CHECKING:
     from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite

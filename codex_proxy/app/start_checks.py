@@ -9,13 +9,13 @@ from pathlib import Path
 
 import structlog
 
-from codex_proxy.config import Settings, default_state_dir, split_list
+from codex_proxy.app.keyring import Keyring
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import KeysError
 from codex_proxy.files import private
 from codex_proxy.http.middleware.access import Network, is_origin
-from codex_proxy.keys_file import Keyring
-from codex_proxy.protected_paths import write_conflict
+from codex_proxy.settings.fields import Settings, default_state_dir, split_list
+from codex_proxy.settings.protected_paths import write_conflict
 
 log = structlog.get_logger(__name__)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Final
 
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.confinement import Mechanism, find_confinement
-from codex_proxy.agents.plain_confinement import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
+from codex_proxy.agents.confinement.confine import Mechanism, find_confinement
+from codex_proxy.agents.confinement.plain_turns import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, Fact
 from codex_proxy.core.safety import endangered
 from codex_proxy.files.private import make_folder
-from codex_proxy.protected_paths import protected_paths
+from codex_proxy.settings.protected_paths import protected_paths
 
 NO_MECHANISM: Final = (
     "--agent-confinement {} does not work here: {}. Omit it to use the first mechanism that works, or use `none` "

@@ -21,7 +21,7 @@ from typing import Final, Literal, TypeAlias, get_args
 import msgspec
 
 from codex_proxy.agents.codex.sandbox_config import outermost_paths, toml_string
-from codex_proxy.agents.read_list import read_list
+from codex_proxy.agents.confinement.read_list import read_list
 from codex_proxy.files.private import create, make_folder
 from codex_proxy.process.child import Command, Exit, run_to_end
 from codex_proxy.process.launch import find_program
@@ -38,7 +38,7 @@ TITLES: Final[Mapping[Mechanism, str]] = {
     "landlock": "Landlock",
 }
 
-LANDLOCK: Final = str(Path(__file__).parent.parent / "process" / "landlock.py")
+LANDLOCK: Final = str(Path(__file__).parents[2] / "process" / "landlock.py")
 PROBE_SECONDS: Final = 20.0
 """The most seconds that a probe may take. It usually takes 0.1 to 0.3 s."""
 CODEX_FOLDERS: Final = ("home", "tmp")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.app import make_server
+from codex_proxy.app.mcp_tools import schema_errors
+from codex_proxy.app.server import make_server
+from codex_proxy.app.start_checks import StartError
 from codex_proxy.commands.checks import mcp_checks
-from codex_proxy.mcp_tools import schema_errors
-from codex_proxy.start_checks import StartError
 from codex_proxy.workers.schema_checks import SchemaChecks
 from tests.http.serving import ENVIRONMENT, fake_proxy, settings_of, user
 

@@ -18,7 +18,6 @@ import structlog
 
 from codex_proxy.admission.server_tools import McpRequest, ServerTools
 from codex_proxy.agents.spec import child_limits
-from codex_proxy.config import Settings, split_list
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
@@ -30,6 +29,7 @@ from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult, McpTool
 from codex_proxy.process.child import Command, SpawnError, spawn
 from codex_proxy.process.launch import child_environment
+from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.checks import Verdict

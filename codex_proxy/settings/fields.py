@@ -1,7 +1,4 @@
-"""Every setting with its type and default. A value comes from a flag, else the environment, else a TOML file.
-
-Only this module, `cli` and `app` read the environment.
-"""
+"""Every setting with its type, default and description, and what follows from several of them."""
 
 from __future__ import annotations
 
@@ -10,21 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import AliasChoices, Field, NonNegativeInt, PrivateAttr, SecretStr, ValidationInfo
-from pydantic.fields import FieldInfo
 from pydantic.functional_validators import field_validator, model_validator
 from pydantic_core import PydanticCustomError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
 
 from codex_proxy.agents import registry
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
-from codex_proxy.config_tables import AgentTable, RouteTable, TableName, check_names, joined
-from codex_proxy.old_settings import OLD_NAMES, old_names_in, values_of_new_names
+from codex_proxy.settings.old_names import OLD_NAMES
+from codex_proxy.settings.sources import SourcedSettings, default_config_file
+from codex_proxy.settings.tables import AgentTable, RouteTable, TableName, joined
 
 
 def _named(*names: str, **more: Any) -> Any:
@@ -44,22 +35,10 @@ def _codex_home() -> Path:
     return Path.home() / ".codex"
 
 
-def default_config_file() -> Path:
-    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`; without this variable,
-    `~/.config/codex-proxy/config.toml`.
-    """
-    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    return Path(base) / "codex-proxy" / "config.toml"
-
-
-class Settings(CassetteSettings, BaseSettings):
+class Settings(CassetteSettings, SourcedSettings):
     """All settings of the server. A setting is read from the environment variable `PROXY_<NAME>`, unless its field
     names other variables.
     """
-
-    model_config = SettingsConfigDict(
-        env_prefix="PROXY_", extra="ignore", populate_by_name=True, env_ignore_empty=True
-    )
 
     # Where it listens, and who may come in.
     host: str = _named(
@@ -484,70 +463,6 @@ class Settings(CassetteSettings, BaseSettings):
         """The setting `model_aliases` as pairs: an alias, and the name of the model that it stands for."""
         pairs = (each.partition("=") for each in self.model_aliases.split(",") if each.strip())
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        file = TomlConfigSettingsSource(settings_cls, toml_file=_config_file)
-        return init_settings, env_settings, file, _OldNames(settings_cls)
-
-
-class _OldNames(PydanticBaseSettingsSource):
-    """The values that old names in the other sources give to new names."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Does nothing: values are not read one by one."""
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return values_of_new_names(self.current_state, os.environ)
-
-
-_config_file: Path | None = None
-
-
-def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
-    """Returns the settings. `flags` override the environment, which overrides the settings file. `config_file` is
-    the path of this file; None means the default file, which need not exist.
-
-    Raises `ValueError` if a setting is invalid or unknown, or the file is not TOML or cannot be read, or
-    `config_file` does not exist. The message names the setting or the file.
-    """
-    global _config_file
-    if config_file is not None and not config_file.is_file():
-        raise ValueError(f"the file {config_file} does not exist")
-    file = config_file or default_config_file()
-    in_file = check_names(file, {*_names_in_file(), *OLD_NAMES})
-    _config_file = file
-    try:
-        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
-        settings._file = file
-        settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *flags)), os.environ))
-        return settings
-    finally:
-        _config_file = None  # settings that are made without this function read no file
-
-
-def _names_in_file() -> set[str]:
-    known = set(Settings.model_fields)
-    for field in Settings.model_fields.values():
-        if isinstance(field.validation_alias, AliasChoices):
-            known.update(str(choice) for choice in field.validation_alias.choices)
-    return known
-
-
-def variables_of(name: str) -> tuple[str, ...]:
-    """Returns the names of the environment variables from which the setting `name` is read."""
-    alias = Settings.model_fields[name].validation_alias
-    if isinstance(alias, AliasChoices):
-        return tuple(str(choice) for choice in alias.choices if str(choice).isupper())
-    return (f"PROXY_{name.upper()}",)
 
 
 def split_list(text: str, separator: str = ",") -> tuple[str, ...]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.config import Settings
-from codex_proxy.mcp_tools import McpConfigError, Programs, configured_servers
+from codex_proxy.app.mcp_tools import McpConfigError, Programs, configured_servers
+from codex_proxy.settings.fields import Settings
 
 
 def settings_with(file: Path | None) -> Settings:

@@ -17,7 +17,7 @@ from codex_proxy.agents.process_pool.agent import PooledAgent
 from codex_proxy.agents.process_pool.plan import MANY, PoolLimits
 from codex_proxy.agents.process_pool.pool import ProcessPool
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
-from codex_proxy.agents.session import (
+from codex_proxy.agents.processes.session import (
     AgentSession,
     ChunkFramer,
     LineFramer,

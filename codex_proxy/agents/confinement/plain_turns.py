@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from codex_proxy.agents.confinement import Confinement
+from codex_proxy.agents.confinement.confine import Confinement
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command
 

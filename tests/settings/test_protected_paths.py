@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 import codex_proxy
 from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
-from codex_proxy.app import SystemClock
+from codex_proxy.app.start_checks import StartError, check
+from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import workspace_check
-from codex_proxy.config import Settings, load
 from codex_proxy.core.safety import Protected, endangered
-from codex_proxy.protected_paths import paths_to, workspace_write_policy, write_conflict
-from codex_proxy.start_checks import StartError, check
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load
+from codex_proxy.settings.protected_paths import paths_to, workspace_write_policy, write_conflict
 from tests.waiting import PATIENCE
 
 ROOT = Path(codex_proxy.__file__).parents[1]

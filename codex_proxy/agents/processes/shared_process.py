@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from codex_proxy.agents.dialect import ChannelConnection, Ended, Received
-from codex_proxy.agents.failures import how_it_ended, last_useful_line
+from codex_proxy.agents.dialects.failures import how_it_ended, last_useful_line
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
-from codex_proxy.agents.session import (
+from codex_proxy.agents.processes.session import (
     AgentSession,
     LineFramer,
     LineTooLong,

@@ -12,9 +12,9 @@ import contextlib
 
 import structlog
 
-from codex_proxy.config import Settings
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
+from codex_proxy.settings.fields import Settings
 from codex_proxy.store.interface import (
     ContextLimits,
     Retention,

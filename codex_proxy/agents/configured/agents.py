@@ -17,10 +17,10 @@ from pydantic import ValidationError
 from codex_proxy.agents import registry
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
-from codex_proxy.config import Settings
-from codex_proxy.config_tables import AgentTable
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.old_settings import OLD_NAMES
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.old_names import OLD_NAMES
+from codex_proxy.settings.tables import AgentTable
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -35,7 +35,7 @@ CODEX: Final = "codex"
 """The name of the agent `auto` if it is one of several."""
 
 
-class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
+class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
     """One of the server's agents, with its name and its settings."""
 
     name: str
@@ -55,12 +55,12 @@ class NamedAgent(msgspec.Struct, frozen=True, kw_only=True):
         return self.settings.codex_model or ""
 
 
-def named_agents(settings: Settings) -> tuple[NamedAgent, ...]:
+def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
     """Returns every agent in the settings, the default one first. Raises `NoAgentError` if a table has an error or
     a plugin cannot be used.
     """
     if settings.replay is not None:
-        return (NamedAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
+        return (ConfiguredAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
     if is_single(settings):
         return (_without_name(settings),)
     twice = settings.agents.keys() & settings.upstreams.keys()
@@ -94,7 +94,7 @@ def is_single(settings: Settings) -> bool:
     return alone and (not settings.upstreams or settings.agent in (DEFAULT, *WIRES))
 
 
-def _without_name(settings: Settings) -> NamedAgent:
+def _without_name(settings: Settings) -> ConfiguredAgent:
     if DEFAULT in settings.upstreams:
         table = settings.upstreams[DEFAULT]
         wire = WIRES.get(settings.agent, table.wire)
@@ -102,13 +102,13 @@ def _without_name(settings: Settings) -> NamedAgent:
     return _of_settings("", settings)
 
 
-def _of_settings(name: str, settings: Settings) -> NamedAgent:
+def _of_settings(name: str, settings: Settings) -> ConfiguredAgent:
     """Returns the agent that `settings.agent` names. If it is an upstream, its short settings describe it."""
     spec = registry.chosen_spec(settings)
     upstream = None
     if spec.name in WIRES:
         upstream = _with_short_settings(settings, UpstreamConfig(wire=WIRES[spec.name]))
-    return NamedAgent(name=name, settings=settings, spec=spec, upstream=upstream)
+    return ConfiguredAgent(name=name, settings=settings, spec=spec, upstream=upstream)
 
 
 def runs_codex(settings: Settings) -> bool:
@@ -151,16 +151,16 @@ def settings_without_effect(settings: Settings) -> tuple[str, ...]:
     return tuple(name for name in Settings.model_fields if name in unused)
 
 
-def _used_by(named: NamedAgent) -> frozenset[str]:
+def _used_by(named: ConfiguredAgent) -> frozenset[str]:
     return OF_UPSTREAMS if named.has_table else named.spec.effective_settings
 
 
-def _agents_or_none(settings: Settings) -> tuple[NamedAgent, ...]:
+def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
     """Returns every agent of the server; also if `settings` are those of one agent, since these refer to the
     server's. Returns none if the agents cannot be determined, because of an invalid table or an unusable plugin.
     """
     try:
-        return named_agents(settings.of_server)
+        return configured_agents(settings.of_server)
     except NoAgentError:
         return ()
 
@@ -174,7 +174,7 @@ def _settings_for_one(settings: Settings, **more: Any) -> Settings:
     return own
 
 
-def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAgent:
+def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> ConfiguredAgent:
     kind = table.agent or name
     try:
         registry.check_name(kind, settings.agent_plugin)
@@ -198,7 +198,7 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> NamedAg
     return _of_settings(name, own)
 
 
-def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> NamedAgent:
+def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> ConfiguredAgent:
     """Returns the upstream of a table; `name` is empty if it is the only agent. The short settings are part of the
     table `[upstreams.default]`.
     """
@@ -215,7 +215,7 @@ def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> 
         codex_model=config.default_model or (settings.codex_model if not name else None),
     )
     spec = registry.chosen_spec(own)
-    return NamedAgent(name=name, settings=own, spec=spec, upstream=config, has_table=has_table)
+    return ConfiguredAgent(name=name, settings=own, spec=spec, upstream=config, has_table=has_table)
 
 
 def _with_short_settings(settings: Settings, config: UpstreamConfig) -> UpstreamConfig:
@@ -240,7 +240,7 @@ def _check_fallbacks(settings: Settings) -> None:
                 raise NoAgentError(f"[upstreams.{name}]: the fallback {each} is {kind} upstream; {allowed}.")
 
 
-def context_of(named: NamedAgent, context: AgentContext) -> AgentContext:
+def context_of(named: ConfiguredAgent, context: AgentContext) -> AgentContext:
     """Returns the context from which the agent `named` is created: `context` with the agent's own name, settings and
     upstream.
     """
@@ -255,21 +255,21 @@ async def make_agent(context: AgentContext) -> Agent:
     which combines them. Raises `NoAgentError` if there is no such agent or the tables have an error, and `Fault` if
     it cannot be used.
     """
-    named = named_agents(context.settings)
+    named = configured_agents(context.settings)
     if named[0].name:
         return await _make_router(named, context)
     return await _make_one(named[0], context)
 
 
-async def _make_one(named: NamedAgent, context: AgentContext) -> Agent:
+async def _make_one(named: ConfiguredAgent, context: AgentContext) -> Agent:
     own, reference = context_of(named, context), registry.plugin_reference(named.settings)
     if reference is not None:
         return await registry.make_plugin_agent(named.spec, reference, own)
     return await named.spec.make(own)
 
 
-async def _make_router(named: tuple[NamedAgent, ...], context: AgentContext) -> Agent:
-    from codex_proxy.agents.router import AgentRouter, AgentSlot
+async def _make_router(named: tuple[ConfiguredAgent, ...], context: AgentContext) -> Agent:
+    from codex_proxy.agents.configured.router import AgentRouter, AgentSlot
     from codex_proxy.agents.upstream.agent import UpstreamAgent
 
     members: dict[str, Agent] = {}
@@ -289,7 +289,7 @@ async def _make_router(named: tuple[NamedAgent, ...], context: AgentContext) -> 
     return AgentRouter(members, defaults=defaults)
 
 
-def _maker(named: NamedAgent, context: AgentContext) -> Callable[[], Awaitable[Agent]]:
+def _maker(named: ConfiguredAgent, context: AgentContext) -> Callable[[], Awaitable[Agent]]:
     """Returns a function that creates the agent `named`, and raises `Fault` if it cannot."""
 
     async def make() -> Agent:

@@ -1,22 +1,17 @@
 """The tables `[upstreams.NAME]` (model servers), `[agents.NAME]` (agents) and `[routes.NAME]` of the settings file.
 
 Input: a table as TOML or JSON has it. Output: validated values. Raises pydantic's `ValidationError`, which
-names the field. `agents.named` checks whether tables, keys and installed programs match.
+names the field. `agents.configured.agents` checks whether tables, keys and installed programs match.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
-from collections.abc import Collection, Iterable
-from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from codex_proxy.admission.routes import ApiName, Route
-from codex_proxy.agents.upstream.config import UpstreamConfig
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SEPARATORS: Final = {"commas": ",", "colons": ":"}
@@ -72,50 +67,6 @@ class AgentTable(BaseModel):
     def own_settings(self) -> dict[str, Any]:
         """The settings of the server that this table overrides, by name, with values as in the file."""
         return dict(self.model_extra or {})
-
-
-def text_of(error: ValidationError) -> str:
-    """Returns a text about the first problem in `error`, which names the setting. It begins in lower case and has
-    no full stop, so that it can be part of a sentence.
-    """
-    first = error.errors()[0]
-    *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
-    if first["type"] == "extra_forbidden" and table:
-        advice = "`key_env` or `key_file` names what holds it" if name in ("key", "api_key") else None
-        advice = advice or advice_for(name, UpstreamConfig.model_fields)
-        return f"there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
-    return f"the setting {'.'.join(place)} is invalid: {first['msg'].removeprefix('Value error, ')}"
-
-
-def advice_for(name: str, known: Iterable[str]) -> str:
-    """Returns a hint about the unknown setting `name` for the end of an error message: the most similar of the
-    `known` names, or else where the documentation lists the settings.
-    """
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
-
-
-def check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
-    """Checks that the settings file, if it exists, can be read and contains only `known` settings, since a misspelt
-    one would be ignored silently. Returns the names in the file.
-
-    Raises `ValueError` with the file's path and the error.
-    """
-    if not file.is_file():
-        return ()
-    try:
-        names = tomllib.loads(file.read_text("utf-8"))
-    except OSError as fault:
-        raise ValueError(f"{file} cannot be read: {fault.strerror}") from fault
-    except ValueError as fault:  # no TOML, or no UTF-8
-        raise ValueError(f"{file} is not valid TOML: {fault}") from fault
-    for name in names:
-        if name not in known:
-            advice = advice_for(
-                name.lower().removeprefix("proxy_"), [each for each in known if each.islower()]
-            )
-            raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
-    return tuple(names)
 
 
 def joined(value: Any, description: str) -> Any:

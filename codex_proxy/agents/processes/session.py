@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Dialect, Ended, ReopeningDialect, Reply, Step, ToolReply, TooMuchHeld
-from codex_proxy.agents.marks import OriginMarks
+from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.core.events import Event
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import TimerHandle, Timers

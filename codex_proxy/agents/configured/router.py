@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from codex_proxy import __version__
-from codex_proxy.agents.account_limits import NewestLimits
 from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts
+from codex_proxy.agents.configured.late_start import LateStart
 from codex_proxy.agents.dialect import Capability
-from codex_proxy.agents.late_start import LateStart
-from codex_proxy.agents.marks import OriginMarks
-from codex_proxy.agents.session import AgentSession
+from codex_proxy.agents.dialects.marks import OriginMarks
+from codex_proxy.agents.processes.account_limits import NewestLimits
+from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock

@@ -1,0 +1,1 @@
+"""The agent `auto`, which becomes the agent for the installed Codex."""

@@ -1,0 +1,1 @@
+"""Keeps the processes of agents from files of the user, with Landlock, bubblewrap or Codex's sandbox."""

@@ -1,0 +1,1 @@
+"""The agent `fake`, which drives the program `fake_proto`."""

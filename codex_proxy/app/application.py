@@ -1,0 +1,294 @@
+"""Builds the HTTP application and its parts from the settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from codex_proxy.admission.admit import Admission
+from codex_proxy.admission.clients import Client, Clients, workspace_of
+from codex_proxy.admission.routes import Router
+from codex_proxy.agents.agent import Agent
+from codex_proxy.agents.configured.agents import ConfiguredAgent
+from codex_proxy.agents.registry import agent_able_to
+from codex_proxy.app.start_checks import StartError, allowed_hosts, keyring_of, trusted_proxies
+from codex_proxy.app.store_lifecycle import StoreLifecycle
+from codex_proxy.app.system import RandomIds, SystemClock
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.keys import NO_KEY_OWNER
+from codex_proxy.core.safety import Protected
+from codex_proxy.core.turn import MODEL_SEPARATOR
+from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
+from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget, body_budget
+from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
+from codex_proxy.http.endpoint import add_endpoints
+from codex_proxy.http.endpoints import ENDPOINTS
+from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
+from codex_proxy.http.metrics import Meter, add_metrics
+from codex_proxy.http.middleware.access import (
+    FORWARDED_HEADERS,
+    HOSTS,
+    ORIGINS,
+    PASSES_KEYS,
+    TRUSTED_PROXIES,
+)
+from codex_proxy.http.middleware.content_log import log_contents
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, RateLimits, RequestLimits, RunningRequests
+from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS, WrongKeys
+from codex_proxy.http.page import PAGE
+from codex_proxy.http.routing import ROUTER
+from codex_proxy.http.server import application
+from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED, WORKER
+from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
+from codex_proxy.http.webhook_sender import WebhookSender
+from codex_proxy.process.own_process import memory_bytes
+from codex_proxy.responses.service import ResponsesService
+from codex_proxy.runs.deadlines import Deadlines
+from codex_proxy.settings.fields import Settings, split_list
+from codex_proxy.settings.protected_paths import protected_paths
+from codex_proxy.store.health import WriteCheck
+from codex_proxy.store.usage import RamUsage
+from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.surfaces.chat.parse import ChatSettings
+from codex_proxy.surfaces.messages.parse import MessagesSettings
+from codex_proxy.surfaces.models import ModelCatalog
+from codex_proxy.surfaces.responses.parse import ResponsesSettings
+from codex_proxy.surfaces.responses.webhooks import check_secret
+from codex_proxy.workers.schema_checks import SchemaChecks
+
+if TYPE_CHECKING:
+    from codex_proxy.app.mcp_tools import McpToolSource
+    from codex_proxy.app.metrics import Metrics
+    from codex_proxy.app.server import Server
+
+ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."
+"""What the error about an unknown model advises, for a client whose name of the model cannot be changed."""
+
+
+def application_of(server: Server, usage: UsageRecorder) -> web.Application:
+    """Returns the HTTP application of a server whose store and agents have started. Raises `StartError` if a setting is
+    invalid.
+    """
+    settings, clock = server.settings, server.clock
+    app = application(body_limit=settings.body_limit)
+    app[RUNS], app[CLOCK], app[IDS] = server.runs, clock, RandomIds()
+    app[CATALOG] = catalog_of(settings, server.agent, server.configured)
+    app[FAKE_AGENTS] = frozenset(name for name, each in server.configured.items() if each.spec.is_fake)
+    app[CLIENTS] = Clients(keyring_of(settings, clock), everybody_of(settings, app[CATALOG]))
+    app[ADMISSION] = Admission(
+        server.agent,
+        server.runs.checks,
+        images=server.images,
+        tools=server.server_tools,
+        agent_able_to=agent_able_to,
+    )
+    if server.pdfs is not None:
+        app[PDF_READER] = server.pdfs
+    app[USAGE] = usage
+    app[RESPONSES] = _responses(server, app)
+    app[CHAT_OPTIONS] = ChatOptions(
+        choices=settings.choices,
+        profile=settings.chat_profile,
+        stream_metrics=settings.stream_metrics,
+        keepalive=settings.heartbeat_interval,
+    )
+    app[MESSAGES_OPTIONS] = MessagesOptions(
+        keepalive=settings.heartbeat_interval, reasoning_state=settings.reasoning_state
+    )
+    app[WORKER] = server.worker
+    app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
+    app[PASSES_KEYS] = passes_keys_on(settings)
+    tables = settings.upstreams.values()
+    app[FORWARDED_HEADERS] = frozenset(name for table in tables for name in table.forward_headers)
+    app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, server.owners)
+    app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
+    app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes() // settings.workers))
+    app[WRONG_KEYS], app[HOSTS] = WrongKeys(clock), allowed_hosts(settings)
+    app[ROUTER] = Router([table.route(name) for name, table in settings.routes.items()], clock)
+    app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))
+    app[TRUSTED_PROXIES] = trusted_proxies(settings)
+    if settings.test_endpoints:
+        app[TEST_ENDPOINTS] = TestEndpoints(settings.stream_release_file)
+    if server.page is not None:
+        app[PAGE] = server.page
+    if settings.log_content:
+        app.middlewares.insert(0, log_contents)
+    server.cassettes.add_to(app)
+    if settings.metrics:
+        _add_metrics(server, app)
+    add_endpoints(app, ENDPOINTS)
+    return app
+
+
+def _responses(server: Server, app: web.Application) -> ResponsesService:
+    settings = server.settings
+    return ResponsesService(
+        runs=server.runs,
+        clock=server.clock,
+        ids=app[IDS],
+        clients=app[CLIENTS],
+        admission=app[ADMISSION],
+        usage=app[USAGE],
+        store=None if server.store_lifecycle is None else server.store_lifecycle.store,
+        profile=settings.responses_profile,
+        heartbeat=settings.heartbeat_interval,
+        conversation_wait=settings.queue_wait,
+        background=server.background,
+        background_recovery=settings.background_recovery,
+        write_check=None
+        if server.store_lifecycle is None
+        else WriteCheck(server.store_lifecycle.store, server.clock),
+        pdfs=server.pdfs,
+        webhooks=server.webhooks,
+    )
+
+
+def _add_metrics(server: Server, app: web.Application) -> None:
+    # Imported here, since most servers have no metrics.
+    from codex_proxy.app.metrics import Metrics, ServerState, known_models
+
+    store = server.settings.store_file if server.store_lifecycle and server.store_lifecycle.durable else None
+    state = ServerState(server.runs, app[STREAM_SLOTS], server.settings.sse_max_concurrency, store)
+    key = server.settings.metrics_key
+    meter = Metrics(state, known_models(app[CATALOG]))
+    app.cleanup_ctx.append(meter.loop_delay.watched)
+    add_metrics(app, _of_all_workers(server, app, meter), key.get_secret_value() if key else None)
+
+
+def _of_all_workers(server: Server, app: web.Application, meter: Metrics) -> Meter:
+    if not server.worker:
+        return meter
+    from codex_proxy.app.worker_metrics import WorkerMetrics
+
+    metrics = WorkerMetrics(meter, server.worker, supervisor=os.getppid())
+    app.cleanup_ctx.append(metrics.shared)
+    return metrics
+
+
+def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
+    """Returns the source of the tools of MCP servers, which this server runs; None if the settings name no MCP
+    servers. Raises `StartError` if the file of MCP servers or the list of allowed URLs is invalid.
+    """
+    if settings.mcp_config is None and not settings.mcp_allowed_urls:
+        return None
+    # Imported here, since most servers have none.
+    from codex_proxy.app.mcp_tools import McpConfigError, tool_source
+
+    try:
+        return tool_source(settings, os.environ, clock, RandomIds(), checks)
+    except McpConfigError as error:
+        raise StartError(str(error)) from error
+
+
+def webhooks_of(
+    settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
+) -> WebhookSender | None:
+    """Returns the sender of webhooks; None if there is no URL or no store (`lifecycle` is None). Raises
+    `StartError` if there are URLs, and the secret is missing or invalid.
+    """
+    urls = split_list(settings.webhook_urls)
+    if not urls:
+        return None
+    if settings.webhook_secret is None:
+        raise StartError(
+            "PROXY_WEBHOOK_URLS needs PROXY_WEBHOOK_SECRET: a webhook without a signature proves nothing."
+        )
+    try:
+        secret = settings.webhook_secret.get_secret_value()
+        check_secret(secret)
+    except ValueError as error:
+        raise StartError(f"PROXY_WEBHOOK_SECRET is invalid: {error}") from error
+    if lifecycle is None:
+        return None  # without a store there are no background responses
+    return WebhookSender(urls, secret, clock=clock, outbox=lifecycle.store)
+
+
+def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
+    """Returns the recorder of usage. It writes into the store, or into RAM if there is none (`lifecycle` is None)."""
+    if lifecycle is not None:
+        return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
+    return UsageRecorder(RamUsage(), clock, durable=False)
+
+
+def passes_keys_on(settings: Settings) -> bool:
+    """Returns whether the server passes the API keys of clients on to its upstream."""
+    return settings.upstream_key is not None and settings.upstream_key.get_secret_value() == "client"
+
+
+def deadlines_of(named: ConfiguredAgent) -> Deadlines:
+    """Returns the time limits of a turn of this agent. If the agent limits by itself how long a model may be
+    silent, `first_event_timeout` and `idle_timeout` apply only if the operator has set them.
+    """
+    settings = named.settings
+
+    def seconds(name: str) -> float:
+        is_default = name not in settings.model_fields_set
+        bounded = named.spec.has_own_timeouts and is_default
+        return settings.total_timeout if bounded else getattr(settings, name)
+
+    return Deadlines(
+        first=seconds("first_event_timeout"), idle=seconds("idle_timeout"), total=settings.total_timeout
+    )
+
+
+def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, ConfiguredAgent]) -> ModelCatalog:
+    """Returns the catalog of models that clients see, with aliases and defaults. `agent` lists the models; `named`
+    are the server's agents by name.
+    """
+    first = next(iter(named.values()))
+    aliases = list(settings.aliases)
+    for name, each in named.items():
+        if each.upstream is not None:
+            aliases += [
+                (alias, f"{name}{MODEL_SEPARATOR}{model}") for alias, model in each.upstream.aliases.items()
+            ]
+    alone = not agent.members
+    return ModelCatalog(
+        source=agent,
+        aliases=tuple(aliases),
+        codex=[name for name, each in named.items() if each.spec.uses_codex or each.spec.is_fake],
+        default_model=(settings.codex_model or "") if alone else "",
+        defaults={name: each.default_model for name, each in named.items() if each.default_model},
+        plain=[name for name, each in named.items() if each.spec.plain_only],
+        other_tiers=("flex",) if "service_tier" in agent.capabilities else (),
+        advice=ALIASES_ADVICE
+        + (" The fake agent accepts any name with FAKE_CODEX_MODELS=any." if first.spec.is_fake else ""),
+    )
+
+
+def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
+    """Returns the rights of a client without limits of its own: one without a key, or with a key for which none are
+    set.
+    """
+    workdir = str(settings.workdir)
+    common: dict[str, Any] = {
+        "builtin_tools": settings.builtin_tools,
+        "show_activity": settings.show_activity,
+        "sandbox": settings.sandbox,
+        "workdir": workdir,
+        "max_items": settings.max_input_items,
+        "web_search": settings.web_search,
+    }
+    return Client(
+        name=NO_KEY_OWNER,
+        chat=ChatSettings(
+            **common,
+            max_choices=settings.max_chat_choices,
+            structured_output=settings.structured_output,
+            logprobs=settings.logprobs,
+        ),
+        responses=ResponsesSettings(**common, logprobs=settings.logprobs),
+        messages=MessagesSettings(**common),
+        workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":"), _protected(settings)),
+        rpm=settings.rate_limit_rpm,
+        concurrency=settings.key_concurrency,
+        catalog=catalog,
+    )
+
+
+def _protected(settings: Settings) -> tuple[Protected, ...]:
+    """Returns the paths that no writable folder of a turn may contain; none if the settings let no turn write."""
+    return protected_paths(settings, os.environ) if settings.sandbox != "read-only" else ()

@@ -1,0 +1,257 @@
+"""The server: starts, and stops with everything that it has started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import structlog
+from aiohttp import web
+
+from codex_proxy.admission.clients import Clients
+from codex_proxy.admission.images import ImageFetcher
+from codex_proxy.agents.agent import Agent, all_agents
+from codex_proxy.agents.configured.agents import ConfiguredAgent, configured_agents, make_agent
+from codex_proxy.agents.spec import AgentContext
+from codex_proxy.app.application import (
+    application_of,
+    deadlines_of,
+    mcp_tools_of,
+    usage_of,
+    webhooks_of,
+)
+from codex_proxy.app.start_checks import StartError, check, close_state_folder
+from codex_proxy.app.store_lifecycle import (
+    StoreLifecycle,
+    StoreOpenError,
+    open_store_lifecycle,
+    step_memory_of,
+)
+from codex_proxy.app.system import RandomIds, SystemClock
+from codex_proxy.cassettes.format import CassetteError
+from codex_proxy.cassettes.serving import NO_CASSETTES, Cassettes, cassettes_of
+from codex_proxy.core.turn import MODEL_SEPARATOR
+from codex_proxy.http.app_keys import CLIENTS, RESPONSES
+from codex_proxy.http.middleware.access import MAX_LINE
+from codex_proxy.http.page import Page
+from codex_proxy.http.server import Runner
+from codex_proxy.http.webhook_sender import WebhookSender
+from codex_proxy.process.spawner import Spawner, use_spawner
+from codex_proxy.responses.live import BackgroundResponses
+from codex_proxy.responses.recovery import LeaseHolder
+from codex_proxy.runs.idle_sessions import IdleLimits
+from codex_proxy.runs.scheduler import RunLimits, RunScheduler
+from codex_proxy.runs.turn_records import TurnRecords
+from codex_proxy.settings.fields import Settings, split_list
+from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
+
+if TYPE_CHECKING:
+    from codex_proxy.app.mcp_tools import McpToolSource
+    from codex_proxy.cassettes.replay import RecordedTools
+
+log = structlog.get_logger(__name__)
+
+SILENT_SECONDS = 75.0
+"""Seconds for which a connection may be open without a request, or with an incomplete one. Longer than the minute
+after which reverse proxies close idle connections themselves."""
+
+LINGER_SECONDS = 0.5
+"""Seconds for which connections stay open when the server stops, so that requests on their way are answered. Not
+longer than the server waits for turns."""
+
+FLUSH_SECONDS = 2.0
+"""The most seconds for finished answers to reach their clients when the server stops."""
+
+
+class Server:
+    """The server: its agents, its store and its HTTP application. Call `start`, and at the end `stop`, which ends
+    every process and connection.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        agent: Agent,
+        cassettes: Cassettes = NO_CASSETTES,
+        page: Page | None = None,
+        worker: int = 0,
+    ) -> None:
+        """`page` is what the page for browsers shows beside the server's state; None: there is no page. `worker` is the
+        number of this process among those that share the port; 0: it is the only one.
+        """
+        self.agent = agent
+        self.worker = worker
+        self.cassettes = cassettes
+        self.page = page
+        self.configured: Mapping[str, ConfiguredAgent] = {
+            each.name: each for each in configured_agents(settings)
+        }
+        """Every agent by name, the default one first. If there is a single agent, its name is empty."""
+        if all(each.spec.plain_only for each in self.configured.values()):
+            settings = settings.model_copy(update={"builtin_tools": "never"})
+        self.settings = settings
+        self.clock = SystemClock()
+        deadlines = {name: deadlines_of(each) for name, each in self.configured.items()}
+        self.runs = RunScheduler(
+            agent,
+            RunLimits(
+                max_running=settings.max_running_turns,
+                max_wait_seconds=settings.queue_wait,
+                max_chars=settings.max_output_size,
+            ),
+            lambda turn: deadlines[self._configured_for(turn.model).name],
+            idle_limits=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
+            owners=self.owners,
+            records=None if page is None else TurnRecords(self.clock),
+        )
+        allowed = split_list(settings.image_fetch)
+        self.images = ImageFetcher(allowed) if allowed else None
+        self.pdfs = PdfReader(self.owners) if can_read_pdfs() else None
+        self.clients: Clients | None = None
+        """The clients of the server; None before the start."""
+        self.usage: UsageRecorder | None = None
+        self.app: web.Application | None = None
+        """The application with all parts of the server; None before the start."""
+        self.background = BackgroundResponses(settings.max_running_turns, self.owners)
+        self.webhooks: WebhookSender | None = None
+        self.server_tools: McpToolSource | RecordedTools | None = None
+        self.lease_holder: LeaseHolder | None = None
+        """Holds the leases of the background responses; None before the start, and if the server has no store."""
+        self.store_lifecycle: StoreLifecycle | None = None
+        """The open store; None before the start, and if the server has no store."""
+        self.spawner: Spawner | None = None
+        self.runner: Runner | None = None
+        self.host = settings.host
+        self.port = 0
+
+    async def start(self) -> None:
+        """Opens the store, starts the agent, then listens. Raises `StartError` if the store cannot be opened, a
+        setting is invalid, or the address cannot be listened on; raises the agent's `Fault` if it cannot be
+        started. What was started before an error goes on until `stop` is called.
+        """
+        self.spawner = use_spawner()
+        try:
+            self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
+        except StoreOpenError as error:
+            raise StartError(str(error)) from error
+        self.runs.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
+        await self.agent.start()
+        for agent in all_agents(self.agent):
+            if agent.warning:
+                log.warning("agent_limited", agent=agent.name, reason=agent.warning)
+        self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
+        self.server_tools = self.cassettes.tools(RandomIds()) or mcp_tools_of(
+            self.settings, self.clock, self.runs.checks
+        )
+        self.usage = usage_of(self.clock, self.store_lifecycle)
+        self.app = application_of(self, self.usage)
+        self.clients = self.app[CLIENTS]
+        if self.store_lifecycle is not None:
+            self.lease_holder = LeaseHolder(self.app[RESPONSES], self.store_lifecycle.store)
+        self.runner = Runner(
+            self.app,
+            access_log=None,
+            handler_cancellation=True,  # or nobody tells the agent that its client has left
+            auto_decompress=False,  # `http.body` unpacks: bounded, and only what is whole
+            keepalive_timeout=SILENT_SECONDS,
+            max_line_size=MAX_LINE,
+            max_field_size=MAX_LINE,
+            shutdown_timeout=FLUSH_SECONDS / 2,  # then handlers are cancelled, and have as long again
+        )
+        await self.runner.setup()
+        shares_port = self.settings.workers > 1
+        site = web.TCPSite(self.runner, self.settings.host, self.settings.port, reuse_port=shares_port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {self.settings.host}:{self.settings.port}: {error.strerror}. "
+                "Give another --port; a second server of yours also needs a state folder of its own (PROXY_STATE_DIR)."
+            ) from error
+        self.host, self.port = self.runner.addresses[0][:2]
+        await self.runner.listen_as_ollama(wanted=self.settings.ollama, reuse_port=shares_port)
+        if self.store_lifecycle is not None:
+            bound = self.settings.model_copy(update={"port": self.port})
+            self.store_lifecycle.write_address(bound.server_url)
+        if self.webhooks is not None:
+            self.webhooks.wake()
+        if self.lease_holder is not None:
+            await self.lease_holder.start()
+
+    def _configured_for(self, model: str) -> ConfiguredAgent:
+        """Returns the agent for a model's name `NAME/MODEL`; the default agent if no agent is called NAME."""
+        found = self.configured.get(model.partition(MODEL_SEPARATOR)[0])
+        return next(iter(self.configured.values())) if found is None else found
+
+    def owners(self) -> int:
+        """Returns how many clients share what the server has."""
+        return 1 if self.clients is None else self.clients.count
+
+    async def stop(self) -> None:
+        """Refuses new turns, and waits for running turns for at most the drain time; turns that still run are then
+        ended. Closes every connection and ends every process. Also called after a failed start.
+        """
+        async with contextlib.AsyncExitStack() as last:
+            # In reverse, and each whatever becomes of those before it.
+            for part in (
+                self.spawner,
+                self.store_lifecycle,
+                self.webhooks,
+                self.usage,
+                self.images,
+                self.server_tools,
+                self.lease_holder,
+                self.background,  # writes down how its turns have ended, and tells the webhooks
+                self.runs,
+            ):
+                if part is not None:
+                    last.push_async_callback(part.close)
+            self.runs.begin_drain()
+            if self.pdfs is not None:
+                await self.pdfs.close()  # the end waits for turns, and for no request that is yet to be read
+            grace = self.settings.drain_ms / 1000
+            if self.runner is not None:
+                await self.runner.stop_listening()
+            until = self.clock.monotonic() + min(grace, LINGER_SECONDS)
+            await self.runs.drain(grace)
+            if self.runner is not None:
+                if self.runner.has_connections:
+                    await asyncio.sleep(max(0.0, until - self.clock.monotonic()))
+                await self.runner.close_connections(FLUSH_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(FLUSH_SECONDS):
+                        await self.runner.cleanup()
+
+    def kill(self) -> None:
+        """Kills every process that the agents have started, at once."""
+        self.agent.kill()
+
+
+async def make_server(
+    settings: Settings,
+    environ: Mapping[str, str] | None = None,
+    page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
+    worker: int = 0,
+) -> Server:
+    """Returns a server that has not started yet. `environ` is the environment, None for that of this process. `page`
+    returns what the page for browsers shows (see `Server`), if the settings want a page. `worker` is its number, 0
+    without others.
+
+    Raises `StartError` for settings with which no server can start, and `NoAgentError` or `Fault` if
+    the agent cannot be used.
+    """
+    environ = os.environ if environ is None else environ
+    try:
+        cassettes = cassettes_of(settings, environ)
+    except CassetteError as error:
+        raise StartError(str(error)) from error
+    settings = cassettes.settings or settings
+    check(settings, SystemClock(), environ)
+    close_state_folder(settings.state_dir)
+    agent = await cassettes.agent(lambda own: make_agent(AgentContext(own, environ, SystemClock())))
+    shown = page(settings, environ) if page is not None and settings.ui else None
+    return Server(settings, agent, cassettes, shown, worker)

@@ -1,0 +1,20 @@
+"""The computer's clock and its random values, which other layers get as arguments."""
+
+from __future__ import annotations
+
+import os
+import time
+
+
+class SystemClock:
+    """A `Clock` that reads the computer's own clocks: monotonic seconds, and seconds since 1970."""
+
+    monotonic = staticmethod(time.monotonic)
+    epoch = staticmethod(time.time)
+
+
+class RandomIds:
+    """An `IdSource` with random ids that cannot be guessed."""
+
+    def new(self, prefix: str) -> str:
+        return prefix + os.urandom(16).hex()

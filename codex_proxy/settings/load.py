@@ -1,0 +1,95 @@
+"""Loads the settings, and says what is wrong with a name or value."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic import AliasChoices, ValidationError
+
+from codex_proxy.agents.upstream.config import UpstreamConfig
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
+from codex_proxy.settings.sources import default_config_file, settings_file
+
+
+def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
+    """Returns the settings. `flags` override the environment, which overrides the settings file. `config_file` is
+    the path of this file; None means the default file, which need not exist.
+
+    Raises `ValueError` if a setting is invalid or unknown, or the file is not TOML or cannot be read, or
+    `config_file` does not exist. The message names the setting or the file.
+    """
+    if config_file is not None and not config_file.is_file():
+        raise ValueError(f"the file {config_file} does not exist")
+    file = config_file or default_config_file()
+    in_file = _check_names(file, {*_names_in_file(), *OLD_NAMES})
+    with settings_file(file):
+        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
+    settings._file = file
+    settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *flags)), os.environ))
+    return settings
+
+
+def _names_in_file() -> set[str]:
+    known = set(Settings.model_fields)
+    for field in Settings.model_fields.values():
+        if isinstance(field.validation_alias, AliasChoices):
+            known.update(str(choice) for choice in field.validation_alias.choices)
+    return known
+
+
+def variables_of(name: str) -> tuple[str, ...]:
+    """Returns the names of the environment variables from which the setting `name` is read."""
+    alias = Settings.model_fields[name].validation_alias
+    if isinstance(alias, AliasChoices):
+        return tuple(str(choice) for choice in alias.choices if str(choice).isupper())
+    return (f"PROXY_{name.upper()}",)
+
+
+def text_of(error: ValidationError) -> str:
+    """Returns a text about the first problem in `error`, which names the setting. It begins in lower case and has
+    no full stop, so that it can be part of a sentence.
+    """
+    first = error.errors()[0]
+    *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
+    if first["type"] == "extra_forbidden" and table:
+        advice = "`key_env` or `key_file` names what holds it" if name in ("key", "api_key") else None
+        advice = advice or _advice_for(name, UpstreamConfig.model_fields)
+        return f"there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
+    return f"the setting {'.'.join(place)} is invalid: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _advice_for(name: str, known: Iterable[str]) -> str:
+    """Returns a hint about the unknown setting `name` for the end of an error message: the most similar of the
+    `known` names, or else where the documentation lists the settings.
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
+
+
+def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
+    """Checks that the settings file, if it exists, can be read and contains only `known` settings, since a misspelt
+    one would be ignored silently. Returns the names in the file.
+
+    Raises `ValueError` with the file's path and the error.
+    """
+    if not file.is_file():
+        return ()
+    try:
+        names = tomllib.loads(file.read_text("utf-8"))
+    except OSError as fault:
+        raise ValueError(f"{file} cannot be read: {fault.strerror}") from fault
+    except ValueError as fault:  # no TOML, or no UTF-8
+        raise ValueError(f"{file} is not valid TOML: {fault}") from fault
+    for name in names:
+        if name not in known:
+            advice = _advice_for(
+                name.lower().removeprefix("proxy_"), [each for each in known if each.islower()]
+            )
+            raise ValueError(f"{file}: there is no setting `{name}`; {advice}")
+    return tuple(names)

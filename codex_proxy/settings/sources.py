@@ -1,0 +1,71 @@
+"""Where the values of settings come from: a flag, else the environment, else the settings file, else an old name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from codex_proxy.settings.old_names import values_of_new_names
+
+_file: Path | None = None
+
+
+@contextmanager
+def settings_file(file: Path) -> Iterator[None]:
+    """Makes settings that are created in the `with` block read this file. Without it they read none."""
+    global _file
+    _file = file
+    try:
+        yield
+    finally:
+        _file = None
+
+
+def default_config_file() -> Path:
+    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`; without this variable,
+    `~/.config/codex-proxy/config.toml`.
+    """
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "codex-proxy" / "config.toml"
+
+
+class SourcedSettings(BaseSettings):
+    """The base of the settings, which reads their values."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="PROXY_", extra="ignore", populate_by_name=True, env_ignore_empty=True
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = TomlConfigSettingsSource(settings_cls, toml_file=_file)
+        return init_settings, env_settings, file, _OldNames(settings_cls)
+
+
+class _OldNames(PydanticBaseSettingsSource):
+    """The values that old names in the other sources give to new names."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """Does nothing: values are not read one by one."""
+        return None, field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return values_of_new_names(self.current_state, os.environ)
