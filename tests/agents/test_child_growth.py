@@ -29,7 +29,7 @@ def assert_reading_is_linear(start: Callable[[], ChildReader], shape: Shape) -> 
     assert_linear(lambda size: as_lines(shape(size)), read, SIZE)
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=13)
 @pytest.mark.parametrize(("child", "shape"), [(child, shape) for child in SHAPES for shape in SHAPES[child]])
 def test_reading_twice_as_much_of_a_child_costs_twice_as_much(child: str, shape: str) -> None:
     assert_reading_is_linear(READERS[child], SHAPES[child][shape])

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-EXAMPLES = ("tests_with_openai", "tests_with_langchain", "tests_with_javascript")
+EXAMPLES = (
+    "tests_with_openai",
+    pytest.param("tests_with_langchain", marks=pytest.mark.exhaustive),
+    pytest.param("tests_with_javascript", marks=pytest.mark.exhaustive),
+)
 
 
 def run_pytest(
@@ -51,6 +55,7 @@ def test_the_examples_pass(name: str, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.exhaustive
 def test_a_project_records_and_replays(tmp_path: Path) -> None:
     folder = tmp_path / "project"
     shutil.copytree(ROOT / "examples" / "tests_with_openai", folder)

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator
 import psutil
 import pytest
 
-from codex_proxy.workers import pool as pools
 from codex_proxy.workers.pool import NoAnswer, WorkerPool
 from tests.waiting import eventually
 from tests.workers.busy_worker import Done, Work
@@ -37,12 +36,11 @@ async def test_an_owner_that_asks_without_end_leaves_a_worker_to_the_others(
 
 
 async def test_a_question_for_which_no_worker_is_free_in_time_is_told_so(
-    pool: WorkerPool[Work, Done], monkeypatch: pytest.MonkeyPatch
+    pool: WorkerPool[Work, Done],
 ) -> None:
-    monkeypatch.setattr(pools, "WAIT_SECONDS", 0.1)
     first = asyncio.ensure_future(pool.ask(Work(endless=True), "a"))
     await eventually(lambda: pool.workers)
-    assert await pool.ask(Work(), "a") is NoAnswer.BUSY
+    assert await pool.ask(Work(), "a", wait_seconds=0.1) is NoAnswer.BUSY
     first.cancel()
 
 
