@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 """The layers of docs/architecture.md; of `agents`, `http` knows the interface only. Modules beside these packages
 (`app`, `cli`, ...) may import everything, and nothing below imports them."""
 
-WIRING = frozenset({"app", "cassettes", "commands", "settings"})
+WIRING = frozenset({"app", "cassettes", "commands", "settings", "traces"})
 """Packages that belong to those modules beside the layers."""
 
 AGENT_WIRING = (

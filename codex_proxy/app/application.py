@@ -120,6 +120,8 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     if settings.metrics:
         _add_metrics(server, app)
     add_endpoints(app, ENDPOINTS)
+    if server.traces is not None:
+        app.middlewares.insert(0, server.traces.middleware)
     return app
 
 

@@ -47,11 +47,13 @@ from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.turn_records import TurnRecords
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.traces.setup import traces_note, traces_of
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 
 if TYPE_CHECKING:
     from codex_proxy.app.mcp_tools import McpToolSource
     from codex_proxy.cassettes.replay import RecordedTools
+    from codex_proxy.traces.watcher import Traces
 
 log = structlog.get_logger(__name__)
 
@@ -124,6 +126,10 @@ class Server:
         self.store_lifecycle: StoreLifecycle | None = None
         """The open store; None before the start, and if the server has no store."""
         self.spawner: Spawner | None = None
+        self.traces: Traces | None = None
+        """Traces the requests; None before the start, and if traces are off."""
+        self.traces_note = traces_note(os.environ)
+        """What the banner says about traces; empty if nobody wants them."""
         self.runner: Runner | None = None
         self.host = settings.host
         self.port = 0
@@ -138,6 +144,9 @@ class Server:
             self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
         except StoreOpenError as error:
             raise StartError(str(error)) from error
+        self.traces = self.traces or traces_of(os.environ)
+        if self.traces is not None:
+            self.runs.watchers.append(self.traces)
         self.runs.memory = step_memory_of(self.settings, self.clock, self.store_lifecycle)
         await self.agent.start()
         for agent in all_agents(self.agent):
@@ -199,6 +208,7 @@ class Server:
             # In reverse, and each whatever becomes of those before it.
             for part in (
                 self.spawner,
+                self.traces,
                 self.store_lifecycle,
                 self.webhooks,
                 self.usage,

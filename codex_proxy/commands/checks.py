@@ -35,6 +35,7 @@ from codex_proxy.process.launch import SpawnError, find_program
 from codex_proxy.process.spawner import why_no_spawner
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.protected_paths import write_conflict
+from codex_proxy.traces.setup import traces_check
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
@@ -148,6 +149,13 @@ def why_not(host: str, port: int) -> str | None:
     except OSError as error:
         return str(error.strerror)
     return None
+
+
+async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
+    """Returns the checks of what the server finds on its machine: spawner, folders, MCP servers, traces."""
+    folders = await asyncio.to_thread(folder_checks, settings, environ)
+    servers = await asyncio.to_thread(mcp_checks, settings, environ)
+    return [await spawner_check(), *folders, *servers, *traces_check(environ)]
 
 
 async def spawner_check() -> Check:

@@ -19,7 +19,7 @@ from codex_proxy.agents.configured.agents import settings_without_effect
 from codex_proxy.app.start_checks import StartError, is_loopback
 from codex_proxy.app.start_checks import check as check_settings
 from codex_proxy.app.system import SystemClock
-from codex_proxy.commands.checks import agent_checks, folder_checks, mcp_checks, port_check, spawner_check
+from codex_proxy.commands.checks import agent_checks, machine_checks, port_check
 from codex_proxy.commands.checkup import Checkup, Setting
 from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.settings.fields import Settings, split_list
@@ -60,7 +60,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
             )
         )
     port = await port_check(settings)
-    checks += [port, await spawner_check(), *folder_checks(settings, environ), *mcp_checks(settings, environ)]
+    checks += [port, *await machine_checks(settings, environ)]
     return Checkup(
         checks=tuple(checks), settings=chosen, otherwise=next_step(port, settings, flags, config_file)
     )

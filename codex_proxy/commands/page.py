@@ -5,25 +5,46 @@ are configured for it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
-from codex_proxy.commands.checks import folder_checks, mcp_checks, spawner_check
 from codex_proxy.core.checks import Check
 from codex_proxy.http.page import ClientGuide, Page
 from codex_proxy.settings.fields import Settings
 
+FRESH_SECONDS: Final = 60.0
+"""Seconds after which the checks of `doctor` are run again; one of them starts a process."""
+
 
 def page_of(settings: Settings, environ: Mapping[str, str]) -> Page:
     """Returns what the page of a server with these settings shows."""
-    return Page(findings=partial(_findings, settings, environ), clients=partial(_guides, settings))
+    return Page(findings=Findings(settings, environ).newest, clients=partial(_guides, settings))
 
 
-async def _findings(settings: Settings, environ: Mapping[str, str]) -> Sequence[Check]:
-    """Runs the checks of `doctor` but those of the agents, whose state the server itself knows, and of the port."""
-    folders = await asyncio.to_thread(folder_checks, settings, environ)
-    servers = await asyncio.to_thread(mcp_checks, settings, environ)
-    return [await spawner_check(), *folders, *servers]
+class Findings:
+    """What the checks of `doctor` find in a running server, but for those of the agents, whose state the server itself
+    knows, and of the port.
+    """
+
+    def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
+        self._settings = settings
+        self._environ = environ
+        self._found: Sequence[Check] = ()
+        self._when = -math.inf
+        self._lock = asyncio.Lock()
+
+    async def newest(self) -> Sequence[Check]:
+        """Returns the checks, at most `FRESH_SECONDS` old."""
+        # Imported here: who never opens the page does not need the formats of MCP servers.
+        from codex_proxy.commands.checks import machine_checks
+
+        async with self._lock:
+            now = asyncio.get_running_loop().time()
+            if now - self._when >= FRESH_SECONDS:
+                self._found, self._when = await machine_checks(self._settings, self._environ), now
+            return self._found
 
 
 def _guides(settings: Settings, base_url: str) -> Sequence[ClientGuide]:

@@ -175,6 +175,8 @@ def banner(server: Any) -> str:
             f"  NO EFFECT  {', '.join(variables_of(name)[0] for name in unused)}: not with this agent"
         )
     lines += _cassette_lines(server)
+    if server.traces_note:
+        lines.append(f"  traces     {server.traces_note}")
     if settings.log_content:
         lines += [
             "",

@@ -116,12 +116,11 @@ def _record(request: web.Request, status: int, seconds: float, counts: EventCoun
     notes = request.get(NOTES, {})
     resource = request.match_info.route.resource
     first, model, choices = notes.get("first_ms"), notes.get("model"), notes.get("choice_count")
-    error = str(notes.get("error", "")) or (REFUSED.get(status, "refused") if status >= 400 else "")
     return RequestRecord(
         route="unknown" if resource is None else resource.canonical,
         method=request.method if request.method in METHODS else "other",
         status=status,
-        error=error,
+        error=error_of(request, status),
         seconds=seconds,
         first_seconds=first / 1000 if isinstance(first, int | float) else None,
         model=model if isinstance(model, str) else None,
@@ -131,6 +130,12 @@ def _record(request: web.Request, status: int, seconds: float, counts: EventCoun
         agent=str(notes.get("agent", "")),
         tokens=_tokens(notes, counts),
     )
+
+
+def error_of(request: web.Request, status: int) -> str:
+    """Returns the kind of error with which a request has ended; empty if it has succeeded."""
+    noted = str(request.get(NOTES, {}).get("error", ""))
+    return noted or (REFUSED.get(status, "refused") if status >= 400 else "")
 
 
 def _finish_reasons(notes: dict[str, object]) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ agents that it may use. It has no content but what the store keeps for that key,
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from typing import Any, Final
@@ -83,16 +84,10 @@ class _File(msgspec.Struct, frozen=True):
     tag: str
 
 
-def _read_files() -> Mapping[str, _File]:
-    folder = files("codex_proxy.http") / "ui"
-    found = {}
-    for name, media_type in FILES.items():
-        body = (folder / name).read_bytes()
-        found[name] = _File(body, media_type, f'"{sha256(body).hexdigest()[:16]}"')
-    return found
-
-
-_FILES: Final = _read_files()
+@cache
+def _file(name: str) -> _File:
+    body = (files("codex_proxy.http") / "ui" / name).read_bytes()
+    return _File(body, FILES[name], f'"{sha256(body).hexdigest()[:16]}"')
 
 
 def wants_page(request: web.Request) -> bool:
@@ -102,7 +97,7 @@ def wants_page(request: web.Request) -> bool:
 
 def page_file(request: web.Request) -> web.Response:
     """Returns a file of the page: that of the path, or the page itself for `/`. 304 if the browser has it."""
-    file = _FILES[request.path.rpartition("/")[2] or "index.html"]
+    file = _file(request.path.rpartition("/")[2] or "index.html")
     headers = {
         "Cache-Control": "no-cache",
         "Content-Security-Policy": POLICY,

@@ -40,10 +40,10 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
+from codex_proxy.runs.observers import TurnObserver
 from codex_proxy.runs.recording import TurnTape
 from codex_proxy.runs.server_calls import ServerCalls
 from codex_proxy.runs.turn_output import TurnOutput
-from codex_proxy.runs.turn_records import TurnRecord
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
@@ -98,7 +98,7 @@ class RunHost(Protocol):
 
 class Run:
     """One turn of a client. `max_chars`: characters after which it ends with `Stop.LENGTH`; `keeps_max_tokens`: the
-    agent enforces `max_tokens` itself; `record`: what the page remembers of the turn, None for nothing.
+    agent enforces `max_tokens` itself; `observers` get all events of the turn.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Run:
         max_chars: int = MAX_TURN_CHARS,
         keeps_max_tokens: bool = False,
         tape: TurnTape | None = None,
-        record: TurnRecord | None = None,
+        observers: Sequence[TurnObserver] = (),
     ) -> None:
         self.turn = turn
         """The turn as the client asked for it, with its owner."""
@@ -123,7 +123,7 @@ class Run:
         self._forwards = turn.forwarded is not None
         max_tokens = None if keeps_max_tokens else turn.max_tokens
         limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
-        self.output = TurnOutput(limits, self._backlog, forwards=self._forwards, record=record)
+        self.output = TurnOutput(limits, self._backlog, forwards=self._forwards, observers=observers)
         self._host = host
         self._tape = tape
         """Records the turn; None if it is not recorded."""

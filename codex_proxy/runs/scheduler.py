@@ -18,7 +18,7 @@ import structlog
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.account import with_context_length, with_reset
-from codex_proxy.core.events import Event
+from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.limits import MAX_TURN_CHARS
@@ -35,6 +35,7 @@ from codex_proxy.runs.idle_sessions import (
     item_digests,
     thread_key,
 )
+from codex_proxy.runs.observers import TurnObserver, TurnWatcher
 from codex_proxy.runs.recording import REQUEST_TAPE
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
@@ -118,6 +119,8 @@ class RunScheduler:
         self.agent = agent
         self._epoch = epoch
         self.records = records
+        self.watchers: list[TurnWatcher] = [] if records is None else [records]
+        """Whatever watches all turns."""
         self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
         self.idle_sessions = IdleSessions(idle_limits or IdleLimits(), asyncio.get_running_loop)
         self.checks = SchemaChecks()
@@ -126,6 +129,8 @@ class RunScheduler:
         self._deadlines_of = (lambda _: deadlines) if isinstance(deadlines, Deadlines) else deadlines
         self._slots = Slots(limits.max_running, owners)
         self._runs: dict[Run, _RunState] = {}
+        self._cancelled: set[TurnObserver] = set()
+        """The records of turns that were cancelled before they had a run."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._drain_begun = asyncio.Event()
         self._stopped = False
@@ -146,12 +151,29 @@ class RunScheduler:
         return self._drain_begun.is_set()
 
     def cancel(self, record: TurnRecord) -> bool:
-        """Ends the running turn of this record with an error for its client. Returns False if it runs no more."""
-        for run in self._runs:
-            if run.output.record is record:
-                run.fail(CANCELLED)
-                return True
-        return False
+        """Ends the turn of this record with an error for its client, at once or when its session has started. Returns
+        False if it runs no more.
+        """
+        if record.has_ended:
+            return False
+        self._cancelled.add(record)
+        for run in list(self._runs):
+            self._fail_if_too_late(run)
+        return True
+
+    def _fail_if_too_late(self, run: Run) -> None:
+        """Ends a run that was cancelled, perhaps before it began, and any run once the server's time is over."""
+        if not self._cancelled.isdisjoint(run.output.observers):
+            self._cancelled.difference_update(run.output.observers)
+            run.fail(CANCELLED)
+        elif self._stopped:
+            run.fail(STOPPING)
+
+    def _tell_of_no_start(self, observers: Sequence[TurnObserver], error: BaseException) -> None:
+        """Tells the observers that a turn has ended before it had a run."""
+        self._cancelled.difference_update(observers)
+        for observer in observers:
+            observer.add([_end_of(error)])
 
     async def until_draining(self) -> None:
         """Returns when the server begins to stop."""
@@ -178,27 +200,29 @@ class RunScheduler:
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
         to_run = bool(approved_calls(turn))
+        agent = self.agent_of(turn)
+        observers = [watcher.begin(turn, agent.name) for watcher in self.watchers]
         recording = REQUEST_TAPE.get()
-        tape = None if recording is None else recording.turn(turn, self.agent_of(turn), first)
+        tape = None if recording is None else recording.turn(turn, agent, first)
         try:
             started = (
                 _StartPlan(await self._first_attempt(turn))
                 if to_run
                 else await self._plan_start(turn, owner, replay)
             )
-        except BaseException:
+        except BaseException as error:
             slot.give_back()
+            self._tell_of_no_start(observers, error)
             raise
         # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
         context = copy_context()
         runner = runner if tape is None else tape.runner(runner)
         calls = ServerCalls(runner, lambda work: self._spawn(work, context))
-        record = None if self.records is None else self.records.begin(turn, self.agent_of(turn).name)
         run = Run(
             turn, started.attempt, loop, self._deadlines_of(turn), self,
             calls=calls, max_chars=self._limits.max_chars,
-            keeps_max_tokens="max_tokens" in self.agent_of(turn).capabilities, tape=tape, record=record,
+            keeps_max_tokens="max_tokens" in agent.capabilities, tape=tape, observers=observers,
         )  # fmt: skip
         progress = loop.call_later(
             PROGRESS_SECONDS, self._log_progress, run, PROGRESS_SECONDS, context=context
@@ -212,8 +236,7 @@ class RunScheduler:
             self._begin(run, started)
         elif not run.ended:
             run.begin_after(self._or_fail_run(run, lambda: self._begin_with_approved_calls(run, calls)))
-        if self._stopped:
-            run.fail(STOPPING)
+        self._fail_if_too_late(run)
         return run
 
     def _log_start(self, turn: Turn) -> None:
@@ -435,6 +458,15 @@ def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))
+
+
+def _end_of(error: BaseException) -> TurnEnded:
+    """Returns the end of a turn that could not begin."""
+    if isinstance(error, Fault):
+        return TurnEnded(Stop.FAILED, "provider", error.failure)
+    if isinstance(error, Exception):
+        return TurnEnded(Stop.FAILED, "provider", UNFORESEEN)
+    return TurnEnded(Stop.INTERRUPTED)
 
 
 def _no_room(message: str) -> Fault:

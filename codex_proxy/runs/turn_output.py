@@ -13,13 +13,13 @@ from codex_proxy.core.limits import TurnLimits
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.runs.deadlines import deadline_failure
 from codex_proxy.runs.event_log import EventLog
-from codex_proxy.runs.turn_records import TurnRecord
+from codex_proxy.runs.observers import TurnObserver
 from codex_proxy.tools.replay import clean_item, output_id
 
 
 class TurnOutput:
     """The log of one turn, and what stands before it. `on_backlog`: see `EventLog`; `forwards`: the answer is passed on
-    as it is; `record`: what the page remembers of the turn, None for nothing.
+    as it is; `observers` get all events of the log.
     """
 
     def __init__(
@@ -28,10 +28,10 @@ class TurnOutput:
         on_backlog: Callable[[int], None],
         *,
         forwards: bool,
-        record: TurnRecord | None,
+        observers: Sequence[TurnObserver],
     ) -> None:
         self.log = EventLog(on_backlog)
-        self.record = record
+        self.observers = observers
         self.raw: list[bytes] = []
         """Raw items of this turn, in order: what the model has to see again."""
         self._limits = limits
@@ -103,6 +103,6 @@ class TurnOutput:
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
         """Appends to the log. `size`: bytes of agent output. `ended`: these are the last events."""
-        if self.record is not None:
-            self.record.add(events)
+        for observer in self.observers:
+            observer.add(events)
         self.log.append(events, size, ended=ended)

@@ -10,7 +10,9 @@ import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, Protocol, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -47,6 +49,12 @@ system's keyring changes no file."""
 
 KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a pause. It ended"
 
+
+START_WATCHER: Final[ContextVar[Callable[[str], AbstractContextManager[None]] | None]] = ContextVar(
+    "start_watcher", default=None
+)
+"""Called with the agent's name; the context manager that it returns is entered while a process is started for the turn
+of this context. None: nobody watches."""
 
 FileStamp = tuple[int, int, int]
 """The inode, size and modification time of a file, which change when it is replaced or written."""
@@ -396,8 +404,10 @@ class ProcessGroup(Generic[P]):
         )
 
     async def _start(self, starting: PoolEntry[P]) -> None:
+        watch = START_WATCHER.get()
         try:
-            await self._start_process(starting.process)
+            with nullcontext() if watch is None else watch(self._owner.name):
+                await self._start_process(starting.process)
         except Fault as fault:
             self._start_failed(starting, fault.failure)
         except SpawnError as error:

@@ -1,0 +1,27 @@
+"""The interfaces of what watches turns: the page's records of turns, and traces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from codex_proxy.core.events import Event
+from codex_proxy.core.turn import Turn
+
+
+class TurnObserver(Protocol):
+    """Watches one turn."""
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Takes the next batch of the turn's events, after the repair. The last of them all is a `TurnEnded`."""
+        ...
+
+
+class TurnWatcher(Protocol):
+    """Watches all turns of a server."""
+
+    def begin(self, turn: Turn, agent: str) -> TurnObserver:
+        """Returns what watches a turn that starts now, in the context of its request. `agent` is the name of the agent
+        that runs it.
+        """
+        ...

@@ -1,0 +1,117 @@
+"""What a turn says, as the JSON of OpenTelemetry's conventions for generative AI; only for spans with content."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from codex_proxy.core.events import (
+    ArgumentsDelta,
+    Event,
+    ItemStarted,
+    OutputDelta,
+    ReasoningDelta,
+    RefusalDelta,
+    TextDelta,
+)
+from codex_proxy.core.items import (
+    HistoryCall,
+    HistoryItem,
+    HistoryMessage,
+    HistoryOutput,
+    Item,
+    McpCall,
+    Message,
+    Part,
+    Reasoning,
+    TextPart,
+    ToolCall,
+)
+from codex_proxy.core.turn import Turn
+
+_TEXTS: Final = (TextDelta, RefusalDelta, ReasoningDelta)
+
+
+class TurnContent:
+    """Collects what a turn says."""
+
+    def __init__(self, turn: Turn) -> None:
+        self._history = turn.history
+        self._items: dict[str, Item] = {}
+        self._texts: dict[str, list[str]] = {}
+        """The pieces of each item's text or arguments, by its id."""
+        self._outputs: dict[str, list[str]] = {}
+        """The pieces of each item's output, by its id."""
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Takes the next batch of the turn's events."""
+        for event in events:
+            if isinstance(event, ItemStarted):
+                self._items[event.item.id] = event.item
+            elif isinstance(event, (*_TEXTS, ArgumentsDelta)):
+                self._texts.setdefault(event.id, []).append(event.text)
+            elif isinstance(event, OutputDelta):
+                self._outputs.setdefault(event.id, []).append(event.text)
+
+    def of_tool(self, id: str) -> dict[str, str]:
+        """Returns the attributes of a tool's span; `id` is that of its item, or of its call."""
+        item = next((each for each in self._items.values() if id in (each.id, _call_id(each))), None)
+        if item is None:
+            return {}
+        arguments, output = self._text(item.id), "".join(self._outputs.get(item.id, ()))
+        found = {"gen_ai.tool.call.arguments": arguments, "gen_ai.tool.call.result": output}
+        return {name: text for name, text in found.items() if text}
+
+    def of_turn(self, stop: str) -> dict[str, str]:
+        """Returns the attributes of the span of the turn, which has ended for the reason `stop`."""
+        parts = [part for item in self._items.values() if (part := self._part(item)) is not None]
+        said = [{"role": "assistant", "parts": parts, "finish_reason": stop}]
+        asked = [message for item in self._history if (message := _message(item)) is not None]
+        return {"gen_ai.input.messages": _json(asked), "gen_ai.output.messages": _json(said)}
+
+    def _text(self, id: str) -> str:
+        return "".join(self._texts.get(id, ()))
+
+    def _part(self, item: Item) -> dict[str, Any] | None:
+        if isinstance(item, Message):
+            return {"type": "text", "content": self._text(item.id)}
+        if isinstance(item, Reasoning):
+            return {"type": "reasoning", "content": self._text(item.id)}
+        if isinstance(item, ToolCall | McpCall):
+            return _call(item.call_id, item.name, self._text(item.id))
+        return None
+
+
+def _call_id(item: Item) -> str:
+    return item.call_id if isinstance(item, ToolCall) else ""
+
+
+def _call(id: str, name: str, arguments: str) -> dict[str, Any]:
+    return {"type": "tool_call", "id": id, "name": name, "arguments": arguments}
+
+
+def _message(item: HistoryItem) -> dict[str, Any] | None:
+    """Returns an item of the history as a message; None for one that only the model can read."""
+    if isinstance(item, HistoryMessage):
+        role = "system" if item.role == "developer" else item.role
+        return {"role": role, "parts": [_part(part) for part in item.parts]}
+    if isinstance(item, HistoryCall):
+        return {"role": "assistant", "parts": [_call(item.call_id, item.name, item.arguments)]}
+    if isinstance(item, HistoryOutput):
+        text = "".join(part.text for part in item.parts if isinstance(part, TextPart))
+        return {
+            "role": "tool",
+            "parts": [{"type": "tool_call_response", "id": item.call_id, "response": text}],
+        }
+    return None
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """Returns a part of a message; of an image only that there is one."""
+    return {"type": "text", "content": part.text} if isinstance(part, TextPart) else {"type": "image"}
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,86 @@
+"""Decides from OpenTelemetry's own variables whether requests are traced, and starts the exporter.
+
+`OTEL_EXPORTER_OTLP_ENDPOINT` switches traces on. The SDK itself reads the other variables, such as
+`OTEL_SERVICE_NAME`, `OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_TRACES_SAMPLER`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from codex_proxy.core.checks import Check, failed_check
+
+if TYPE_CHECKING:
+    from codex_proxy.traces.watcher import Traces
+
+ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
+"""The convention's variable that asks for prompts, answers, arguments and outputs in the spans."""
+WITH_CONTENT: Final = frozenset({"true", "span_only", "span_and_event"})
+HTTP: Final = "http/protobuf"
+
+
+def traces_endpoint(environ: Mapping[str, str]) -> str:
+    """Returns the address to which traces are to be sent; empty if nobody wants traces."""
+    disabled = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
+    if disabled or environ.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "none":
+        return ""
+    return _first(environ, ENDPOINTS)
+
+
+def why_no_traces(environ: Mapping[str, str]) -> str:
+    """Returns why the traces that the environment asks for cannot be sent, and what to do; empty if they can."""
+    protocol = _first(environ, PROTOCOLS) or HTTP
+    if protocol != HTTP:
+        return (
+            f"off, because they are sent by {HTTP}, and OTEL_EXPORTER_OTLP_PROTOCOL is {protocol}. "
+            f"Set it to {HTTP}, and the endpoint to the collector's port for it (usually 4318)."
+        )
+    if not _are_packages_installed():
+        return (
+            "off, because their packages are not installed, although OTEL_EXPORTER_OTLP_ENDPOINT is set. "
+            "Run `pip install 'codex-openai-proxy[otel]'`."
+        )
+    return ""
+
+
+def traces_note(environ: Mapping[str, str]) -> str:
+    """Returns where traces are sent, or why they are not; empty if nobody wants them."""
+    endpoint = traces_endpoint(environ)
+    return endpoint and (why_no_traces(environ) or f"to {endpoint}")
+
+
+def traces_of(environ: Mapping[str, str]) -> Traces | None:
+    """Returns what traces the requests of a server, and starts its exporter; None if traces are off."""
+    if not traces_endpoint(environ) or why_no_traces(environ):
+        return None
+    # Imported here, since most servers have no traces, and their packages take a quarter of a second.
+    from codex_proxy.traces.watcher import exported_traces
+
+    return exported_traces(content=environ.get(CONTENT, "").lower() in WITH_CONTENT)
+
+
+def traces_check(environ: Mapping[str, str]) -> list[Check]:
+    """Returns the check of traces for `doctor`, if the environment asks for them."""
+    note = traces_note(environ)
+    if not note:
+        return []
+    if why_no_traces(environ):
+        return [msgspec.structs.replace(failed_check("traces", note), status="warning")]
+    return [Check(name="traces", status="ok", message=f"Traces are sent {note}.")]
+
+
+def _are_packages_installed() -> bool:
+    try:
+        return find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def _first(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((environ[name] for name in names if environ.get(name)), "")

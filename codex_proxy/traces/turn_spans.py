@@ -1,0 +1,258 @@
+"""The spans of one turn, made from its events by OpenTelemetry's conventions for generative AI: the turn
+(`invoke_agent`), the model calls (`chat`), the tool calls (`execute_tool`), and the starts of processes.
+
+Agents report when a model call has ended, and not when it began: that is taken to be when the turn began, or the last
+tool had its output. So the span of a model call is made at its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from opentelemetry.context import Context
+from opentelemetry.trace import (
+    Link,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    set_span_in_context,
+)
+
+from codex_proxy.core.events import (
+    VISIBLE,
+    Event,
+    ForwardedBytes,
+    ItemEnded,
+    ItemStarted,
+    Retrying,
+    ServedBy,
+    StepCompleted,
+    Stop,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.faults import Fault
+from codex_proxy.core.items import Activity, Item, McpCall, ToolCall
+from codex_proxy.core.shown_text import excerpt
+from codex_proxy.core.turn import Turn
+from codex_proxy.traces.content import TurnContent
+
+OnCall = Callable[[str, str, SpanContext], None]
+_TRACED: Final = frozenset(
+    {ItemStarted, ItemEnded, StepCompleted, UsageReported, Retrying, ServedBy, TurnStarted, TurnEnded}
+)
+_FIRST: Final = VISIBLE - {TurnEnded}
+
+
+class TurnSpans:
+    """Makes the spans of one turn. Implements `runs.observers.TurnObserver`."""
+
+    def __init__(
+        self,
+        start: Callable[..., Span],
+        turn: Turn,
+        agent: str,
+        parent: Context,
+        links: Sequence[Link],
+        *,
+        with_content: bool,
+        on_call: OnCall,
+    ) -> None:
+        """`start` starts a span. `on_call` gets the owner, the id and the span of each call that the client answers."""
+        self._start = start
+        self._agent = agent
+        self._owner = turn.owner
+        self._model = excerpt(turn.model)
+        self._on_call = on_call
+        self._content = TurnContent(turn) if with_content else None
+        attributes = self._attributes("invoke_agent")
+        attributes |= {"codex_proxy.mode": turn.mode, "codex_proxy.key": turn.owner}
+        if turn.max_tokens is not None:
+            attributes["gen_ai.request.max_tokens"] = turn.max_tokens
+        self._span = start(f"invoke_agent {agent}", parent, SpanKind.INTERNAL, attributes, links)
+        self._context = set_span_in_context(self._span)
+        self._began = time.time_ns()
+        self._model_asked: int | None = self._began
+        """When the model call began that is not known to have ended; None if there is none."""
+        self._model_spoke = False
+        """Whether something has come of that call."""
+        self._acted: int | None = None
+        """When the agent began to act, if it has since that call began: its model has ended then."""
+        self._tools_done = self._began
+        """When the last model call ended, or the last tool since then."""
+        self._seen_first = False
+        self._tools: dict[str, Span] = {}
+        """The open spans of tools that run here, by the id of their item."""
+        self._calls: list[tuple[str, Span]] = []
+        """The open spans of calls that the client answers, each with the id of the call."""
+        self._ended = False
+
+    def add(self, events: Sequence[Event]) -> None:
+        """See `TurnObserver.add`. Most batches are text, and cost two looks."""
+        if self._content is not None:
+            self._content.add(events)
+        if not self._seen_first and not _FIRST.isdisjoint(map(type, events)):
+            self._seen_first = True
+            seconds = (time.time_ns() - self._began) / 1e9
+            self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
+            self._model_spoke = type(events[0]) is ForwardedBytes
+        if _TRACED.isdisjoint(map(type, events)):
+            return
+        for event in events:
+            self._trace(event)
+
+    @contextmanager
+    def process_start(self, agent: str) -> Iterator[None]:
+        """Its body is the start of a process of the agent; of one that starts after the turn, nothing is traced."""
+        if self._ended:
+            yield
+            return
+        span = self._start(f"start {agent}", self._context, SpanKind.INTERNAL, {"gen_ai.agent.name": agent})
+        try:
+            yield
+        except Fault as fault:
+            _fail(span, fault.failure.kind.value)
+            raise
+        except BaseException as error:
+            _fail(span, type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+    def _trace(self, event: Event) -> None:
+        if isinstance(event, ItemStarted):
+            self._item_started(event.item)
+        elif isinstance(event, ItemEnded):
+            self._tool_ended(event)
+        elif isinstance(event, StepCompleted):
+            self._end_model_call(event.usage)
+        elif isinstance(event, UsageReported):
+            self._span.set_attributes(_tokens(event.usage))
+        elif isinstance(event, TurnStarted):
+            if event.thread_id:
+                self._span.set_attribute("gen_ai.conversation.id", event.thread_id)
+        elif isinstance(event, Retrying):
+            self._span.add_event("model call repeated", {"http.response.status_code": event.http_status or 0})
+        elif isinstance(event, ServedBy):
+            self._span.set_attribute("codex_proxy.upstream", event.upstream or self._agent)
+            self._span.set_attribute("codex_proxy.attempts", event.attempts)
+        elif isinstance(event, TurnEnded):
+            self._end(event)
+
+    # --- model calls ----------------------------------------------------------------------------
+
+    def _model_speaks(self) -> None:
+        """Called when the model has begun something: that is of a new call if tools have run since the last one."""
+        if self._model_asked is not None and self._acted is not None and not self._tools:
+            self._end_model_call(None)
+        if self._model_asked is None:
+            self._model_asked = self._tools_done
+        self._model_spoke = True
+
+    def _end_model_call(self, usage: Usage | None) -> None:
+        now = time.time_ns()
+        began = self._tools_done if self._model_asked is None else self._model_asked
+        span = self._start(
+            f"chat {self._model}".rstrip(),
+            self._context,
+            SpanKind.CLIENT,
+            self._attributes("chat") | _tokens(usage),
+            start_time=began,
+        )
+        span.end(now if self._acted is None else self._acted)
+        if self._acted is None or self._tools:
+            self._tools_done = now
+        self._model_asked, self._acted, self._model_spoke = None, None, False
+
+    # --- tools ----------------------------------------------------------------------------------
+
+    def _item_started(self, item: Item) -> None:
+        if isinstance(item, Activity | McpCall):
+            if isinstance(item, Activity) and item.kind == "plan":
+                return
+            if self._model_asked is not None and self._acted is None:
+                self._acted = time.time_ns()
+            name = item.kind if isinstance(item, Activity) else f"{item.server_label}.{item.name}"
+            id = item.id if isinstance(item, Activity) else item.call_id
+            self._tools[item.id] = self._tool_span(name, id, "extension")
+            return
+        self._model_speaks()
+        if isinstance(item, ToolCall):
+            self._calls.append((item.call_id, self._tool_span(item.name, item.call_id, "function")))
+
+    def _tool_span(self, name: str, call_id: str, kind: str) -> Span:
+        name = excerpt(name)
+        attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": call_id,
+            "gen_ai.tool.type": kind,
+        }
+        return self._start(f"execute_tool {name}", self._context, SpanKind.INTERNAL, attributes)
+
+    def _tool_ended(self, event: ItemEnded) -> None:
+        span = self._tools.pop(event.id, None)
+        if span is None:
+            return
+        if self._content is not None:
+            span.set_attributes(self._content.of_tool(event.id))
+        if event.status == "failed":
+            _fail(span, "tool_failed")
+        span.end()
+        self._tools_done = time.time_ns()
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def _end(self, ended: TurnEnded) -> None:
+        if self._model_asked is not None and self._model_spoke:
+            self._end_model_call(None)
+        for span in self._tools.values():
+            _fail(span, "interrupted")
+            span.end()
+        for call_id, span in self._calls:
+            if self._content is not None:
+                span.set_attributes(self._content.of_tool(call_id))
+            span.end()
+            self._on_call(self._owner, call_id, span.get_span_context())
+        self._span.set_attribute("gen_ai.response.finish_reasons", [excerpt(str(ended.stop))])
+        if ended.failure is not None:
+            message = ended.failure.message if self._content is not None else None
+            _fail(self._span, ended.failure.kind.value, message)
+        elif ended.stop == Stop.INTERRUPTED:
+            _fail(self._span, "interrupted")
+        if self._content is not None:
+            self._span.set_attributes(self._content.of_turn(str(ended.stop)))
+        self._span.end()
+        self._ended = True
+
+    def _attributes(self, operation: str) -> dict[str, Any]:
+        """Returns what the spans of the turn and of its model calls have in common."""
+        attributes = {
+            "gen_ai.operation.name": operation,
+            "gen_ai.provider.name": self._agent,
+            "gen_ai.agent.name": self._agent,
+        }
+        return attributes | ({"gen_ai.request.model": self._model} if self._model else {})
+
+
+def _tokens(usage: Usage | None) -> dict[str, int]:
+    if usage is None:
+        return {}
+    return {
+        "gen_ai.usage.input_tokens": usage.input,
+        "gen_ai.usage.cache_read.input_tokens": usage.cached,
+        "gen_ai.usage.output_tokens": usage.output,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning,
+    }
+
+
+def _fail(span: Span, kind: str, message: str | None = None) -> None:
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR, message))
