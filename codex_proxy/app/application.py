@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
 from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget, body_budget
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
+from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
@@ -99,6 +101,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
         keepalive=settings.heartbeat_interval, reasoning_state=settings.reasoning_state
     )
     app[WORKER] = server.worker
+    app[NODE_NAME] = platform.node() + (f"/worker {server.worker}" if server.worker else "")
     app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
     app[PASSES_KEYS] = passes_keys_on(settings)
     tables = settings.upstreams.values()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import structlog
 from aiohttp import web
 
+from codex_proxy import __version__
 from codex_proxy.admission.clients import Clients
 from codex_proxy.admission.images import ImageFetcher
 from codex_proxy.agents.agent import Agent, all_agents
@@ -35,6 +36,7 @@ from codex_proxy.cassettes.format import CassetteError
 from codex_proxy.cassettes.serving import NO_CASSETTES, Cassettes, cassettes_of
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES
+from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.middleware.access import MAX_LINE
 from codex_proxy.http.page import Page
 from codex_proxy.http.server import Runner
@@ -46,6 +48,7 @@ from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.turn_records import TurnRecords
 from codex_proxy.settings.fields import Settings, split_list
+from codex_proxy.store.leases import Node
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.traces.setup import traces_note, traces_of
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
@@ -183,13 +186,15 @@ class Server:
             ) from error
         self.host, self.port = self.runner.addresses[0][:2]
         await self.runner.listen_as_ollama(wanted=self.settings.ollama, reuse_port=shares_port)
+        url = self.settings.model_copy(update={"port": self.port}).server_url
         if self.store_lifecycle is not None:
-            bound = self.settings.model_copy(update={"port": self.port})
-            self.store_lifecycle.write_address(bound.server_url)
+            self.store_lifecycle.write_address(url)
         if self.webhooks is not None:
             self.webhooks.wake()
         if self.lease_holder is not None:
-            await self.lease_holder.start()
+            await self.lease_holder.start(
+                Node(name=self.app[NODE_NAME], url=url, version=__version__, started=self.clock.epoch())
+            )
 
     def _configured_for(self, model: str) -> ConfiguredAgent:
         """Returns the agent for a model's name `NAME/MODEL`; the default agent if no agent is called NAME."""

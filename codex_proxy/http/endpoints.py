@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations, responses, server_info
 from codex_proxy.http.chat import chat_completions
+from codex_proxy.http.cluster import CLUSTER_ENDPOINT
 from codex_proxy.http.endpoint import (
     COUNT,
     FLAG,
@@ -475,6 +476,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         summary="Says whether the server can run turns.",
         answers={"200": server_info.Ready, "503": server_info.Unready},
     ),
+    CLUSTER_ENDPOINT,
     _server(
         method="GET",
         path="/openapi.json",

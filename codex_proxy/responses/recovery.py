@@ -26,7 +26,7 @@ from codex_proxy.store.interface import (
     StoreError,
     StoreUnavailable,
 )
-from codex_proxy.store.leases import ResponseLease
+from codex_proxy.store.leases import Node, ResponseLease
 from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 from codex_proxy.surfaces.responses.response_object import failed
@@ -52,10 +52,13 @@ class LeaseHolder:
         self._store = store
         self._waiting: set[ResponseLease] = set()
         """Claimed responses that are not recovered yet."""
+        self._unannounced: Node | None = None
+        """This server, until it is announced."""
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
-        """Recovers the responses that no server holds, then starts the task."""
+    async def start(self, node: Node) -> None:
+        """Announces this server, recovers the responses that no server holds, then starts the task."""
+        self._unannounced = node
         await self._renew_and_recover()
         self._task = asyncio.get_running_loop().create_task(self._hold())
 
@@ -76,6 +79,9 @@ class LeaseHolder:
 
     async def _renew_and_recover(self) -> None:
         try:
+            if self._unannounced is not None:
+                await self._store.leases.announce(self._unannounced)
+                self._unannounced = None
             await self._renew()
             if not self._service.runs.draining:
                 await self._recover_unheld()

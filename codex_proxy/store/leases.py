@@ -40,7 +40,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     1970.
     """
 
-    id: str
+    id: str = ""
+    """Given by the store."""
     name: str
     """The machine and, if there are several, the worker."""
     url: str

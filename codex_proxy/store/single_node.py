@@ -22,9 +22,10 @@ from codex_proxy.store.waits import ConversationLocks, ReportedChanges
 class SingleNodeLeases:
     """Implements `store.leases.Leases` for the only node of a store."""
 
-    def __init__(self, unfinished: Callable[[], Awaitable[list[Key]]]) -> None:
+    def __init__(self, unfinished: Callable[[], Awaitable[list[Key]]], clock: Clock) -> None:
         """`unfinished` returns the background responses that have not ended, oldest first."""
         self._unfinished = unfinished
+        self._clock = clock
         self._held: dict[Key, int] = {}
         """The epoch of each response that this node holds."""
         self._epochs: dict[Key, int] = {}
@@ -61,10 +62,11 @@ class SingleNodeLeases:
         return ReportedChanges()
 
     async def announce(self, node: Node) -> None:
-        self._nodes = [node]
+        self._nodes = [msgspec.structs.replace(node, id="node_1")]
 
     async def nodes(self) -> list[Node]:
-        return [msgspec.structs.replace(node, responses=len(self._held)) for node in self._nodes]
+        seen, held = self._clock.epoch(), len(self._held)
+        return [msgspec.structs.replace(node, seen=seen, responses=held) for node in self._nodes]
 
     # --- for the store ----------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class SqliteStore:
         self._memory = memory
         self._limits = limits
         self._ram = RamStepMemory(memory, clock.epoch)
-        self.leases = SingleNodeLeases(self._unfinished)
+        self.leases = SingleNodeLeases(self._unfinished, clock)
         self._reserved = ReservedWebhooks(clock)
         self._continued: OrderedDict[tuple[str, str], float] = OrderedDict()
         """Owner and id of responses in use, and since when: a turn that is not stored yet has read their context, or

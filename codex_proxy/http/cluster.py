@@ -1,0 +1,88 @@
+"""`GET /v1/cluster`: the server processes that share the store."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, TypedDict
+
+from aiohttp import web
+
+from codex_proxy import __version__
+from codex_proxy.http.app_keys import CLOCK, RESPONSES
+from codex_proxy.http.endpoint import Endpoint
+from codex_proxy.http.replies import json_response
+from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.surfaces.answer_types import Count
+
+NODE_NAME: Final = web.AppKey("node_name", str)
+"""The name of this process among those that share the store."""
+
+
+class ClusterNode(TypedDict):
+    """A server process. `seen_at` is when it last renewed its leases, and `lag` how many seconds ago; it is no longer
+    listed when its leases have run out. `responses` counts the background responses that it runs.
+    """
+
+    object: Literal["cluster.node"]
+    id: str
+    name: str
+    url: str
+    version: str
+    started_at: float
+    seen_at: float
+    lag: float
+    responses: Count
+
+
+class Cluster(TypedDict):
+    """The processes that share the store, oldest first. `name` and `version` are those of the one that answers;
+    `store_seconds` is how long the store took to answer it.
+    """
+
+    object: Literal["cluster"]
+    name: str
+    version: str
+    store_seconds: float
+    data: list[ClusterNode]
+
+
+async def cluster(request: web.Request) -> web.Response:
+    """GET /v1/cluster. Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it cannot be read."""
+    clock, store = request.app[CLOCK], required_store(request.app[RESPONSES].store)
+    asked = clock.monotonic()
+    with store_errors_as_faults():
+        nodes = await store.leases.nodes()
+    now = clock.epoch()
+    body: Cluster = {
+        "object": "cluster",
+        "name": request.app[NODE_NAME],
+        "version": __version__,
+        "store_seconds": round(clock.monotonic() - asked, 6),
+        "data": [
+            {
+                "object": "cluster.node",
+                "id": node.id,
+                "name": node.name,
+                "url": node.url,
+                "version": node.version,
+                "started_at": node.started,
+                "seen_at": node.seen,
+                "lag": round(max(0.0, now - node.seen), 3),
+                "responses": node.responses,
+            }
+            for node in nodes
+        ],
+    }
+    return json_response(body)
+
+
+CLUSTER_ENDPOINT: Final = Endpoint(
+    method="GET",
+    path="/cluster",
+    handler=cluster,
+    name="retrieve_cluster",
+    chapter="The server itself",
+    kind="stored",
+    summary="Returns the server processes that share the store.",
+    description="[Several machines](machines.md) share one in PostgreSQL. A store in a file has one process.",
+    answers={"200": Cluster},
+)
