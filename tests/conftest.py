@@ -16,10 +16,13 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.postgres import PostgresServer
 
 HERE = Path(__file__).parent
 
@@ -88,6 +91,24 @@ def disk_path() -> Iterator[Path]:
     """The `tmp_path` of what runs in a sandbox: this shows its child another /dev, and none of the files in memory."""
     with tempfile.TemporaryDirectory(prefix="codex-proxy-test-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server of the tests of this process. Skips the test if there is none on this machine."""
+    from tests.postgres import server  # few tests need it
+
+    with server() as started:
+        yield started
+
+
+@pytest.fixture
+async def postgres_url(postgres_server: PostgresServer) -> str:
+    """The URL of a database with an empty store."""
+    from tests.postgres import empty
+
+    await empty(postgres_server.url)
+    return postgres_server.url
 
 
 @pytest.hookimpl(trylast=True)

@@ -40,6 +40,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+FIGURES: Final = Figures.__struct_fields__
+"""The names of the sums."""
+
+
 class UsageEntry(msgspec.Struct, frozen=True):
     """The sums of one owner and model for the hour that begins at `hour` (seconds since 1970)."""
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
+import asyncpg
 import pytest
 
 from codex_proxy.core.step_memory import StepMemorySettings
 from codex_proxy.store.interface import Retention, Store
+from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
+from tests.postgres import PostgresServer, empty
 from tests.store.stored import Hands
 
 Make: TypeAlias = Callable[..., Awaitable[Store]]
@@ -41,7 +44,7 @@ def opened() -> Opened:
     return Opened()
 
 
-@pytest.fixture(params=["file", "memory"])
+@pytest.fixture(params=["file", "memory", "postgresql"])
 async def make(
     request: pytest.FixtureRequest, path: Path, clock: Hands, opened: Opened
 ) -> AsyncIterator[Make]:
@@ -55,8 +58,12 @@ async def make(
             store: Store = await SqliteStore.open(
                 path, clock=clock, retention=retention, memory=memory, opener=opened
             )
-        else:
+        elif request.param == "memory":
             store = SqliteStore.in_memory(clock=clock, retention=retention, memory=memory, opener=opened)
+        else:
+            server: PostgresServer = request.getfixturevalue("postgres_server")
+            await empty(server.url)
+            store = await PostgresStore.open(server.url, clock=clock, retention=retention, memory=memory)
         made.append(store)
         return store
 
@@ -65,9 +72,35 @@ async def make(
         await store.close()
 
 
+SQLITE_ONLY = pytest.mark.parametrize("make", ["file", "memory"], indirect=True)
+"""For tests that look into the engine."""
+
+
 @pytest.fixture
 async def store(make: Make) -> Store:
     return await make()
+
+
+class Overwrite(Protocol):
+    """Overwrites a column of all rows of a table, as a damaged disk would. A text is not what SQLite had there."""
+
+    def __call__(self, table: str, column: str, value: bytes | str) -> Awaitable[None]: ...
+
+
+@pytest.fixture
+async def overwrite(request: pytest.FixtureRequest, store: Store, opened: Opened) -> Overwrite:
+    async def in_sqlite(table: str, column: str, value: bytes | str) -> None:
+        opened[0].execute(f"UPDATE {table} SET {column} = ?", (value,))
+
+    async def in_postgresql(table: str, column: str, value: bytes | str) -> None:
+        connection = await asyncpg.connect(request.getfixturevalue("postgres_server").url)
+        await connection.execute(
+            f"UPDATE codex_proxy.{table} SET {column} = $1",
+            bytes(value, "ascii") if isinstance(value, str) else value,
+        )
+        await connection.close()
+
+    return in_sqlite if opened else in_postgresql
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from codex_proxy.store.interface import Frame, PageRequest, Store, StoreDamaged
 from codex_proxy.store.sqlite.migrations import migrate
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
-from tests.store.conftest import Opened
+from tests.store.conftest import Overwrite
 from tests.store.stored import OWNER, Hands, conversation, item, response
 
 WORD, FLIPPED = b"a secret word", b"a secret worm"
@@ -27,32 +27,42 @@ def conversation_context(store: Store) -> Awaitable[object]:
     return store.scan_conversation(OWNER, "conv_1", print)
 
 
-READS: dict[str, tuple[str, Read]] = {
+READS: dict[str, tuple[str, str, bytes | str, Read]] = {
     "a response": (
-        "UPDATE response_bodies SET json = 'no bytes'",
+        "response_bodies",
+        "json",
+        "no bytes",
         lambda store: store.response(OWNER, "resp_1"),
     ),
     "how it goes on": (
-        "UPDATE response_bodies SET recovery = x'00'",
+        "response_bodies",
+        "recovery",
+        b"\x00",
         lambda store: store.response(OWNER, "resp_1"),
     ),
-    "an item of a chain": ("UPDATE items SET json = x'7b7d'", context),
-    "an item of a conversation": ("UPDATE items SET json = x'7b7d'", conversation_context),
-    "what the model said": ("UPDATE items SET raw = x'7b7d'", context),
+    "an item of a chain": ("items", "json", b"{}", context),
+    "an item of a conversation": ("items", "json", b"{}", conversation_context),
+    "what the model said": ("items", "raw", b"{}", context),
     "an item of a list": (
-        "UPDATE items SET json = x'7b7d'",
+        "items",
+        "json",
+        b"{}",
         lambda store: store.items(OWNER, "conv_1", PageRequest()),
     ),
     "an item that is referred to": (
-        "UPDATE items SET json = x'7b7d'",
+        "items",
+        "json",
+        b"{}",
         lambda store: store.find_items(OWNER, ["item_1"]),
     ),
-    "an event": ("UPDATE frames SET data = x'00'", lambda store: store.frames(OWNER, "resp_1")),
+    "an event": ("frames", "data", b"\x00", lambda store: store.frames(OWNER, "resp_1")),
     "metadata": (
-        'UPDATE conversations SET metadata = CAST(\'{"a":"c"}\' AS BLOB)',
+        "conversations",
+        "metadata",
+        b'{"a":"c"}',
         lambda store: store.conversation(OWNER, "conv_1"),
     ),
-    "a tool step": ("UPDATE steps SET value = x'00'", lambda store: store.recall(OWNER, [b"key"])),
+    "a tool step": ("steps", "value", b"\x00", lambda store: store.recall(OWNER, [b"key"])),
 }
 
 
@@ -66,14 +76,16 @@ async def fill(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", READS)
-async def test_what_is_damaged_is_told_and_never_shown(store: Store, opened: Opened, damage: str) -> None:
-    statement, read = READS[damage]
+async def test_what_is_damaged_is_told_and_never_shown(
+    store: Store, overwrite: Overwrite, damage: str
+) -> None:
+    table, column, value, read = READS[damage]
     await fill(store)
     await read(store)
     before = await store.check()
     assert before.rows == 5
     assert before.damaged == ()
-    opened[0].execute(statement)
+    await overwrite(table, column, value)
     with pytest.raises(StoreDamaged, match="is damaged"):
         await read(store)
     assert len((await store.check()).damaged) == 1

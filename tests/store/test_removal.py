@@ -21,7 +21,7 @@ from codex_proxy.store.interface import (
 )
 from codex_proxy.store.sqlite import removal
 from codex_proxy.store.sqlite.store import SqliteStore
-from tests.store.conftest import Make, Opened
+from tests.store.conftest import SQLITE_ONLY, Make, Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, item, items, response, turn
 from tests.waiting import PATIENCE
 
@@ -126,6 +126,7 @@ async def test_a_server_removes_at_its_start_what_the_last_one_has_left(
     await lifecycle.close()
 
 
+@SQLITE_ONLY
 async def test_retention_removes_large_objects_in_pieces_too(
     make: Make, clock: Hands, opened: Opened
 ) -> None:
@@ -141,6 +142,7 @@ async def test_retention_removes_large_objects_in_pieces_too(
     assert (await store.stats()).items == 0
 
 
+@SQLITE_ONLY
 async def test_a_chain_whose_turns_were_all_deleted_goes_in_pieces(
     make: Make, opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +160,7 @@ async def test_a_chain_whose_turns_were_all_deleted_goes_in_pieces(
     assert max(pieces.sizes) <= 10 + 1  # the first piece, which the deletion removes, is smaller
 
 
+@SQLITE_ONLY
 async def test_the_stream_of_a_deleted_response_goes_in_pieces_though_others_continue_it(
     make: Make, opened: Opened
 ) -> None:

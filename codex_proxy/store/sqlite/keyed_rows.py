@@ -10,7 +10,7 @@ from typing import Final
 
 from codex_proxy.store.checksums import checked, checksum
 from codex_proxy.store.interface import PendingWebhook
-from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery, UsageSum
+from codex_proxy.store.usage import FIGURES, Figures, UsageEntry, UsageQuery, UsageSum
 
 # --- step memory ----------------------------------------------------------------------------------
 
@@ -51,11 +51,10 @@ def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
 
 # --- usage ----------------------------------------------------------------------------------------
 
-_FIGURES: Final = ("turns", "failed", "estimated", "input", "cached", "output", "reasoning")
 _ADD: Final = (
-    f"INSERT INTO usage (owner, hour, model, {', '.join(_FIGURES)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    f"INSERT INTO usage (owner, hour, model, {', '.join(FIGURES)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
     " ON CONFLICT (owner, hour, model) DO UPDATE SET "
-    + ", ".join(f"{name} = {name} + excluded.{name}" for name in _FIGURES)
+    + ", ".join(f"{name} = {name} + excluded.{name}" for name in FIGURES)
 )
 
 
@@ -63,7 +62,7 @@ def add_usage(connection: sqlite3.Connection, entries: Sequence[UsageEntry]) -> 
     connection.executemany(
         _ADD,
         (
-            (entry.owner, entry.hour, entry.model, *(getattr(entry.figures, name) for name in _FIGURES))
+            (entry.owner, entry.hour, entry.model, *(getattr(entry.figures, name) for name in FIGURES))
             for entry in entries
         ),
     )
@@ -74,12 +73,12 @@ def usage_sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageS
     whose, wanted = ("''", "owner = ? AND") if query.owner is not None else ("owner", "? IS NULL AND")
     rows = connection.execute(
         f"SELECT hour - hour % ? AS bucket, {whose} AS whose, {model} AS name,"
-        f" {', '.join(f'sum({each})' for each in _FIGURES)} FROM usage WHERE {wanted} hour >= ? AND hour < ?"
+        f" {', '.join(f'sum({each})' for each in FIGURES)} FROM usage WHERE {wanted} hour >= ? AND hour < ?"
         " GROUP BY bucket, whose, name ORDER BY bucket, whose, name",
         (query.width, query.owner, query.start, query.end),
     )
     return [
-        UsageSum(bucket, name, Figures(**dict(zip(_FIGURES, figures, strict=True))), owner)
+        UsageSum(bucket, name, Figures(**dict(zip(FIGURES, figures, strict=True))), owner)
         for bucket, owner, name, *figures in rows
     ]
 

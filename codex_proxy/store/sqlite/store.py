@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
+from codex_proxy.core.step_memory import StepMemorySettings
+from codex_proxy.store.base import StoreBase
 from codex_proxy.store.checksums import ROWS_AT_ONCE, CheckedTable, Part, check_tables
 from codex_proxy.store.interface import (
     UNFINISHED,
@@ -63,7 +63,7 @@ PAGES_AT_ONCE: Final = 1000
 """Pages that one step gives back to the file system: 4 MiB."""
 
 
-class SqliteStore:
+class SqliteStore(StoreBase):
     """Implements `store.interface.Store` with a file (`open`) or in RAM (`in_memory`)."""
 
     def __init__(
@@ -73,27 +73,19 @@ class SqliteStore:
         location: str,
         *,
         clock: Clock,
-        retention: Retention,
-        memory: StepMemorySettings,
-        limits: ContextLimits,
+        retention: Retention | None,
+        memory: StepMemorySettings | None,
+        limits: ContextLimits | None,
     ) -> None:
         """`readers` is None in RAM, where the writer's connection also reads. `location` names the store in messages;
         `memory` are the settings of the step memory.
         """
+        super().__init__(clock=clock, retention=retention, memory=memory, limits=limits)
         self._writer = writer
         self._readers = readers
         self._location = location
-        self._clock = clock
-        self._retention = retention
-        self._memory = memory
-        self._limits = limits
-        self._ram = RamStepMemory(memory, clock.epoch)
         self.leases = SingleNodeLeases(self._unfinished, clock)
         self._reserved = ReservedWebhooks(clock)
-        self._continued: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """Owner and id of responses in use, and since when: a turn that is not stored yet has read their context, or
-        they have just ended.
-        """
         self._sweeping: asyncio.Task[None] | None = None
         """The task that removes the rest of a large deletion, if any."""
         self._one_sweep = asyncio.Lock()
@@ -121,9 +113,9 @@ class SqliteStore:
             Readers(partial(open_reader, path, lock_wait, opener), location),
             location,
             clock=clock,
-            retention=retention or Retention(),
-            memory=memory or StepMemorySettings(),
-            limits=limits or ContextLimits(),
+            retention=retention,
+            memory=memory,
+            limits=limits,
         )
 
     @classmethod
@@ -143,9 +135,9 @@ class SqliteStore:
             None,
             location,
             clock=clock,
-            retention=retention or Retention(),
-            memory=memory or StepMemorySettings(),
-            limits=limits or ContextLimits(),
+            retention=retention,
+            memory=memory,
+            limits=limits,
         )
 
     async def _write(
@@ -162,10 +154,7 @@ class SqliteStore:
         most = self._retention.max_conversations
         if most is None:
             return await self._write(job, *args, **named)
-        since = self._now - self._retention.spared
-        while self._continued and next(iter(self._continued.values())) < since:
-            self._continued.popitem(last=False)
-        in_use = frozenset(self._continued)
+        in_use = self._in_use()
 
         def both(connection: sqlite3.Connection) -> T:
             done = job(connection, *args, **named)
@@ -194,28 +183,13 @@ class SqliteStore:
         with contextlib.suppress(StoreUnavailable):
             await self.sweep()
 
-    @property
-    def _now(self) -> float:
-        return self._clock.epoch()
-
     # --- step memory ----------------------------------------------------------------------------
 
-    async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        if not entries:
-            return
-        if durable and self._memory.kind == "disk":
-            await self._write(keyed_rows.remember, owner, entries, self._now)
-            for key in entries:  # an older one in RAM must not hide it
-                self._ram.forget(owner, key)
-        else:
-            await self._ram.remember(owner, entries)
+    async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
+        await self._write(keyed_rows.remember, owner, entries, self._now)
 
-    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        found = await self._ram.recall(owner, keys)
-        missing = [key for key in keys if key not in found]
-        if missing and self._memory.kind == "disk":
-            found |= await self._read(keyed_rows.recall, owner, missing, self._now - self._memory.age)
-        return found
+    async def _load_steps(self, owner: str, keys: Sequence[bytes], since: float) -> dict[bytes, bytes]:
+        return await self._read(keyed_rows.recall, owner, keys, since)
 
     # --- responses ------------------------------------------------------------------------------
 
@@ -249,7 +223,7 @@ class SqliteStore:
     ) -> bool:
         self.leases.check(owner, id, epoch, ended=True)
         change = responses.ResponseUpdate(status, json, webhooks, frames)
-        self._continue(owner, id)  # it was made when it began, and somebody waits for its end
+        self._note_in_use(owner, id)  # it was made when it began, and somebody waits for its end
         done = await self._write_and_trim(
             responses.update, owner, id, change, output, append, only_from, self._now
         )
@@ -277,17 +251,12 @@ class SqliteStore:
         return await self._read(responses.input_items, owner, response_id, page)
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
-        self._continue(owner, response_id)
+        self._note_in_use(owner, response_id)
         return await self._read(responses.context, owner, response_id)
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
-        self._continue(owner, response_id)
+        self._note_in_use(owner, response_id)
         await self._read(responses.scan, owner, response_id, self._limits, visit)
-
-    def _continue(self, owner: str, response_id: str) -> None:
-        if self._retention.max_conversations is not None:
-            self._continued[owner, response_id] = self._now
-            self._continued.move_to_end((owner, response_id))
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
         return await self._read(items.found_among, owner, ids)

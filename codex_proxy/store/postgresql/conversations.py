@@ -1,0 +1,204 @@
+"""Conversations and their lists of items. Each change of the items locks the conversation's row, which counts the
+changes; an item's position is never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from codex_proxy.store.checksums import checksum
+from codex_proxy.store.interface import (
+    ItemReference,
+    NewItem,
+    NotStored,
+    Page,
+    PageRequest,
+    StoredConversation,
+    StoredItem,
+)
+from codex_proxy.store.postgresql import writing
+from codex_proxy.store.postgresql.items import found_among, page_of, visit_rows
+from codex_proxy.store.postgresql.removal import PostgresRemoval
+from codex_proxy.store.postgresql.writing import arrays_of, check_conversation, parameters
+from codex_proxy.store.rows import (
+    CONVERSATION,
+    INPUT,
+    ITEM,
+    conversation_of,
+    encoded_metadata,
+    item_of,
+    merged_metadata,
+)
+
+SELECT: Final = (
+    f"SELECT {CONVERSATION} FROM codex_proxy.conversations WHERE owner = $1 AND id = $2 AND NOT deleted"
+)
+
+_ADD: Final = f"""
+WITH permitted AS (SELECT), conversation AS (
+    INSERT INTO codex_proxy.conversations
+        (owner, id, created, touched, metadata, metadata_sum, version, next_position, items, bytes)
+    VALUES ($1, $2, $3, $4, $5, $6, sign($7::integer)::integer, $7::integer, $7::integer, $8::bigint)
+    RETURNING seq
+), {writing.ENTRIES.format(*parameters(9, 7))}, listed AS (
+    INSERT INTO codex_proxy.conversation_items (conversation, position, item, item_id, visible)
+    SELECT seq, position, item, item_id, visible FROM conversation, entries
+)
+SELECT FROM conversation"""
+_APPEND: Final = f"""
+WITH {writing.CONVERSATION.format("$2")}, checked AS (
+    SELECT EXISTS (SELECT FROM conversation) AS has_conversation,
+        {writing.SAME_VERSION.format("$3")} AS same_version,
+        (SELECT items + $5::bigint FROM conversation) AS items, (SELECT bytes + $6::bigint FROM conversation) AS bytes
+), permitted AS (
+    SELECT FROM checked WHERE has_conversation AND same_version
+        AND ($7::bigint IS NULL OR items <= $7) AND ($8::bigint IS NULL OR bytes <= $8)
+), {writing.ENTRIES.format(*parameters(9, 7))}, {writing.LISTED.format(new="entries", now="$4")}
+SELECT * FROM checked"""
+_UPDATE: Final = f"""
+UPDATE codex_proxy.conversations SET metadata = $3, metadata_sum = $4, touched = $5
+WHERE owner = $1 AND id = $2 AND NOT deleted AND metadata = $6 RETURNING {CONVERSATION}"""
+_DELETE_ITEM: Final = f"""
+WITH {writing.CONVERSATION.format("$2")}, gone AS (
+    DELETE FROM codex_proxy.conversation_items USING conversation
+    WHERE conversation = seq AND item_id = $3 AND visible RETURNING item
+), unlinked AS (
+    INSERT INTO codex_proxy.unlinked (item) SELECT item FROM gone
+), changed AS (
+    UPDATE codex_proxy.conversations SET version = conversations.version + 1, touched = $4,
+        items = conversations.items - 1, bytes = conversations.bytes - octet_length(json) - octet_length(raw)
+    FROM conversation, gone JOIN codex_proxy.items ON items.seq = item WHERE conversations.seq = conversation.seq
+    RETURNING conversations.*
+)
+SELECT {CONVERSATION} FROM (SELECT FROM conversation) AS found LEFT JOIN changed ON true"""
+
+_ITEM: Final = f"""
+SELECT {ITEM} FROM codex_proxy.conversations LEFT JOIN (
+    codex_proxy.conversation_items JOIN codex_proxy.items ON items.seq = item
+) ON conversation = conversations.seq AND item_id = $3 AND visible
+WHERE conversations.owner = $1 AND conversations.id = $2 AND NOT deleted"""
+_SCAN: Final = f"""
+SELECT held.items, held.bytes, {ITEM} FROM codex_proxy.conversations AS held LEFT JOIN (
+    codex_proxy.conversation_items JOIN codex_proxy.items ON items.seq = item
+) ON conversation = held.seq AND ($3::bigint IS NULL OR held.items <= $3)
+    AND ($4::bigint IS NULL OR held.bytes <= $4)
+WHERE held.owner = $1 AND held.id = $2 AND NOT deleted
+ORDER BY position"""
+_LISTED: Final = """
+SELECT count(*) AS count FROM codex_proxy.conversations JOIN codex_proxy.conversation_items ON conversation = seq
+WHERE owner = $1 AND id = $2 AND NOT deleted AND item_id = ANY ($3::text[])"""
+
+_TAKEN: Final = {
+    "conversations": "there is a conversation with this id already",
+    "conversation_items": "the conversation has an item with this id already",
+}
+
+
+class PostgresConversations(PostgresRemoval):
+    """Implements `store.interface.Conversations` but for deletion."""
+
+    async def add_conversation(
+        self, conversation: StoredConversation, items: Sequence[NewItem] = ()
+    ) -> tuple[StoredItem, ...]:
+        metadata = encoded_metadata(conversation.metadata)
+        new = await self._resolved(conversation.owner, items)
+        size = sum(each.size for each in new)
+        self._limits.check(len(new), size)
+
+        async def is_stored() -> bool:
+            return await self.conversation(conversation.owner, conversation.id) is not None
+
+        values = [
+            conversation.owner,
+            conversation.id,
+            conversation.created,
+            self._now,
+            metadata,
+            checksum(metadata),
+            len(new),
+            size,
+            *arrays_of((INPUT, new)),
+        ]
+        await self._write_row(_ADD, values, _TAKEN, is_stored)
+        return new
+
+    async def conversation(self, owner: str, id: str) -> StoredConversation | None:
+        rows = await self._database.read(SELECT, owner, id)
+        return conversation_of(rows[0]) if rows else None
+
+    async def update_conversation(
+        self, owner: str, id: str, changes: Mapping[str, str | None]
+    ) -> StoredConversation:
+        while True:
+            before = await self.conversation(owner, id)
+            if before is None:
+                raise NotStored("conversation", id)
+            metadata = merged_metadata(before.metadata, changes)
+            values = (metadata, checksum(metadata), self._now, encoded_metadata(before.metadata))
+            rows = await self._database.write(_UPDATE, owner, id, *values)
+            if rows:  # else somebody has changed it between
+                return conversation_of(rows[0])
+
+    async def append_items(
+        self,
+        owner: str,
+        conversation_id: str,
+        items: Sequence[NewItem],
+        *,
+        version: int | None = None,
+        limited: bool = True,
+    ) -> tuple[StoredItem, ...]:
+        new = await self._resolved(owner, items)
+        size, limits = sum(each.size for each in new), self._limits
+        bounds = (limits.max_items, limits.max_bytes) if limited else (None, None)
+
+        async def are_stored() -> bool:
+            ids = [each.id for each in new]
+            (row,) = await self._database.read(_LISTED, owner, conversation_id, ids)
+            return bool(row["count"] == len(new))
+
+        values = [
+            owner, conversation_id, version, self._now, len(new), size, *bounds, *arrays_of((INPUT, new))
+        ]  # fmt: skip
+        row = await self._write_row(_APPEND, values, _TAKEN, are_stored)
+        if row is not None:
+            check_conversation(row, conversation_id)
+            if limited:
+                limits.check(row["items"], row["bytes"])
+        return new
+
+    async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
+        return await page_of(self._database, "conversation", owner, conversation_id, page)
+
+    async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
+        rows = await self._database.read(_ITEM, owner, conversation_id, item_id)
+        if not rows:
+            raise NotStored("conversation", conversation_id)
+        return None if rows[0]["id"] is None else item_of(rows[0])
+
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
+        rows = await self._database.write(_DELETE_ITEM, owner, conversation_id, item_id, self._now)
+        if not rows:
+            raise NotStored("conversation", conversation_id)
+        if rows[0]["id"] is None:
+            raise NotStored("item", item_id)
+        await self._forget()
+        return conversation_of(rows[0])
+
+    async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
+        limits = self._limits
+        rows = await self._database.read(_SCAN, owner, id, limits.max_items, limits.max_bytes)
+        if not rows:
+            raise NotStored("conversation", id)
+        await asyncio.to_thread(visit_rows, rows, limits, visit)
+
+    async def _resolved(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
+        """Returns the items, with those that references name. Raises `NotStored`."""
+        named = [each.id for each in items if isinstance(each, ItemReference)]
+        found = await found_among(self._database, owner, named) if named else {}
+        missing = next((id for id in named if id not in found), None)
+        if missing is not None:
+            raise NotStored("item", missing)
+        return tuple(found[each.id] if isinstance(each, ItemReference) else each for each in items)

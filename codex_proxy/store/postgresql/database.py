@@ -1,0 +1,240 @@
+"""The connections to PostgreSQL: a pool with our time limits, and what a failure means for the caller.
+
+What certainly had no effect is repeated for `RETRY_SECONDS`; so is a read whose connection was lost. A write whose
+connection was lost raises `UnsureWrite`, since it may be stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, NoReturn, TypeAlias
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from codex_proxy.store.interface import StoreDamaged, StoreRefused, StoreUnavailable
+
+Row: TypeAlias = Any
+"""A row of a result: its values in the order of the columns, also by their names."""
+
+CONNECTIONS: Final = 10
+"""The most connections of one server: more than PostgreSQL's cores do not make it faster."""
+CONNECT_SECONDS: Final = 5.0
+"""The most seconds that connecting takes."""
+ANSWER_SECONDS: Final = 30.0
+"""The most seconds that a caller waits for a connection, and then for the answer."""
+RETRY_SECONDS: Final = 1.0
+"""The seconds for which a statement is repeated: a restart of PostgreSQL takes less."""
+PAUSE_SECONDS: Final = 0.05
+"""The pause before a statement is repeated."""
+UNDONE_TRIES: Final = 10
+"""How often a statement is begun that others undo, as by a deadlock."""
+
+SERVER_SETTINGS: Final = {
+    "application_name": "codex-proxy",
+    "statement_timeout": "25s",  # before `ANSWER_SECONDS`: PostgreSQL knows what it has undone
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "60s",
+    "jit": "off",  # the statements are short
+}
+"""PostgreSQL's settings of a connection, where no pooler shares it."""
+
+UNDONE: Final = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.ForeignKeyViolationError,  # another statement removed a row between reading it and referring to it
+)
+"""Errors of a statement that had no effect because of others at the same time."""
+
+_EXPLANATIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (asyncpg.InvalidAuthorizationSpecificationError, "refuses the user or the password of its URL"),
+    (asyncpg.InvalidCatalogNameError, "does not exist: create the database"),
+    (
+        asyncpg.InsufficientPrivilegeError,
+        "may not be used by the user of its URL: grant CREATE on the database",
+    ),
+    (asyncpg.TooManyConnectionsError, "has no connection left: raise max_connections, or use a pooler"),
+    (asyncpg.DiskFullError, "cannot grow: its disk is full"),
+    (asyncpg.InsufficientResourcesError, "has too few resources"),
+    (asyncpg.QueryCanceledError, "took too long"),
+    (asyncpg.LockNotAvailableError, "is locked for too long"),
+    (asyncpg.ReadOnlySQLTransactionError, "is read-only: name the primary server in its URL"),
+    (asyncpg.OperatorInterventionError, "is being stopped or started"),
+    (asyncpg.IdleInTransactionSessionTimeoutError, "ended a transaction that took too long"),
+    (asyncpg.PostgresSystemError, "cannot be read or written (input/output error)"),
+    (asyncpg.PostgresConnectionError, "cannot be reached"),
+    (TimeoutError, f"did not answer within {ANSWER_SECONDS:g} s"),
+    (OSError, "cannot be reached"),
+)
+"""Errors that the operator can mend, the particular ones first; all others are bugs."""
+
+
+class UnsureWrite(StoreUnavailable):
+    """The connection was lost during a write, which is stored completely or not at all."""
+
+
+class Database:
+    """A pool of connections to one database. `open` it; `close` it at the end."""
+
+    def __init__(self, pool: asyncpg.Pool, location: str) -> None:
+        """`location` names the database in messages."""
+        self._pool = pool
+        self.location = location
+
+    @classmethod
+    async def open(cls, url: str) -> Database:
+        """Connects to the database of a `postgresql://` URL. Raises `StoreUnavailable`, and `StoreRefused` if its
+        commits do not wait for the disk.
+        """
+        location = location_of(url)
+        try:
+            return cls(await _pool(url, location), location)
+        except ValueError as error:
+            raise StoreRefused(f"the store {location} cannot be used: {error}") from error
+        except (asyncpg.PostgresError, OSError) as error:
+            _raise(error, location)
+
+    async def close(self) -> None:
+        """Waits for the statements that have begun, then closes the connections."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._pool.close()
+        except TimeoutError:
+            self._pool.terminate()
+            raise StoreUnavailable(f"the store {self.location} did not finish") from None
+
+    async def read(self, sql: str, *values: object) -> Sequence[Row]:
+        """Returns the rows of a statement that changes nothing, or changes the same when it is repeated. Raises
+        `StoreUnavailable`.
+        """
+        return await self._run(sql, values, repeatable=True)
+
+    async def write(self, sql: str, *values: object) -> Sequence[Row]:
+        """Returns the rows of a statement, which is committed then. Raises `StoreUnavailable`; `UnsureWrite` if it may
+        be stored.
+        """
+        return await self._run(sql, values, repeatable=False)
+
+    async def _run(self, sql: str, values: Sequence[object], *, repeatable: bool) -> Sequence[Row]:
+        until = asyncio.get_running_loop().time() + RETRY_SECONDS
+        undone = 0
+        while True:
+            sent = False
+            try:
+                async with self._connection() as connection:
+                    sent = True
+                    rows: Sequence[Row] = await connection.fetch(sql, *values)
+                    return rows
+            except UNDONE as error:
+                undone += 1
+                if undone == UNDONE_TRIES:
+                    raise StoreUnavailable(f"the store {self.location} has too many writers") from error
+            except LostConnectionError as lost:
+                if sent and not repeatable:
+                    raise UnsureWrite(str(lost)) from lost
+                if asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(PAUSE_SECONDS)
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
+        """A transaction for the body of the `with`, which is committed at its end. Raises `StoreUnavailable`."""
+        async with self._connection() as connection, connection.transaction():
+            yield connection
+
+    @contextlib.asynccontextmanager
+    async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
+        """A connection for the body of the `with`, whose errors are converted. Raises `LostConnectionError`."""
+        connection = None
+        try:
+            async with self._pool.acquire(timeout=ANSWER_SECONDS) as connection:
+                yield connection
+        except asyncpg.InterfaceError as error:
+            if connection is not None and not connection.is_closed():
+                raise  # a bug
+            raise LostConnectionError(f"the store {self.location} is closed") from error
+        except UNDONE:
+            raise
+        except (asyncpg.PostgresError, OSError) as error:
+            _raise(error, self.location)
+
+
+class LostConnectionError(StoreUnavailable):
+    """There is no connection to the database any more."""
+
+
+_LOST: Final = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.CannotConnectNowError,
+    OSError,
+)
+
+
+def location_of(url: str) -> str:
+    """Returns a database's URL without user, password and options."""
+    parts = urlsplit(url)
+    return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _raise(error: Exception, location: str) -> NoReturn:
+    """Raises the `StoreUnavailable` that says what to do, or `error` itself if it is a bug."""
+    if isinstance(error, asyncpg.DataCorruptedError | asyncpg.IndexCorruptedError):
+        raise StoreDamaged(f"the store {location} is damaged ({error}); restore a copy") from error
+    for kind, text in _EXPLANATIONS:
+        if isinstance(error, kind):
+            lost = isinstance(error, _LOST) and not isinstance(error, TimeoutError)
+            unavailable = LostConnectionError if lost else StoreUnavailable
+            raise unavailable(f"the store {location} {text} ({error or type(error).__name__})") from error
+    raise error
+
+
+# --- opening ------------------------------------------------------------------------------------
+
+
+async def _pool(url: str, location: str) -> asyncpg.Pool:
+    settings, pooled = await _settings_of(url, location)
+    return await asyncpg.create_pool(
+        url,
+        min_size=1,
+        max_size=CONNECTIONS,
+        timeout=CONNECT_SECONDS,
+        command_timeout=ANSWER_SECONDS,
+        server_settings=settings,
+        # Behind a pooler the next statement may run on another connection.
+        statement_cache_size=0 if pooled else 200,
+        reset=_leave,
+    )
+
+
+async def _leave(connection: asyncpg.Connection) -> None:
+    """Does nothing: no statement changes its session, and asyncpg's own reset would ask the server each time."""
+
+
+async def _settings_of(url: str, location: str) -> tuple[dict[str, str], bool]:
+    """Returns the settings for connections, and whether a pooler shares them. It does if it refuses our settings or
+    does not pass them on. Raises `StoreRefused` if commits do not wait for the disk, and that is not ours to
+    change.
+    """
+    try:
+        connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, server_settings=SERVER_SETTINGS)
+        pooled = False
+    except asyncpg.ProtocolViolationError:
+        connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, statement_cache_size=0)
+        pooled = True
+    try:
+        pooled = pooled or await connection.fetchval("SHOW statement_timeout") != "25s"
+        commit = await connection.fetchval("SHOW synchronous_commit")
+    finally:
+        await connection.close(timeout=CONNECT_SECONDS)
+    if commit != "off":
+        return ({} if pooled else SERVER_SETTINGS), pooled
+    if pooled:
+        raise StoreRefused(
+            f"the store {location} loses acknowledged writes in a crash: its user has synchronous_commit = off; "
+            "set it to on (ALTER ROLE ... SET synchronous_commit = on)"
+        )
+    return {**SERVER_SETTINGS, "synchronous_commit": "on"}, False

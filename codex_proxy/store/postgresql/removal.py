@@ -1,0 +1,261 @@
+"""Deletes objects: a short statement marks one as deleted, and no read finds it from then on; others remove its rows, a
+limited number at a time. Only the marks record what is left, so nothing is missed if a server ends.
+
+A deleted response that others continue keeps its items until the last of those is removed. Items that lose a link are
+noted, and removed by a later statement if they have none: only that one sees what others have meanwhile committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Final
+
+from codex_proxy.store.interface import Pruned, StoreUnavailable
+from codex_proxy.store.postgresql.writing import StorePart
+from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
+
+PIECE: Final = 500
+"""The most rows that one statement removes."""
+FIRST_PIECES: Final = 5
+"""How many pieces of each kind the caller of a deletion waits for."""
+PIECE_BYTES: Final = 16 << 20
+"""The most bytes of items that one statement removes, unless it is one item."""
+
+_UNCONTINUED: Final = (
+    "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
+)
+_ENDED: Final = f"NOT unfinished AND NOT deleted AND {_UNCONTINUED}"
+"""The responses that no other continues, and those of them that may be removed."""
+
+_DELETE_RESPONSES: Final = """, marked AS (
+    UPDATE codex_proxy.responses SET deleted = true, unfinished = false
+    FROM target WHERE responses.seq = target.seq RETURNING responses.seq
+), bodies AS (
+    DELETE FROM codex_proxy.response_bodies USING marked WHERE response = marked.seq
+)"""
+_DELETE_CONVERSATIONS: Final = """, marked AS (
+    UPDATE codex_proxy.conversations SET deleted = true, id = id || '#' || conversations.seq
+    FROM target WHERE conversations.seq = target.seq RETURNING conversations.seq
+)"""
+_TARGET: Final = """WITH target AS (
+    SELECT seq FROM codex_proxy.{} WHERE owner = $1 AND id = $2 AND NOT deleted FOR NO KEY UPDATE
+)"""
+_COUNT: Final = "SELECT count(*) AS count FROM marked"
+DELETE_RESPONSE: Final = f"{_TARGET.format('responses')}{_DELETE_RESPONSES} {_COUNT}"
+DELETE_CONVERSATION: Final = f"{_TARGET.format('conversations')}{_DELETE_CONVERSATIONS} {_COUNT}"
+
+
+def _unlink(kind: str, which: str) -> str:
+    """Returns the statement that removes links of deleted objects, of those `which` holds for."""
+    return f"""
+WITH links AS (
+    DELETE FROM codex_proxy.{kind}_items USING (
+        SELECT {kind}_items.ctid AS place FROM codex_proxy.{kind}s
+        JOIN codex_proxy.{kind}_items ON {kind} = {kind}s.seq WHERE deleted AND {which} LIMIT $1
+    ) AS first WHERE {kind}_items.ctid = first.place RETURNING item
+), unlinked AS (
+    INSERT INTO codex_proxy.unlinked (item) SELECT item FROM links
+)
+SELECT count(*) = $1 AS more FROM links"""
+
+
+def _drop(kind: str, which: str, left: str) -> str:
+    """Returns the statement that removes the rows of deleted objects that have no links, and `which` holds for; `left`:
+    whether more may be removed after such a row.
+    """
+    return f"""
+WITH gone AS (
+    DELETE FROM codex_proxy.{kind}s WHERE seq IN (
+        SELECT seq FROM codex_proxy.{kind}s WHERE deleted AND {which}
+        AND NOT EXISTS (SELECT FROM codex_proxy.{kind}_items WHERE {kind} = {kind}s.seq)
+        LIMIT $1 FOR UPDATE SKIP LOCKED
+    ) RETURNING {left} AS again
+)
+SELECT count(*) = $1 OR coalesce(bool_or(again), false) AS more FROM gone"""
+
+
+_FORGET: Final = f"""
+WITH first AS (
+    SELECT unlinked.seq, row_number() OVER earlier AS number,
+        sum(coalesce(octet_length(json) + octet_length(raw), 0)) OVER earlier AS bytes
+    FROM codex_proxy.unlinked LEFT JOIN codex_proxy.items ON items.seq = item
+    WINDOW earlier AS (ORDER BY unlinked.seq) LIMIT $1
+), noted AS (
+    DELETE FROM codex_proxy.unlinked
+    WHERE seq IN (SELECT seq FROM first WHERE number = 1 OR bytes <= {PIECE_BYTES}) RETURNING item
+), gone AS (
+    DELETE FROM codex_proxy.items WHERE seq IN (SELECT item FROM noted)
+    AND NOT EXISTS (SELECT FROM codex_proxy.response_items WHERE item = items.seq)
+    AND NOT EXISTS (SELECT FROM codex_proxy.conversation_items WHERE item = items.seq)
+)
+SELECT count(*) = $1 OR count(*) < (SELECT count(*) FROM first) AS more FROM noted"""
+"""Removes items that have lost their last link."""
+
+_PIECES: Final = (
+    """
+WITH gone AS (
+    DELETE FROM codex_proxy.frames USING (
+        SELECT response, number FROM codex_proxy.responses JOIN codex_proxy.frames ON response = seq
+        WHERE deleted LIMIT $1
+    ) AS first WHERE frames.response = first.response AND frames.number = first.number RETURNING frames.number
+)
+SELECT count(*) = $1 AS more FROM gone""",
+    _unlink("response", _UNCONTINUED),
+    _drop(
+        "response",
+        f"{_UNCONTINUED} AND NOT EXISTS (SELECT FROM codex_proxy.frames WHERE response = responses.seq)",
+        "parent IS NOT NULL",
+    ),
+    _unlink("conversation", "true"),
+    _drop("conversation", "true", "false"),
+    _FORGET,
+)
+"""The statements that remove rows, in an order in which one finds what those before it left."""
+
+# --- retention ----------------------------------------------------------------------------------
+
+USED_BYTES: Final = """
+SELECT (
+    (SELECT coalesce(sum(octet_length(json) + octet_length(raw)), 0) FROM codex_proxy.items)
+    + (SELECT coalesce(sum(octet_length(json) + octet_length(recovery)), 0) FROM codex_proxy.response_bodies)
+    + (SELECT coalesce(sum(octet_length(data)), 0) FROM codex_proxy.frames)
+    + (SELECT coalesce(sum(octet_length(value)), 0) FROM codex_proxy.steps)
+    + (SELECT coalesce(sum(octet_length(metadata)), 0) FROM codex_proxy.conversations)
+)::bigint AS bytes"""
+"""The bytes of all content. A table's size on disk would not do: it does not fall when rows are removed."""
+
+_OLDEST_RESPONSES: Final = f"""
+WITH target AS (
+    SELECT seq FROM codex_proxy.responses WHERE {_ENDED} AND created <= $1
+    ORDER BY created, seq LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+){_DELETE_RESPONSES} {_COUNT}"""
+_OLDEST_CONVERSATIONS: Final = f"""
+WITH target AS (
+    SELECT seq FROM codex_proxy.conversations WHERE NOT deleted AND touched <= $1
+    ORDER BY touched, seq LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+){_DELETE_CONVERSATIONS} {_COUNT}"""
+_OLDER: Final = f"""
+SELECT coalesce((SELECT min(created) FROM codex_proxy.responses WHERE {_ENDED}), 'infinity')
+    <= coalesce((SELECT min(touched) FROM codex_proxy.conversations WHERE NOT deleted), 'infinity') AS is_response"""
+"""Whether the oldest object is a response."""
+_RULES: Final = {
+    "steps": """
+WITH gone AS (
+    DELETE FROM codex_proxy.steps WHERE seq IN (
+        SELECT seq FROM codex_proxy.steps WHERE created <= $1 ORDER BY created LIMIT $2
+    ) RETURNING seq
+)
+SELECT count(*) AS count FROM gone""",
+    "frames": """
+WITH oldest AS (
+    SELECT seq FROM codex_proxy.responses WHERE background AND NOT unfinished AND created <= $1
+    AND EXISTS (SELECT FROM codex_proxy.frames WHERE response = seq) ORDER BY created LIMIT 1
+), gone AS (
+    DELETE FROM codex_proxy.frames USING (
+        SELECT response, number FROM oldest JOIN codex_proxy.frames ON response = seq ORDER BY number LIMIT $2
+    ) AS first WHERE frames.response = first.response AND frames.number = first.number RETURNING frames.number
+)
+SELECT count(*) AS count FROM gone""",
+    "usage": """
+WITH gone AS (
+    DELETE FROM codex_proxy.usage WHERE (owner, hour, model) IN (
+        SELECT owner, hour, model FROM codex_proxy.usage WHERE hour < $1 LIMIT $2
+    ) RETURNING hour
+)
+SELECT count(*) AS count FROM gone""",
+    "responses": _OLDEST_RESPONSES,
+    "conversations": _OLDEST_CONVERSATIONS,
+}
+_TRIM: Final = f"""
+WITH last AS (
+    SELECT seq, owner, id, created FROM codex_proxy.responses WHERE {_ENDED} AND conversation_id IS NULL
+), target AS (
+    SELECT seq FROM last WHERE (owner, id) NOT IN (SELECT * FROM unnest($2::text[], $3::text[]))
+    ORDER BY created, seq LIMIT greatest(0, least({OBJECTS_AT_ONCE}, (SELECT count(*) FROM last) - $1))
+){_DELETE_RESPONSES} {_COUNT}"""
+
+
+class PostgresRemoval(StorePart):
+    """Deletes and removes objects."""
+
+    _sweeping: asyncio.Task[None] | None = None
+    """The task that removes the rest of a deletion, if any."""
+
+    async def delete_response(self, owner: str, id: str) -> bool:
+        found = await self._delete(DELETE_RESPONSE, owner, id)
+        self.leases.end(owner, id)
+        return found
+
+    async def delete_conversation(self, owner: str, id: str) -> bool:
+        return await self._delete(DELETE_CONVERSATION, owner, id)
+
+    async def _delete(self, sql: str, owner: str, id: str) -> bool:
+        """Marks an object as deleted and removes its first rows; a task removes those that are left."""
+        if not await self._count(sql, owner, id):
+            return False
+        for _ in range(FIRST_PIECES):
+            if not await self._sweep_once():
+                return True
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_quietly())
+        return True
+
+    async def _sweep_quietly(self) -> None:
+        # Nobody waits for it: where it cannot go on, the next `prune` or `sweep` does, and tells its caller why.
+        with contextlib.suppress(StoreUnavailable):
+            await self.sweep()
+
+    async def sweep(self) -> None:
+        while await self._sweep_once():
+            pass
+
+    async def _sweep_once(self) -> bool:
+        """Removes some rows of each kind. Returns whether there may be more."""
+        return any([await self._piece(sql) for sql in _PIECES])
+
+    async def _forget(self) -> None:
+        """Removes some of the items that have no link any more."""
+        await self._piece(_FORGET)
+
+    async def _piece(self, sql: str) -> bool:
+        (row,) = await self._database.write(sql, PIECE)
+        return bool(row["more"])
+
+    async def _count(self, sql: str, *values: object) -> int:
+        """Returns the `count` of a statement that finds less when it is repeated."""
+        (row,) = await self._database.write(sql, *values)
+        return int(row["count"])
+
+    async def _apply(self, rule: Rule) -> Pruned:
+        """Applies a rule of retention in one statement. Returns how much it removed."""
+        what, most = (
+            rule.what,
+            OBJECTS_AT_ONCE if rule.what in ("responses", "conversations") else ROWS_AT_ONCE,
+        )
+        if rule.max_bytes is not None:
+            (used,) = await self._database.read(USED_BYTES)
+            if used["bytes"] <= rule.max_bytes:
+                return NOTHING
+        if rule.max_count is not None:
+            (stored,) = await self._database.read("SELECT count(*) AS count FROM codex_proxy.responses")
+            most = max(0, min(most, stored["count"] - rule.max_count))
+        if what == "objects":
+            # One at a time, because their sizes differ much.
+            (oldest,) = await self._database.read(_OLDER)
+            what, most = ("responses" if oldest["is_response"] else "conversations"), 1
+        return Pruned(**{what: await self._count(_RULES[what], rule.before, most)})
+
+    async def _trim(self) -> None:
+        """Removes the chains that were continued the longest time ago above `Retention.max_conversations`, but not
+        those in use on this server.
+        """
+        most = self._retention.max_conversations
+        if most is None:
+            return
+        in_use = self._in_use()
+        owners, ids = [owner for owner, _ in in_use], [id for _, id in in_use]
+        for _ in range(OBJECTS_AT_ONCE):
+            if not await self._count(_TRIM, most, owners, ids):
+                return
+            await self._sweep_once()

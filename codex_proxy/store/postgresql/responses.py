@@ -1,0 +1,339 @@
+"""Responses with their items, chains and stream events.
+
+A row names the response that it continues, and has those before it as an array, so that a chain is read without
+recursion. Above `MAX_CHAIN` a new array begins. A deleted response that others continue loses its body only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from codex_proxy.store.checksums import checksum
+from codex_proxy.store.interface import (
+    UNFINISHED,
+    Append,
+    ChainTurn,
+    Frame,
+    NotStored,
+    Page,
+    PageRequest,
+    PendingWebhook,
+    StoreConflict,
+    StoredItem,
+    StoredResponse,
+)
+from codex_proxy.store.leases import Key
+from codex_proxy.store.postgresql.database import Row
+from codex_proxy.store.postgresql.items import found_among, page_of, visit_rows
+from codex_proxy.store.postgresql.removal import PostgresRemoval
+from codex_proxy.store.postgresql.writing import (
+    CONVERSATION,
+    END_TURN,
+    ENTRIES,
+    SAME_VERSION,
+    arrays_of,
+    check_conversation,
+    parameters,
+)
+from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, RESPONSE, frames_of, response_of, turns_of
+
+MAX_CHAIN: Final = 256
+"""The most rows in a chain's array, of 8 bytes each."""
+BEYOND: Final = 1 << 62
+"""A number that is larger than every number of an event."""
+
+SELECT: Final = (
+    f"SELECT {RESPONSE} FROM codex_proxy.responses JOIN codex_proxy.response_bodies ON response = seq"
+)
+
+_TAKEN: Final = {
+    "responses": "there is a response with this id already",
+    "response_items": "two items of one response have the same id",
+}
+
+
+def _add(append: bool) -> str:
+    """Returns the statement of `add_response`, with the part for a conversation if it is to `append`."""
+    return f"""
+WITH parent AS (
+    SELECT seq, chain FROM codex_proxy.responses WHERE owner = $1 AND id = $3 AND NOT deleted FOR SHARE
+), {CONVERSATION.format("$20") + "," if append else ""}
+checked AS (
+    SELECT $3::text IS NULL OR EXISTS (SELECT FROM parent) AS has_parent,
+        EXISTS (SELECT FROM codex_proxy.responses WHERE owner = $1 AND id = $2) AS taken,
+        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
+        {SAME_VERSION.format("$21") if append else "true"} AS same_version
+), permitted AS (
+    SELECT FROM checked WHERE has_parent AND NOT taken AND has_conversation AND same_version
+), response AS (
+    INSERT INTO codex_proxy.responses
+        (owner, id, parent, chain, previous_id, conversation_id, status, background, created, unfinished)
+    SELECT $1, $2, parent.seq,
+        CASE WHEN parent.seq IS NULL THEN '{{}}' WHEN cardinality(parent.chain) < {MAX_CHAIN}
+            THEN parent.chain || parent.seq ELSE ARRAY[parent.seq] END,
+        $3, $4, $5, $6, $7, $8
+    FROM permitted LEFT JOIN parent ON true
+    RETURNING seq
+), body AS (
+    INSERT INTO codex_proxy.response_bodies (response, json, json_sum, recovery, recovery_sum)
+    SELECT seq, $9, $10, $11, $12 FROM response
+), {ENTRIES.format(*parameters(13, 7))}, linked AS (
+    INSERT INTO codex_proxy.response_items (response, side, position, item, item_id, visible)
+    SELECT seq, side, position, item, item_id, visible FROM response, entries
+){"," + END_TURN.format(held="entries", new="new", now="$22") if append else ""}
+SELECT * FROM checked"""
+
+
+def _update(append: bool) -> str:
+    """Returns the statement of `update_response`, with the part for a conversation if it is to `append`."""
+    end_turn = f""", held AS (
+    SELECT * FROM entries
+    UNION ALL
+    SELECT side, position, item, item_id, visible, octet_length(json) + octet_length(raw)
+    FROM target JOIN codex_proxy.response_items ON response = target.seq JOIN codex_proxy.items ON items.seq = item
+    WHERE side = {INPUT} OR NOT $12
+), {END_TURN.format(held="held", new="new", now="$25")}"""
+    return f"""
+WITH target AS (
+    SELECT seq, background AND $5 AS unfinished FROM codex_proxy.responses
+    WHERE owner = $1 AND id = $2 AND NOT deleted AND ($3::text[] IS NULL OR status = ANY ($3))
+    FOR NO KEY UPDATE
+), {CONVERSATION.format("$23") + "," if append else ""}
+checked AS (
+    SELECT EXISTS (SELECT FROM target) AS found,
+        {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
+        {SAME_VERSION.format("$24") if append else "true"} AS same_version
+), permitted AS (
+    SELECT FROM checked WHERE found AND has_conversation AND same_version
+), changed AS (
+    UPDATE codex_proxy.responses SET status = $4, unfinished = target.unfinished
+    FROM target, permitted WHERE responses.seq = target.seq
+), body AS (
+    UPDATE codex_proxy.response_bodies SET json = $6, json_sum = $7,
+        recovery = CASE WHEN unfinished THEN recovery ELSE '' END,
+        recovery_sum = CASE WHEN unfinished THEN recovery_sum ELSE 0 END
+    FROM target, permitted WHERE response = target.seq
+), told AS (
+    INSERT INTO codex_proxy.webhooks (event_id, url, body, tries)
+    SELECT given.* FROM unnest($8::text[], $9::text[], $10::bytea[], $11::integer[]) AS given, permitted
+    ON CONFLICT DO NOTHING
+), gone AS (
+    DELETE FROM codex_proxy.response_items USING target, permitted
+    WHERE $12 AND response = target.seq AND side = {OUTPUT} RETURNING item
+), unlinked AS (
+    INSERT INTO codex_proxy.unlinked (item) SELECT item FROM gone
+), streamed AS (
+    INSERT INTO codex_proxy.frames (response, number, data, data_sum)
+    SELECT target.seq, given.* FROM target, permitted, unnest($13::bigint[], $14::bytea[], $15::bigint[]) AS given
+    ON CONFLICT DO NOTHING
+), {ENTRIES.format(*parameters(16, 7))}, linked AS (
+    INSERT INTO codex_proxy.response_items (response, side, position, item, item_id, visible)
+    SELECT seq, side, position, item, item_id, visible
+    FROM target, entries, (SELECT count(*) FROM gone) AS before
+){end_turn if append else ""}
+SELECT * FROM checked"""
+
+
+_ADD: Final = {append: _add(append) for append in (False, True)}
+_UPDATE: Final = {append: _update(append) for append in (False, True)}
+
+CHAIN: Final = """
+WITH RECURSIVE part (chain) AS (
+    SELECT chain || seq FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted
+    UNION ALL
+    SELECT earlier.chain FROM part JOIN codex_proxy.responses AS earlier ON earlier.seq = part.chain[1]
+    WHERE cardinality(earlier.chain) > 0
+), chain AS (
+    SELECT unnest(chain) AS seq FROM part
+)"""
+"""The rows of a chain. An array's first response has a chain of its own if the array did not take all."""
+_CONTEXT: Final = f"""{CHAIN}
+SELECT responses.id, side, {ITEM} FROM chain JOIN codex_proxy.responses ON responses.seq = chain.seq
+LEFT JOIN codex_proxy.response_items ON response = chain.seq LEFT JOIN codex_proxy.items ON items.seq = item
+ORDER BY chain.seq, side, position"""
+_SCAN: Final = f"""{CHAIN}, list AS (
+    SELECT response, side, position, item FROM chain JOIN codex_proxy.response_items ON response = chain.seq
+), total AS (
+    SELECT count(*) AS count, coalesce(sum(octet_length(json) + octet_length(raw)), 0)::bigint AS bytes
+    FROM list JOIN codex_proxy.items ON seq = item
+)
+SELECT total.count, total.bytes, {ITEM} FROM (SELECT FROM chain LIMIT 1) AS found, total LEFT JOIN (
+    list JOIN codex_proxy.items ON seq = item
+) ON ($3::bigint IS NULL OR total.count <= $3) AND ($4::bigint IS NULL OR total.bytes <= $4)
+ORDER BY response, side, position"""
+
+_APPEND_FRAMES: Final = """
+WITH response AS (SELECT seq FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted),
+added AS (
+    INSERT INTO codex_proxy.frames (response, number, data, data_sum)
+    SELECT seq, given.* FROM response, unnest($3::bigint[], $4::bytea[], $5::bigint[]) AS given
+    ON CONFLICT DO NOTHING
+)
+SELECT FROM response"""
+_FRAMES: Final = """
+SELECT number, data, data_sum FROM (
+    SELECT seq FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted
+) AS response LEFT JOIN LATERAL (
+    SELECT * FROM codex_proxy.frames WHERE response = seq AND number > $3 ORDER BY number LIMIT $4
+) AS frames ON true
+ORDER BY number"""
+
+
+class PostgresResponses(PostgresRemoval):
+    """Most of `store.interface.Responses`; the lists are in `listing`."""
+
+    async def add_response(
+        self,
+        response: StoredResponse,
+        *,
+        input: Sequence[StoredItem] = (),
+        output: Sequence[StoredItem] = (),
+        append: Append | None = None,
+    ) -> None:
+        values: list[object] = [
+            response.owner,
+            response.id,
+            response.previous_id,
+            response.conversation_id,
+            response.status,
+            response.background,
+            response.created,
+            response.background and response.status in UNFINISHED,
+            response.json,
+            checksum(response.json),
+            response.recovery,
+            checksum(response.recovery),
+            *arrays_of((INPUT, input), (OUTPUT, output)),
+        ]
+        if append is not None:
+            values += [append.conversation_id, append.version, self._now]
+
+        async def is_stored() -> bool:  # nobody else adds a response of this id
+            return await self.response(response.owner, response.id) == response
+
+        row = await self._write_row(_ADD[append is not None], values, _TAKEN, is_stored)
+        if row is not None:
+            _check_added(row, response, append)
+        if response.previous_id is not None:
+            self._continued.pop((response.owner, response.previous_id), None)
+        if response.background and response.status in UNFINISHED:
+            self.leases.hold_new(response.owner, response.id)
+        await self._trim()
+
+    async def update_response(
+        self,
+        owner: str,
+        id: str,
+        *,
+        status: str,
+        json: bytes,
+        output: Sequence[StoredItem] | None = None,
+        append: Append | None = None,
+        only_from: Collection[str] | None = None,
+        webhooks: Sequence[PendingWebhook] = (),
+        frames: Sequence[Frame] = (),
+        epoch: int | None = None,
+    ) -> bool:
+        self.leases.check(owner, id, epoch, ended=True)
+        self._note_in_use(owner, id)  # it was made when it began, and somebody waits for its end
+        values: list[object] = [
+            owner,
+            id,
+            None if only_from is None else list(only_from),
+            status,
+            status in UNFINISHED,
+            json,
+            checksum(json),
+            [each.event_id for each in webhooks],
+            [each.url for each in webhooks],
+            [each.body for each in webhooks],
+            [each.tries for each in webhooks],
+            output is not None,
+            *_columns_of(frames),
+            *arrays_of((OUTPUT, output or ())),
+        ]
+        if append is not None:
+            values += [append.conversation_id, append.version, self._now]
+
+        async def is_stored() -> bool:
+            stored = await self.response(owner, id)
+            return stored is not None and (stored.status, stored.json) == (status, json)
+
+        row = await self._write_row(_UPDATE[append is not None], values, _TAKEN, is_stored)
+        if row is not None and row["found"] and append is not None:
+            check_conversation(row, append.conversation_id)
+        if status not in UNFINISHED:
+            self.leases.end(owner, id)
+        await self._trim()
+        return row is None or bool(row["found"])
+
+    async def response(self, owner: str, id: str) -> StoredResponse | None:
+        rows = await self._database.read(f"{SELECT} WHERE owner = $1 AND id = $2 AND NOT deleted", owner, id)
+        return response_of(rows[0]) if rows else None
+
+    async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
+        return await page_of(self._database, "response", owner, response_id, page)
+
+    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
+        return await found_among(self._database, owner, ids)
+
+    async def _unfinished(self) -> list[Key]:
+        sql = "SELECT owner, id FROM codex_proxy.responses WHERE unfinished ORDER BY seq"
+        return [(row["owner"], row["id"]) for row in await self._database.read(sql)]
+
+    async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
+        self._note_in_use(owner, response_id)
+        rows = await self._database.read(_CONTEXT, owner, response_id)
+        if not rows:
+            raise NotStored("response", response_id)
+        return await asyncio.to_thread(turns_of, rows)
+
+    async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
+        self._note_in_use(owner, response_id)
+        limits = self._limits
+        rows = await self._database.read(_SCAN, owner, response_id, limits.max_items, limits.max_bytes)
+        if not rows:
+            raise NotStored("response", response_id)
+        await asyncio.to_thread(visit_rows, rows, limits, visit)
+
+    async def append_frames(
+        self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
+    ) -> None:
+        self.leases.check(owner, response_id, epoch)
+        # Repeated, it changes nothing more.
+        rows = await self._database.read(_APPEND_FRAMES, owner, response_id, *_columns_of(frames))
+        if not rows:
+            raise NotStored("response", response_id)
+
+    async def frames(
+        self,
+        owner: str,
+        response_id: str,
+        *,
+        after: int = -1,
+        limit: int = 1000,
+        max_bytes: int | None = None,
+    ) -> list[Frame]:
+        rows = await self._database.read(_FRAMES, owner, response_id, max(-1, min(after, BEYOND)), limit)
+        if not rows:
+            raise NotStored("response", response_id)
+        return frames_of((row for row in rows if row["number"] is not None), response_id, max_bytes)
+
+
+def _check_added(row: Row, response: StoredResponse, append: Append | None) -> None:
+    """Raises `NotStored` or `StoreConflict` if the result of adding a response says that it was not added."""
+    if not row["has_parent"]:
+        assert response.previous_id is not None
+        raise NotStored("response", response.previous_id)
+    if row["taken"]:
+        raise StoreConflict("id_taken", _TAKEN["responses"])
+    if append is not None:
+        check_conversation(row, append.conversation_id)
+
+
+def _columns_of(frames: Sequence[Frame]) -> tuple[list[int], list[bytes], list[int]]:
+    """Returns the numbers, data and checksums of frames."""
+    data = [each.data for each in frames]
+    return [each.number for each in frames], data, [checksum(each) for each in data]

@@ -1,0 +1,134 @@
+"""Parts of the statements that write items, the same for responses and conversations; and what their results mean.
+
+A statement is a list of common table expressions. All of them see the rows as they were when it began, except those
+that they lock, so what others may change meanwhile is locked. Nothing is written unless `permitted` has a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import asyncpg
+
+from codex_proxy.store.base import StoreBase
+from codex_proxy.store.checksums import item_digest
+from codex_proxy.store.interface import NotStored, StoreConflict, StoredItem, StoreUnavailable
+from codex_proxy.store.postgresql.database import UNDONE_TRIES, Database, Row, UnsureWrite
+from codex_proxy.store.single_node import SingleNodeLeases
+
+ENTRIES: Final = """
+given AS (
+    SELECT * FROM unnest({0}::smallint[], {1}::integer[], {2}::text[], {3}::bytea[], {4}::float8[], {5}::bytea[],
+        {6}::bytea[]) AS given (side, position, id, digest, created, json, raw)
+), known AS (
+    SELECT seq, id, digest FROM codex_proxy.items
+    WHERE owner = $1 AND (id, digest) IN (SELECT id, digest FROM given)
+    FOR KEY SHARE
+), kept AS (
+    INSERT INTO codex_proxy.items (owner, id, digest, created, json, raw)
+    SELECT DISTINCT ON (id, digest) $1, id, digest, created, json, raw FROM given, permitted
+    WHERE (id, digest) NOT IN (SELECT id, digest FROM known)
+    ORDER BY id, digest
+    ON CONFLICT (owner, id, digest) DO UPDATE SET created = items.created
+    RETURNING seq, id, digest
+), entries AS (
+    SELECT side, position, held.seq AS item, given.id AS item_id, octet_length(json) > 0 AS visible,
+        octet_length(json) + octet_length(raw) AS size
+    FROM given JOIN (SELECT * FROM known UNION ALL SELECT * FROM kept) AS held USING (id, digest)
+)"""
+"""The items of `arrays_of`, in seven parameters, with their rows. One that is stored already is locked, so that it is
+not removed meanwhile; one that another statement has added since is found by its conflict, in the same order as there.
+"""
+
+CONVERSATION: Final = """
+conversation AS (
+    SELECT seq, version, next_position, items, bytes FROM codex_proxy.conversations
+    WHERE owner = $1 AND id = {0} AND NOT deleted FOR NO KEY UPDATE
+)"""
+"""The conversation with the id of a parameter, locked."""
+
+SAME_VERSION: Final = "{0}::integer IS NULL OR EXISTS (SELECT FROM conversation WHERE version = {0})"
+"""Whether the conversation has the version of a parameter (null: any)."""
+
+LISTED: Final = """
+listed AS (
+    INSERT INTO codex_proxy.conversation_items (conversation, position, item, item_id, visible)
+    SELECT seq, next_position + row_number() OVER (ORDER BY side, position) - 1, item, item_id, visible
+    FROM {new}, conversation, permitted
+), counted AS (
+    UPDATE codex_proxy.conversations SET version = conversations.version + 1, touched = {now},
+        next_position = conversations.next_position + added.items,
+        items = conversations.items + added.items, bytes = conversations.bytes + added.bytes
+    FROM conversation, permitted,
+        (SELECT count(*) AS items, coalesce(sum(size), 0)::bigint AS bytes FROM {new}) AS added
+    WHERE conversations.seq = conversation.seq
+)"""
+"""Appends the entries `{new}` to the locked conversation."""
+
+END_TURN: Final = (
+    """
+new AS (
+    SELECT DISTINCT ON (item_id) * FROM {held} WHERE item_id NOT IN (
+        SELECT item_id FROM codex_proxy.conversation_items WHERE conversation = (SELECT seq FROM conversation)
+    ) ORDER BY item_id, side, position
+),"""
+    + LISTED
+)
+"""Appends the entries `{held}` to the locked conversation, without those that it has already."""
+
+
+def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:
+    """Returns the seven columns of the items of sides: side, position, id, digest, created, json and raw."""
+    rows = [
+        (side, position, item.id, item_digest(item.json, item.raw), item.created, item.json, item.raw)
+        for side, items in sides
+        for position, item in enumerate(items)
+    ]
+    return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(7)]
+
+
+def parameters(first: int, count: int) -> Iterable[str]:
+    """Returns the names of `count` parameters from number `first` on."""
+    return (f"${number}" for number in range(first, first + count))
+
+
+def check_conversation(row: Row, id: str) -> None:
+    """Raises `NotStored` or `StoreConflict` if a result says that the conversation does not exist, or has another
+    version.
+    """
+    if not row["has_conversation"]:
+        raise NotStored("conversation", id)
+    if not row["same_version"]:
+        raise StoreConflict("version", f"the conversation {id!r} has changed meanwhile")
+
+
+class StorePart(StoreBase):
+    """What all parts of the store in PostgreSQL need."""
+
+    _database: Database
+    leases: SingleNodeLeases
+
+    async def _write_row(
+        self,
+        sql: str,
+        values: Sequence[object],
+        taken: Mapping[str, str],
+        is_stored: Callable[[], Awaitable[bool]],
+    ) -> Row | None:
+        """Runs a statement and returns its row; None if the connection was lost and `is_stored` says that it was
+        committed. Raises `StoreConflict` if an id is taken: `taken` has a text for each table where that may be. In
+        another table somebody else has just added the same row, and the statement is repeated.
+        """
+        for _ in range(UNDONE_TRIES):
+            try:
+                (row,) = await self._database.write(sql, *values)
+            except UnsureWrite:
+                if await is_stored():
+                    return None
+            except asyncpg.UniqueViolationError as error:
+                if error.table_name in taken:
+                    raise StoreConflict("id_taken", taken[error.table_name]) from error
+            else:
+                return row
+        raise StoreUnavailable(f"the store {self._database.location} has too many writers")

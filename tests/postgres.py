@@ -1,0 +1,115 @@
+"""A PostgreSQL server for tests: of the packages of the machine, in a folder of its own, without a port."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from codex_proxy.app.system import SystemClock
+from codex_proxy.store.postgresql.store import PostgresStore
+from tests.waiting import PATIENCE
+
+SERVER_OPTIONS = (
+    *("-c", "listen_addresses="),
+    *("-c", "fsync=off"),  # a machine that loses its memory is not what these tests are about
+    *("-c", "full_page_writes=off"),
+    *("-c", "shared_buffers=64MB"),
+    *("-c", "autovacuum_naptime=1h"),
+)
+
+
+class PostgresServer:
+    """A server, with the database `postgres`, in a folder. `start` it."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"postgresql://tester@/postgres?host={folder}"
+        self._programs = programs
+        # PostgreSQL refuses to run as root.
+        self._user = None if os.getuid() else "postgres" if _exists("postgres") else "nobody"
+        if self._user:
+            shutil.chown(folder, self._user)
+        self._run(
+            "initdb", "-D", "data", "-U", "tester", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"
+        )
+
+    def start(self) -> None:
+        options = (*SERVER_OPTIONS, "-c", f"unix_socket_directories={self.folder}")
+        self._run("pg_ctl", "-D", "data", "-l", "log", "-w", "-o", " ".join(options), "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stops the server: `fast` ends connections, `immediate` is like a crash."""
+        self._run("pg_ctl", "-D", "data", "-w", "-m", mode, "stop")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        subprocess.run(
+            [self._programs / program, *arguments],
+            cwd=self.folder,
+            user=self._user,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            check=True,
+            timeout=PATIENCE,
+        )
+
+
+def _exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+@cache
+def programs() -> Path:
+    """Returns the folder of PostgreSQL's programs. Skips the test if there is none, but fails in CI."""
+    on_path = shutil.which("initdb")
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
+    found = [Path(on_path)] if on_path else folders
+    if found:
+        return found[0].resolve().parent
+    reason = "needs PostgreSQL's server (Debian: apt-get install postgresql)"
+    if os.environ.get("CI") == "true":
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+@contextmanager
+def server() -> Iterator[PostgresServer]:
+    """A running server, which is removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder:
+        made = PostgresServer(programs(), Path(folder))
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop("immediate")
+
+
+_made: set[str] = set()
+"""The databases that have the tables."""
+
+
+async def empty(url: str) -> None:
+    """Makes the tables of a store, without rows."""
+    if url not in _made:
+        await (await PostgresStore.open(url, clock=SystemClock())).close()
+        _made.add(url)
+    connection = await asyncpg.connect(url)
+    tables = await connection.fetch(
+        "SELECT tablename FROM pg_tables WHERE schemaname = 'codex_proxy' AND tablename <> 'schema'"
+    )
+    names = ", ".join(f"codex_proxy.{table['tablename']}" for table in tables)
+    await connection.execute(f"TRUNCATE {names} RESTART IDENTITY")
+    await connection.close()
