@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-from codex_proxy.commands.connect.anthropic_clients import ANTHROPIC_CLIENTS
 from codex_proxy.commands.connect.client import ClientSetup, Entry
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of, instructions, write_into
 from codex_proxy.commands.connect.documents import DocumentError, changed
@@ -39,6 +38,16 @@ NAMES = {
 }
 SAYS = "Hello from the deterministic fake agent."
 
+ANTHROPIC_CLIENTS = (
+    "claude-code",
+    "agent-sdk",
+    "anthropic-python",
+    "anthropic-node",
+    "cline-anthropic",
+    "zed-anthropic",
+)
+"""The clients that add `/v1` to the address themselves."""
+
 
 def name_of(client: Any) -> str:
     return client.name if isinstance(client, ClientSetup) else str(client)
@@ -56,7 +65,7 @@ def test_what_is_printed_has_the_users_own_values_and_no_others(client: ClientSe
     target = ServerAccess(base_url="http://10.0.0.9:1234/v1", model="my-model", key="my-key")
     told = instructions(client, target)
     assert "http://10.0.0.9:1234" in told
-    assert ("http://10.0.0.9:1234/v1" in told) == (client not in ANTHROPIC_CLIENTS)
+    assert ("http://10.0.0.9:1234/v1" in told) == (client.name not in ANTHROPIC_CLIENTS)
     assert "my-model" in told or client.name in (
         "open-webui",
         "cline-anthropic",

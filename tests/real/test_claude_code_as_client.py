@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import structlog
 
-from codex_proxy.commands.connect.client import CONTEXT_TOKENS
+from codex_proxy.commands.connect.table import CLAUDE_ENVIRONMENT
 from codex_proxy.http.exchange import stream_response
 from codex_proxy.surfaces.messages.content import PING
 from tests.fuzz.requests import PIXEL
@@ -177,8 +177,9 @@ async def test_the_context_is_counted_at_once_and_has_the_size_that_connect_tell
         first = await session.ask("[[model:text say=Hello.]] Hello.")
         context = await session.ask("/context")
     [usage] = first["modelUsage"].values()
-    assert usage["contextWindow"] == CONTEXT_TOKENS
-    assert f"/ {CONTEXT_TOKENS // 1000}k" in context["result"]
+    tokens = int(CLAUDE_ENVIRONMENT["CLAUDE_CODE_MAX_CONTEXT_TOKENS"])
+    assert usage["contextWindow"] == tokens
+    assert f"/ {tokens // 1000}k" in context["result"]
     counts = [line for line in logged if line.get("path") == "/v1/messages/count_tokens"]
     assert len(counts) > 10
     assert {line["status"] for line in counts} == {200}

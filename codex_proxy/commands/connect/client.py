@@ -1,10 +1,11 @@
-"""How one client is connected, as data: files to change, code to copy, notes.
+"""How one client is connected, as data: files to change, code to copy, notes. `clients.toml` has the records.
 
 `{{base_url}}`, `{{root_url}}` (without `/v1`), `{{model}}` and `{{key}}` are the user's values.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -28,15 +29,49 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the value is left out if the server requires no key."""
 
 
-class ConfigFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's settings file. `path` is empty without a fixed place."""
+class ListItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An object of a list in a settings file: it replaces fields of the object with the same value for `key`, or is
+    appended.
+    """
+
+    list: tuple[str, ...]
+    key: str
+    value: dict[str, Any]
+
+
+class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A client's settings file. `path` is empty without a fixed place. `values` are set, `defaults` only where the file
+    has none, `with_key` only if the server requires a key.
+    """
 
     path: str
     format: Format
-    entries: tuple[Entry, ...]
+    defaults: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    with_key: dict[str, Any] = {}
+    items: tuple[ListItem, ...] = ()
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """The values, one by one."""
+        found = [
+            Entry(path=path, value=value, only_if_missing=True) for path, value in _leaves(self.defaults)
+        ]
+        found += [Entry(path=path, value=value) for path, value in _leaves(self.values)]
+        found += [Entry(path=path, value=value, only_with_key=True) for path, value in _leaves(self.with_key)]
+        return (*found, *(Entry(path=each.list, value=each.value, list_key=each.key) for each in self.items))
 
 
-class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):
+def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yields the values that are no tables, with their paths."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value
+
+
+class ClientSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a client is configured: by file, code, or hand. `name` is the argument of `connect`, `notes` are printed at
     the end.
     """
@@ -50,7 +85,3 @@ class ClientSetup(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     """Code to copy, or steps to take."""
     notes: tuple[str, ...] = ()
-
-
-CONTEXT_TOKENS = 272_000
-"""The context window of Codex's current models, in tokens."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from codex_proxy.commands.connect.anthropic_clients import ENVIRONMENT
+from codex_proxy.commands.connect.table import CLAUDE_ENVIRONMENT
 
 SDK_ENVIRONMENT: Mapping[str, str] = {
     "OPENAI_BASE_URL": "{{base_url}}",
@@ -61,7 +61,7 @@ PROGRAMS: Mapping[str, Program] = {
         Program(
             name="claude",
             setup="claude-code",
-            environment=ENVIRONMENT,
+            environment=CLAUDE_ENVIRONMENT,
             removed=("ANTHROPIC_API_KEY",),
             # In a file, too: the variables of the user's settings would come before those of the environment.
             arguments=("--settings", "{{file}}"),
