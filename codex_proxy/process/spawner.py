@@ -181,6 +181,8 @@ class SpawnerProcess:
         except TimeoutError:
             self._process.kill()
             await self.exited
+        self._read_replies()
+        self._lost()  # the event loop may end before it reads the end of the socket
 
     def _read_replies(self) -> None:
         while True:
@@ -210,7 +212,9 @@ class SpawnerProcess:
         call_at_exit(self._loop, ForkedWarden(pid), lambda code: None)
 
     def _lost(self) -> None:
-        """Handles the end of the socket, which all forks have left by now: no further reply can come."""
+        """Closes the socket, unless it is closed, and fails what still waits: no further reply can come."""
+        if self._socket.fileno() < 0:
+            return
         self._loop.remove_reader(self._socket)
         self._socket.close()
         self._on_end(self)

@@ -82,6 +82,17 @@ async def test_the_death_of_the_spawner_touches_no_child_and_a_new_one_serves(sp
         assert (await each.end(grace=PATIENCE)).code == 3
 
 
+async def test_a_spawner_that_is_closed_leaves_no_socket_even_if_its_end_was_not_read() -> None:
+    spawner = use_spawner()
+    child, _ = await started()
+    await child.end(grace=PATIENCE)
+    process = spawner.process
+    assert process is not None
+    asyncio.get_running_loop().remove_reader(process._socket)  # as if the loop had not come to it
+    await spawner.close()
+    assert process._socket.fileno() < 0
+
+
 async def test_a_start_that_waits_when_the_spawner_dies_is_told_so(spawner: Spawner) -> None:
     child, _ = await started()
     os.kill(pid_of(spawner), signal.SIGSTOP)
