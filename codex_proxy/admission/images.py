@@ -86,7 +86,7 @@ class ImageFetcher:
         """Fetches an image and returns it as a data URL. Raises `Fault`: INVALID_REQUEST, or UNAVAILABLE
         after `close`.
         """
-        parsed = self._permitted(_parsed(url))
+        parsed = self._require_permitted(_parse_url(url))
         try:
             async with asyncio.timeout(self.limits.seconds):
                 return await self._fetch_following_redirects(parsed)
@@ -116,7 +116,7 @@ class ImageFetcher:
             async with self._open().get(url, allow_redirects=False) as response:
                 if response.status not in _REDIRECTS:
                     return await self._read(url, response)
-                url = self._permitted(_redirected(url, response))
+                url = self._require_permitted(_redirected(url, response))
         raise _refused(url, f"was redirected more than {self.limits.redirects} times")
 
     async def _read(self, url: URL, response: ClientResponse) -> str:
@@ -158,7 +158,7 @@ class ImageFetcher:
 
     # --- which places ---------------------------------------------------------------------------
 
-    def _permitted(self, url: URL) -> URL:
+    def _require_permitted(self, url: URL) -> URL:
         """Returns `url` if it may be fetched. Raises `Fault` INVALID_REQUEST."""
         if url.user is not None or url.password is not None:
             raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
@@ -210,7 +210,7 @@ def _host(url: URL) -> str:
     return host if address is None else str(address)
 
 
-def _parsed(text: str) -> URL:
+def _parse_url(text: str) -> URL:
     try:
         url = URL(text.strip())
         if url.scheme in _DEFAULT_PORTS and url.raw_host and url.port:
@@ -295,7 +295,7 @@ async def inline_images(
     fields = fields or {}
     if fetcher is None:
         with _naming(fields.get(urls[0], field)):
-            raise _not_allowed(_parsed(urls[0]))
+            raise _not_allowed(_parse_url(urls[0]))
     limits = fetcher.limits
     if len(urls) > limits.request_images:
         raise bad_request(

@@ -110,7 +110,7 @@ class Router:
         now = self._clock.monotonic()
         return sorted(route.targets, key=lambda target: self._used_up.get(target, 0.0) > now)
 
-    def failed(self, target: str, failure: Failure) -> bool:
+    def note_failure(self, target: str, failure: Failure) -> bool:
         """Records the failure of a target. Returns whether another target may be asked instead."""
         if failure.kind is K.USAGE_LIMIT_REACHED and failure.retry_after is not None:
             self._used_up[target] = self._clock.monotonic() + failure.retry_after

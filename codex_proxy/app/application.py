@@ -159,7 +159,7 @@ def _add_metrics(server: Server, app: web.Application) -> None:
     state = ServerState(server.runs, app[STREAM_SLOTS], server.settings.sse_max_concurrency, store)
     key = server.settings.metrics_key
     meter = Metrics(state, known_models(app[CATALOG]))
-    app.cleanup_ctx.append(meter.loop_delay.watched)
+    app.cleanup_ctx.append(meter.loop_delay.watch)
     add_metrics(app, _of_all_workers(server, app, meter), key.get_secret_value() if key else None)
 
 
@@ -169,7 +169,7 @@ def _of_all_workers(server: Server, app: web.Application, meter: Metrics) -> Met
     from codex_proxy.app.worker_metrics import WorkerMetrics
 
     metrics = WorkerMetrics(meter, server.worker, supervisor=os.getppid())
-    app.cleanup_ctx.append(metrics.shared)
+    app.cleanup_ctx.append(metrics.share)
     return metrics
 
 

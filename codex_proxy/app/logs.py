@@ -120,7 +120,7 @@ def take_over() -> None:
     are ignored by the interpreter, so that they are logged by the same rules as this server's own events.
     """
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
-    warnings.showwarning = _warned
+    warnings.showwarning = _log_warning
     sys.unraisablehook = _not_raisable
     threading.excepthook = _thread_broke
 
@@ -144,7 +144,7 @@ class _Libraries(logging.Handler):
         )
 
 
-def _warned(
+def _log_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     log.warning("warned", category=category.__name__, source=f"{filename}:{lineno}", said=str(message))

@@ -292,7 +292,7 @@ async def schema_errors(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[
     """Checks the JSON schemas of the arguments of tools. Returns for each one the reason why it cannot be used;
     None for one that an agent accepts.
     """
-    verdicts = await checks.of_schemas(schemas)
+    verdicts = await checks.check_schemas(schemas)
     return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 
 

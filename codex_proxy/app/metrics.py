@@ -276,7 +276,7 @@ class LoopDelay:
         self._max = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    async def watched(self, _: web.Application) -> AsyncIterator[None]:
+    async def watch(self, _: web.Application) -> AsyncIterator[None]:
         """For `Application.cleanup_ctx`: starts the measurement at the application's startup, and stops it at the
         cleanup.
         """

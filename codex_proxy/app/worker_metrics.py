@@ -56,7 +56,7 @@ class WorkerMetrics:
             {**dict(zip(sockets, found, strict=True)), self._number: own}
         ), CONTENT_TYPE_LATEST
 
-    async def shared(self, _: web.Application) -> AsyncIterator[None]:
+    async def share(self, _: web.Application) -> AsyncIterator[None]:
         """For `Application.cleanup_ctx`: lets other workers read this one's metrics."""
         name = f"\0{self._prefix}{self._number}-{os.getpid()}"
         try:

@@ -281,14 +281,16 @@ async def _with_pdfs(
 ) -> T:
     reader = request.app.get(PDF_READER)
     pdfs = None if reader is None else PdfTexts()
-    parsed = await _parsed(body, parse, pdfs)
+    parsed = await _parse_off_loop(body, parse, pdfs)
     if reader is None or pdfs is None or not pdfs.unread:
         return parsed
     texts = await reader.texts_for(pdfs, request[OWNER], skips_unreadable=skips_unreadable)
-    return await _parsed(body, parse, texts)
+    return await _parse_off_loop(body, parse, texts)
 
 
-async def _parsed(body: bytes, parse: Callable[[bytes, PdfTexts | None], T], pdfs: PdfTexts | None) -> T:
+async def _parse_off_loop(
+    body: bytes, parse: Callable[[bytes, PdfTexts | None], T], pdfs: PdfTexts | None
+) -> T:
     if len(body) <= PARSED_HERE:
         return parse(body, pdfs)
     return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)

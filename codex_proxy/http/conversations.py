@@ -14,7 +14,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parsed_from, read_body
-from codex_proxy.http.listing import check_include, list_object, listed, shown
+from codex_proxy.http.listing import check_include, list_object, list_page, shown
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
@@ -98,7 +98,7 @@ async def list_items(request: web.Request) -> web.Response:
     _, store = _service_and_store(request)
     id = request.match_info["id"]
     return json_response(
-        await listed(
+        await list_page(
             request,
             partial(store.items, request[OWNER], id),
             default=objects.ITEMS_LIMIT,

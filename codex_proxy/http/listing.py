@@ -40,7 +40,7 @@ def check_include(request: web.Request) -> None:
             )
 
 
-async def listed(
+async def list_page(
     request: web.Request,
     read: Callable[[PageRequest], Awaitable[Page]],
     *,

@@ -74,7 +74,7 @@ async def _parse(request: web.Request, body: bytes) -> ParsedMessages:
     session = request.headers.get(_SESSION_HEADER, "")
     if _SESSION.fullmatch(session):
         request[NOTES]["session"] = session
-    return await _parsed(request, body)
+    return await _parse_body(request, body)
 
 
 async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> tuple[ParsedMessages, Turn]:
@@ -84,10 +84,10 @@ async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> t
     except Fault as fault:
         if not (parsed.refetches and fault.failure.param in parsed.web_images.values()):
             raise
-    return await admit(request, await _parsed(request, body, fetches=False), body)
+    return await admit(request, await _parse_body(request, body, fetches=False), body)
 
 
-async def _parsed(request: web.Request, body: bytes, *, fetches: bool = True) -> ParsedMessages:
+async def _parse_body(request: web.Request, body: bytes, *, fetches: bool = True) -> ParsedMessages:
     app, client, hints = request.app, request[CLIENT], hints_of(request)
     keeps_state = app[MESSAGES_OPTIONS].reasoning_state != "off"
     return await parsed_from(

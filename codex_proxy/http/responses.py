@@ -26,7 +26,7 @@ from codex_proxy.http.exchange import (
     stream_response,
     whole_response,
 )
-from codex_proxy.http.listing import check_include, listed, shown
+from codex_proxy.http.listing import check_include, list_page, shown
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.sse import EventStream
@@ -98,7 +98,7 @@ async def _in_foreground(
     request[NOTES]["response_id"] = prepared.id
     note_admitted(request, prepared.turn)
     if keeps_anything(service, parsed) or parsed.truncation == "auto":
-        return await _saved(request, prepared, timings)
+        return await _send_stored(request, prepared, timings)
 
     async def start() -> OneRun:
         return OneRun(await start_run(service, prepared))
@@ -108,7 +108,7 @@ async def _in_foreground(
     return await answer_turn(request, parsed, prepared.turn, answer, timings)
 
 
-async def _saved(
+async def _send_stored(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
     """Answers with a response that a task of the server renders and stores; this request sends its frames or result. If
@@ -135,7 +135,9 @@ async def _saved(
             )
 
         try:
-            return await (_streamed(request, reader, headers) if stream else whole_response(reader, headers))
+            return await (
+                _send_stream(request, reader, headers) if stream else whole_response(reader, headers)
+            )
         finally:
             request[NOTES] |= ending_notes(timings, response)
 
@@ -161,10 +163,10 @@ async def follow(
     request: web.Request, owner: str, id: str, after: int, headers: Callable[[], Mapping[str, str]]
 ) -> web.StreamResponse:
     """Streams the events of a background response above `after`, until its end; it continues without the client."""
-    return await _streamed(request, Follower(request.app[RESPONSES], owner, id, after), headers)
+    return await _send_stream(request, Follower(request.app[RESPONSES], owner, id, after), headers)
 
 
-async def _streamed(
+async def _send_stream(
     request: web.Request, reader: Reader, headers: Callable[[], Mapping[str, str]]
 ) -> web.StreamResponse:
     return await stream_response(
@@ -238,7 +240,7 @@ async def list_input_items(request: web.Request) -> web.Response:
     """GET /v1/responses/{id}/input_items: a page of the request's own input items."""
     id = request.match_info["id"]
     return json_response(
-        await listed(
+        await list_page(
             request,
             partial(store_for(request).input_items, request[OWNER], id),
             default=response_object.INPUT_ITEMS_LIMIT,
@@ -262,7 +264,7 @@ async def cancel(request: web.Request) -> web.Response:
 async def count_input_tokens(request: web.Request) -> web.Response:
     """POST /v1/responses/input_tokens: an estimate, without a turn, so that rights to one are not checked."""
     service = request.app[RESPONSES]
-    parsed = await _parsed(request, counting=True)
+    parsed = await _parse(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
     return json_response(response_object.token_count(measure.tokens_with(parsed, fresh)))
 
@@ -282,7 +284,7 @@ async def compact(request: web.Request) -> web.Response:
         any_effort=True,
         image_fields=web_images(parsed.input_items),
     )
-    renderer = await _answered(service, turn, request[OWNER])
+    renderer = await _run_to_end(service, turn, request[OWNER])
     response = renderer.response()
     texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
     return json_response(
@@ -301,14 +303,14 @@ async def compact(request: web.Request) -> web.Response:
 async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
     """Returns the parsed body and its conversation: stored items, then its own."""
     service = request.app[RESPONSES]
-    parsed = await _parsed(request)
+    parsed = await _parse(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
     return parsed, contexts.context_history(parsed, [*earlier, *fresh], earlier=len(earlier))
 
 
-async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedContext:
+async def _parse(request: web.Request, *, counting: bool = False) -> ParsedContext:
     catalog, max_items = request[CLIENT].catalog, request[CLIENT].responses.max_items
     return await parsed_from(
         request,
@@ -319,7 +321,7 @@ async def _parsed(request: web.Request, *, counting: bool = False) -> ParsedCont
     )
 
 
-async def _answered(service: ResponsesService, turn: Turn, owner: str) -> ResponsesRenderer:
+async def _run_to_end(service: ResponsesService, turn: Turn, owner: str) -> ResponsesRenderer:
     """Runs a turn to its end; returns the renderer with its answer. Raises `Fault`."""
     renderer = ResponsesRenderer(
         id="resp_compaction",

@@ -90,6 +90,6 @@ async def with_fallbacks(request: web.Request, handler: Handler) -> web.StreamRe
             routed = request.get(ROUTED)
             if routed is None or request[PREPARED]:
                 raise
-            if not request.app[ROUTER].failed(routed.target, fault.failure) or not routed.left:
+            if not request.app[ROUTER].note_failure(routed.target, fault.failure) or not routed.left:
                 raise
             routed.target = routed.left.pop(0)

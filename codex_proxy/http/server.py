@@ -89,7 +89,7 @@ class Runner(web.AppRunner):
             loop.remove_reader(sock.fileno())
         for _ in range(2):  # what asyncio has accepted already gets its transport in its next step
             await asyncio.sleep(0)
-        queued = [connection for sock in listening for connection in _accepted(sock)]
+        queued = [connection for sock in listening for connection in _accept_queued(sock)]
         for site in self.sites:
             await site.stop()
         for connection in queued:
@@ -117,7 +117,7 @@ def _sockets_of(site: BaseSite) -> Sequence[socket.socket]:
     return server.sockets if isinstance(server, asyncio.Server) else ()
 
 
-def _accepted(listening: socket.socket) -> list[socket.socket]:
+def _accept_queued(listening: socket.socket) -> list[socket.socket]:
     """Accepts and returns the connections that the system has queued."""
     found = []
     # An error says that there is no further one, or no descriptor for it.

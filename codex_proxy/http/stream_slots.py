@@ -140,7 +140,7 @@ STREAM_SLOTS: Final = web.AppKey("stream_slots", StreamSlots)
 @contextmanager
 def stream_slot(request: web.Request) -> Iterator[None]:
     """Holds a slot of `StreamSlots` for the body of the `with`. Raises `NoSlotFault` if there is none."""
-    slot = _acquired(request)
+    slot = _acquire(request)
     end: StreamEnd = "aborted"
     try:
         yield
@@ -154,7 +154,7 @@ def stream_slot(request: web.Request) -> Iterator[None]:
         slot.release(end)
 
 
-def _acquired(request: web.Request) -> StreamSlot:
+def _acquire(request: web.Request) -> StreamSlot:
     """Takes a slot for the request's stream. Raises `NoSlotFault` if there is none. If the test endpoints are on,
     adds the number of open streams to the response headers, whether or not there is a slot.
     """

@@ -78,7 +78,7 @@ async def limits(request: web.Request) -> web.Response:
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members
     agents = [agent for agent in all_agents(whole) if not whole.members or agent.name in allowed]
-    await asyncio.gather(*(agent.ask_limits() for agent in agents if agent.limits.due(NEW_SECONDS)))
+    await asyncio.gather(*(agent.ask_limits() for agent in agents if agent.limits.claim_request(NEW_SECONDS)))
     told = [_limits_of(agent, now) for agent in agents]
     if not whole.members:
         return json_response(told[0])

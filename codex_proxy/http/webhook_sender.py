@@ -148,14 +148,14 @@ class WebhookSender:
         """
         hook = signed(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:
-            async with self._opened().post(
+            async with self._open_session().post(
                 url, data=hook.body, headers=hook.headers, allow_redirects=False
             ) as reply:
                 return None if 200 <= reply.status < 300 else f"status {reply.status}"
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             return type(error).__name__
 
-    def _opened(self) -> aiohttp.ClientSession:
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
             self._session = aiohttp.ClientSession(timeout=timeout)

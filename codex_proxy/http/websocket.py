@@ -26,7 +26,7 @@ from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parsed_from
 from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
-from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, counted
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
 from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.stream_slots import stream_slot
@@ -205,7 +205,7 @@ class _ResponsesSocket:
             await self._socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"The key is not valid.")
             return False
         try:
-            with counted(self._request.app[REQUEST_LIMITS], self._client), stream_slot(self._request):
+            with count_request(self._request.app[REQUEST_LIMITS], self._client), stream_slot(self._request):
                 await self._turn(frame)
         except Fault as fault:
             await self._send(socket_error(fault.failure))

@@ -325,9 +325,9 @@ class Child:
                 self._drain_timer = None
         elif self._drain_timer is None:
             self._stdout.resume()
-            self._drain_timer = self._loop.call_later(DRAIN_SECONDS, self._drained)
+            self._drain_timer = self._loop.call_later(DRAIN_SECONDS, self._on_drain_timeout)
 
-    def _drained(self) -> None:
+    def _on_drain_timeout(self) -> None:
         """Reads what the pipe still holds, then calls `_finish`, because DRAIN_SECONDS are over."""
         self._stdout.read_available(PIPE_BYTES)  # a busy loop may run this timer before it reads the pipe
         self._finish()

@@ -118,7 +118,7 @@ class Run:
         self.turn = turn
         """The turn as the client asked for it, with its owner."""
         self.attempt = attempt
-        self._decisive: frozenset[type[Event]] | None = None
+        self._awaited_events: frozenset[type[Event]] | None = None
         """The kinds of events that the attempt has to see at present; None: all."""
         self._forwards = turn.forwarded is not None
         max_tokens = None if keeps_max_tokens else turn.max_tokens
@@ -209,7 +209,7 @@ class Run:
             reused.session.answer(answered.request_id, ToolReply(answered.output.parts))
 
     def _agent_begins(self) -> None:
-        self._decisive = self.attempt.decisive
+        self._awaited_events = self.attempt.awaited_events
         if self._watch.paused:
             self._watch.resume()
 
@@ -244,7 +244,7 @@ class Run:
             self._watch.alive(visible=True)
             self.output.append(events, size)  # no stage has anything to do with it
             return
-        if self._decisive is None or not self._decisive.isdisjoint(map(type, events)):
+        if self._awaited_events is None or not self._awaited_events.isdisjoint(map(type, events)):
             if not VISIBLE.isdisjoint(map(type, events)):
                 # The agent has begun, also where its answer is held to be checked.
                 self._watch.alive(visible=True)
@@ -274,7 +274,7 @@ class Run:
         """Does what the tool policy says: logs events, answers the agent, runs calls and checks, or begins a second
         attempt. `size`: bytes of agent output.
         """
-        self._decisive = self.attempt.decisive
+        self._awaited_events = self.attempt.awaited_events
         self._log_events(result.events, size)
         if result.checks and not self.output.ended:
             self._checking = True

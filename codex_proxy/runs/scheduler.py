@@ -251,7 +251,7 @@ class RunScheduler:
 
     async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
         """Runs approved MCP calls, then begins the turn with their outputs."""
-        run.turn = await calls.approved(run, run.turn)
+        run.turn = await calls.run_approved(run, run.turn)
         if run.ended:
             return
         started = self._runs[run]
@@ -388,11 +388,11 @@ class RunScheduler:
         session.claim(
             run,
             asyncio.get_running_loop(),
-            lambda session, finished: self._released(session, finished, name),
+            lambda session, finished: self._on_released(session, finished, name),
         )
         run.begin_session(session)
 
-    def _released(self, session: AgentSession, finished: bool, agent: str) -> None:
+    def _on_released(self, session: AgentSession, finished: bool, agent: str) -> None:
         if not finished:
             log.warning("agent_did_not_finish", agent=agent)
         self._spawn(self.agent.release(session, finished=finished))

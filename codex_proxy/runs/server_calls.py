@@ -74,7 +74,7 @@ class ServerCalls:
             if task is not asyncio.current_task():
                 task.cancel()
 
-    async def approved(self, caller: Caller, turn: Turn) -> Turn:
+    async def run_approved(self, caller: Caller, turn: Turn) -> Turn:
         """Runs the approved calls in the history at once, with their events to `caller`; returns the turn with their
         outputs.
         """
@@ -91,14 +91,14 @@ class ServerCalls:
         if tool is None:
             return HistoryOutput(call.call_id, GONE.parts)
         caller.add_events(call_events(request, tool, approved_by=request_id))
-        output = await self._output(tool, call.arguments)
+        output = await self._run_tool(tool, call.arguments)
         caller.add_events(output_events(request, output))
         return HistoryOutput(call.call_id, output.parts)
 
     async def _one(self, caller: Caller, call: ServerCall) -> None:
-        caller.tool_finished(call.request.request_id, await self._output(call.tool, call.request.arguments))
+        caller.tool_finished(call.request.request_id, await self._run_tool(call.tool, call.request.arguments))
 
-    async def _output(self, tool: Tool, arguments: str) -> ToolOutput:
+    async def _run_tool(self, tool: Tool, arguments: str) -> ToolOutput:
         if self._runner is None:
             return GONE
         try:

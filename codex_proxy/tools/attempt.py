@@ -47,25 +47,25 @@ class Attempt:
         self._keeps_choice = keeps_choice
 
     @property
-    def decisive(self) -> frozenset[type[Event]] | None:
-        """The types of events that `feed` needs at once (`ToolPolicy.decisive`); None for all, always if the answer is
+    def awaited_events(self) -> frozenset[type[Event]] | None:
+        """The types of events that `feed` needs at once (see `ToolPolicy`); None for all, always if the answer is
         checked.
         """
-        return self.policy.decisive if self.check is None else None
+        return self.policy.awaited_events if self.check is None else None
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         """Handles events of the agent."""
-        return self._checked(self.policy.feed(events))
+        return self._check_answer(self.policy.feed(events))
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
         """Handles the output of a call that this server has run for the agent's `request_id`."""
-        return self._checked(self.policy.tool_finished(request_id, output))
+        return self._check_answer(self.policy.tool_finished(request_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """Takes the results of the last result's `checks`, in their order, and returns what depended on them."""
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
-        return self._checked(self.policy.with_verdicts(verdicts))
+        return self._check_answer(self.policy.with_verdicts(verdicts))
 
     def restarted(self, turn: Turn) -> Attempt:
         """Returns a new first attempt at `turn`, with the same schema and settings."""
@@ -75,7 +75,7 @@ class Attempt:
         """Returns the second attempt at `turn`, with a message to the model about what was wrong."""
         return _attempt(turn, self.form, again=True, wrong=None if self.check is None else self.check.wrong)
 
-    def _checked(self, result: PolicyResult) -> PolicyResult:
+    def _check_answer(self, result: PolicyResult) -> PolicyResult:
         if self.check is None:
             return result
         result.events = self.check.feed(result.events)

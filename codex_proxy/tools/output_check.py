@@ -128,7 +128,7 @@ class OutputCheck:
         end, self._end = self._end, None
         assert end is not None
         self.checks = []
-        return self._judged(end, verdicts)
+        return self._apply_verdicts(end, verdicts)
 
     def as_shown(self, messages: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
         """Returns the model's messages, or one with the text that the client got in their place (without
@@ -155,18 +155,18 @@ class OutputCheck:
             self._end = event
             self.checks = checks
             return []
-        return self._judged(event, [verdict_on(check) for check in checks])
+        return self._apply_verdicts(event, [verdict_on(check) for check in checks])
 
-    def _judged(self, event: TurnEnded, verdicts: Sequence[Verdict]) -> list[Event]:
+    def _apply_verdicts(self, event: TurnEnded, verdicts: Sequence[Verdict]) -> list[Event]:
         for verdict in verdicts:
             if verdict.unchecked is not None:
                 return [TurnEnded(Stop.FAILED, event.trigger, not_checked("The answer", verdict.unchecked))]
         for text, verdict in zip(self._texts, verdicts, strict=True):
             if verdict.rewritten is not None:
                 self._rewritten[text.text] = verdict.rewritten
-        return self._decided(event, next((each.wrong for each in verdicts if each.wrong is not None), None))
+        return self._decide(event, next((each.wrong for each in verdicts if each.wrong is not None), None))
 
-    def _decided(self, event: TurnEnded, wrong: str | None) -> list[Event]:
+    def _decide(self, event: TurnEnded, wrong: str | None) -> list[Event]:
         if wrong is None:
             return [*(self._held_rewritten() if self._rewritten else self._held), event]
         if not (self._second_try or self._shown):

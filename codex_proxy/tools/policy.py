@@ -244,7 +244,7 @@ class ToolPolicy:
         """The ids of all calls that this server ran."""
 
     @property
-    def decisive(self) -> frozenset[type[Event]] | None:
+    def awaited_events(self) -> frozenset[type[Event]] | None:
         """The types of events that must be given to `feed`; a batch without them may be passed on. None: every batch.
         Valid until the next call of a method.
         """
@@ -257,13 +257,13 @@ class ToolPolicy:
         if self._judging:
             self._later += events
             return PolicyResult([], [])
-        decisive = self.decisive
-        if decisive is not None and decisive.isdisjoint(map(type, events)):
+        awaited_events = self.awaited_events
+        if awaited_events is not None and awaited_events.isdisjoint(map(type, events)):
             return PolicyResult(list(events), [])
         done = PolicyResult([], [])
         for place, event in enumerate(events):
             kind = type(event)
-            if decisive is not None and kind not in decisive:
+            if awaited_events is not None and kind not in awaited_events:
                 done.events.append(event)  # most events
                 continue
             if self._over:
@@ -284,7 +284,7 @@ class ToolPolicy:
                     self._bad_call = False
                 elif kind is Notice and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
                     self._bad_call = True
-            decisive = self.decisive
+            awaited_events = self.awaited_events
         return done
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
@@ -363,7 +363,7 @@ class ToolPolicy:
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
         # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
-        good, hidden = self._sorted(requests)
+        good, hidden = self._split_invalid(requests)
         if not self._parallel:
             hidden += [_answered(request, DEFERRED) for request in good[1:]]
             good = good[:1]
@@ -392,7 +392,7 @@ class ToolPolicy:
         self._held.clear()
         done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
-    def _sorted(
+    def _split_invalid(
         self, requests: list[ToolCallRequested]
     ) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
         """Splits calls into valid ones and errors for those whose arguments break the tool's strict schema. Not

@@ -93,17 +93,17 @@ class WorkerPool(Generic[Q, A]):
         self._idle.clear()
         for worker in workers:
             worker.kill()
-        await asyncio.gather(*(worker.ended() for worker in workers))
+        await asyncio.gather(*(worker.wait() for worker in workers))
 
     async def _ask_worker(self, question: Q) -> A | NoAnswer:
         try:
-            worker = self._take_idle() or await _Worker.started(self._module)
+            worker = self._take_idle() or await _Worker.start(self._module)
         except OSError as error:
             log.warning("worker_not_started", worker=self._module, reason=os.strerror(error.errno or 0))
             return NoAnswer.NOT_STARTED
         if self._closed:
             worker.kill()
-            await worker.ended()
+            await worker.wait()
             return NoAnswer.STOPPING
         worker.cancel_idle_end()
         self._busy.add(worker)
@@ -117,7 +117,7 @@ class WorkerPool(Generic[Q, A]):
             self._busy.discard(worker)
             if body is None or self._closed:
                 worker.kill()
-                await asyncio.shield(worker.ended())
+                await asyncio.shield(worker.wait())
             else:
                 self._idle.append(worker)
                 worker.end_later(self._end_idle)
@@ -149,7 +149,7 @@ class _Worker:
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def started(cls, module: str) -> _Worker:
+    async def start(cls, module: str) -> _Worker:
         """Starts a worker with an empty environment. Raises `OSError`."""
         start = f"import sys; sys.path[:] = sys.argv[1:]; from {module} import main; main()"
         process = await asyncio.create_subprocess_exec(
@@ -199,7 +199,7 @@ class _Worker:
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
-    async def ended(self) -> None:
+    async def wait(self) -> None:
         await self._process.wait()
 
 

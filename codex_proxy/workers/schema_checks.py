@@ -63,7 +63,7 @@ class SchemaChecks:
         """The process ids of the running workers."""
         return self._pool.workers
 
-    async def of_schemas(
+    async def check_schemas(
         self, schemas: Sequence[bytes], seconds: float = BATCH_SECONDS, *, all_or_none: bool = False
     ) -> list[Verdict]:
         """Returns a verdict on each schema, in order. Raises nothing (`Verdict.unchecked`). Those that were not checked
@@ -155,7 +155,7 @@ class SchemaChecks:
     async def _in_workers(
         self, schemas: Sequence[bytes], seconds: float, *, all_or_none: bool
     ) -> dict[bytes, Verdict | None]:
-        """Checks schemas in workers, one by one (see `of_schemas`)."""
+        """Checks schemas in workers, one by one (see `check_schemas`)."""
         # Other requests get workers in between.
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
@@ -191,7 +191,7 @@ async def check_schemas(checks: SchemaChecks, turn: Turn, *, answer: str, tool: 
             fields.append((bytes(each.parameters), tool.format(place)))
     if not fields:
         return
-    verdicts = await checks.of_schemas([schema for schema, _ in fields], REQUEST_SECONDS, all_or_none=True)
+    verdicts = await checks.check_schemas([schema for schema, _ in fields], REQUEST_SECONDS, all_or_none=True)
     for (_, field), verdict in zip(fields, verdicts, strict=True):
         wrong = TOO_LONG.unchecked if verdict == TOO_LONG else verdict.wrong
         if wrong is not None:

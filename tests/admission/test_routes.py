@@ -75,8 +75,8 @@ def test_a_target_whose_account_is_used_up_is_asked_last_until_it_is_reset() -> 
     both = Route(name="x", targets=("a/b", "c/d"))
     router = Router([both], clock)
     assert router.usable(both) == ["a/b", "c/d"]
-    assert router.failed("a/b", Failure(kind=FaultKind.USAGE_LIMIT_REACHED, message="", retry_after=60))
+    assert router.note_failure("a/b", Failure(kind=FaultKind.USAGE_LIMIT_REACHED, message="", retry_after=60))
     assert router.usable(both) == ["c/d", "a/b"]
     clock.now += 61
     assert router.usable(both) == ["a/b", "c/d"]
-    assert not router.failed("a/b", Failure(kind=FaultKind.INVALID_REQUEST, message=""))
+    assert not router.note_failure("a/b", Failure(kind=FaultKind.INVALID_REQUEST, message=""))

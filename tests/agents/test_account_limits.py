@@ -180,10 +180,10 @@ async def test_no_more_limits_are_kept_than_an_account_has() -> None:
 
 async def test_the_agent_is_asked_once_and_not_where_it_has_just_told() -> None:
     limits = NewestLimits()
-    assert limits.due(60)
-    assert not limits.due(60)
-    assert limits.due(0)
+    assert limits.claim_request(60)
+    assert not limits.claim_request(60)
+    assert limits.claim_request(0)
     told(limits, primary=window(1))
     limits = NewestLimits()
     told(limits, primary=window(1))
-    assert not limits.due(60)
+    assert not limits.claim_request(60)

@@ -40,27 +40,27 @@ def test_a_breaker_opens_after_its_failures_in_a_row_and_lets_one_try_after_its_
     breaker = Breaker(3, 10.0)
     for now in (0.0, 1.0):
         assert breaker.admits(now)
-        breaker.failed(now)
-    breaker.succeeded()
+        breaker.note_failure(now)
+    breaker.note_success()
     for now in (2.0, 3.0, 4.0):
         assert breaker.admits(now)
-        breaker.failed(now)
+        breaker.note_failure(now)
     assert (breaker.state(4.0), breaker.admits(13.9), breaker.seconds_left(13.0)) == ("open", False, 1.0)
     assert breaker.state(14.0) == "half-open"
     assert [breaker.admits(14.0), breaker.admits(14.0)] == [True, False]
     breaker.gave_up()  # its client left: the next one tries
     assert breaker.admits(15.0)
-    breaker.failed(15.0)
+    breaker.note_failure(15.0)
     assert (breaker.state(24.9), breaker.state(25.0)) == ("open", "half-open")
     assert breaker.admits(25.0)
-    breaker.succeeded()
+    breaker.note_success()
     assert (breaker.state(25.0), breaker.admits(25.0)) == ("closed", True)
 
 
 def test_a_breaker_of_no_failures_never_opens() -> None:
     breaker = Breaker(0, 10.0)
     for _ in range(100):
-        breaker.failed(0.0)
+        breaker.note_failure(0.0)
     assert breaker.admits(0.0)
 
 

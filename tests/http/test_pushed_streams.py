@@ -125,7 +125,9 @@ async def answer(url: str) -> AsyncIterator[Answer]:
         asking = asyncio.create_task(session.get(url))
         yield Answer(asking)
         asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        for reply in await asyncio.gather(asking, return_exceptions=True):
+            if isinstance(reply, aiohttp.ClientResponse):
+                reply.close()
 
 
 def said_in(text: str) -> str:

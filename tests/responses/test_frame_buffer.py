@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from codex_proxy.responses.frame_buffer import FrameBuffer, Frames
+from codex_proxy.responses.frame_buffer import FrameBuffer, FrameReader, Frames
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE
 from tests.runs.virtual import settled, virtual
 
@@ -74,6 +74,19 @@ def test_a_reader_with_a_bound_that_falls_behind_loses_its_frames_and_is_told_on
     assert other.take() == frames(0, 1, 2, 3, 4)
 
 
+async def pushed_to(reader: FrameReader) -> tuple[list[Frames], asyncio.Task[None]]:
+    """A task that waits with a push, and the frames that were pushed to it."""
+    pushed: list[Frames] = []
+
+    def push() -> bool:
+        pushed.append(reader.take())
+        return True
+
+    waiting = asyncio.create_task(reader.wait(push))
+    await settled()
+    return pushed, waiting
+
+
 @virtual
 async def test_a_reader_that_waits_is_woken_by_frames_and_by_the_end() -> None:
     buffer = FrameBuffer()
@@ -124,14 +137,7 @@ async def test_a_reader_of_a_buffer_that_has_ended_is_finished_with_its_first_lo
 async def test_the_last_frames_are_not_pushed_but_taken_with_the_end() -> None:
     buffer = FrameBuffer()
     reader = buffer.reader()
-    pushed: list[Frames] = []
-
-    def push() -> bool:
-        pushed.append(reader.take())
-        return True
-
-    waiting = asyncio.create_task(reader.wait(push))
-    await settled()
+    pushed, waiting = await pushed_to(reader)
     buffer.append(frames(0))
     buffer.append(frames(1), last=True)
     buffer.end()
@@ -175,14 +181,7 @@ async def test_a_reader_that_has_left_a_part_counts_as_behind() -> None:
 async def test_a_batch_that_is_too_large_to_be_pushed_is_left_to_the_reader() -> None:
     buffer = FrameBuffer()
     reader = buffer.reader()
-    pushed: list[Frames] = []
-
-    def push() -> bool:
-        pushed.append(reader.take())
-        return True
-
-    waiting = asyncio.create_task(reader.wait(push))
-    await settled()
+    pushed, waiting = await pushed_to(reader)
     buffer.append([(0, bytes(TAKEN_AT_ONCE)), (1, b"x")])
     await waiting
     assert not pushed

@@ -7,7 +7,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.surfaces.responses.mcp_items import APPROVAL_REQUEST, MCP_CALL, call_id_of, id_with
+from codex_proxy.surfaces.responses.mcp_items import APPROVAL_REQUEST, MCP_CALL, call_id_of, new_item_id
 
 
 class Random:
@@ -17,10 +17,10 @@ class Random:
 
 @given(st.sampled_from([MCP_CALL, APPROVAL_REQUEST]), st.text(min_size=1, max_size=64))
 def test_what_goes_into_an_id_comes_out_of_it(prefix: str, call_id: str) -> None:
-    id = id_with(prefix, call_id, Random())
+    id = new_item_id(prefix, call_id, Random())
     assert id.startswith(prefix)
     assert call_id_of(id) == call_id
-    assert id != id_with(prefix, call_id, Random())
+    assert id != new_item_id(prefix, call_id, Random())
 
 
 def test_an_id_that_a_client_made_up_is_a_call_id_itself() -> None:

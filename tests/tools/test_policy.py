@@ -370,8 +370,8 @@ def test_batches_without_a_decisive_event_may_go_by_it(
     whole = ToolPolicy(asked).feed(story).events
     policy, came = ToolPolicy(asked), list[Event]()
     for start, end in pairwise(places):
-        decisive, batch = policy.decisive, story[start:end]
-        goes_by = decisive is not None and decisive.isdisjoint(map(type, batch))
+        awaited_events, batch = policy.awaited_events, story[start:end]
+        goes_by = awaited_events is not None and awaited_events.isdisjoint(map(type, batch))
         came += batch if goes_by else policy.feed(batch).events
     assert came == whole
 

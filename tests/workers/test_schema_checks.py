@@ -56,7 +56,7 @@ async def of_text(checks: SchemaChecks, schema: Any, text: str) -> Verdict:
 
 
 async def test_a_small_schema_needs_no_process(checks: SchemaChecks) -> None:
-    right, wrong = await checks.of_schemas([raw(STRING), raw({"type": 5})])
+    right, wrong = await checks.check_schemas([raw(STRING), raw({"type": 5})])
     assert right == Verdict()
     assert wrong.wrong is not None
     assert wrong.wrong.startswith("$.type: 5")
@@ -67,7 +67,7 @@ async def test_a_small_schema_needs_no_process(checks: SchemaChecks) -> None:
 async def test_a_large_schema_is_looked_at_in_a_process_that_serves_the_next_one_too(
     checks: SchemaChecks,
 ) -> None:
-    assert await checks.of_schemas([raw(LONG)]) == [Verdict()]
+    assert await checks.check_schemas([raw(LONG)]) == [Verdict()]
     first = checks.workers
     assert len(first) == 1
     assert (await of_text(checks, LONG, '{"a":1}')).wrong == 'at $.a: 1 is not of type "string"'
@@ -205,9 +205,9 @@ async def test_schemas_that_held_the_server_up_for_minutes_hold_the_loop_for_no_
     """The third is a request with 128 tools; asked again, it costs what their digests cost."""
     given = [raw(each) for each in schemas]
     began = cpu_seconds()
-    assert await checks.of_schemas(given) == [Verdict()] * len(given)
+    assert await checks.check_schemas(given) == [Verdict()] * len(given)
     first = cpu_seconds() - began
-    assert await checks.of_schemas(given) == [Verdict()] * len(given)
+    assert await checks.check_schemas(given) == [Verdict()] * len(given)
     again = cpu_seconds() - began - first
     assert first < 0.5
     assert again < 0.05
@@ -215,10 +215,10 @@ async def test_schemas_that_held_the_server_up_for_minutes_hold_the_loop_for_no_
 
 async def test_the_sixty_fifth_schema_costs_what_the_others_cost(checks: SchemaChecks) -> None:
     given = [raw({"type": "object", "title": str(n), "enum": list(range(100))}) for n in range(500)]
-    await checks.of_schemas(given)
+    await checks.check_schemas(given)
     began = cpu_seconds()
     for _ in range(10):
-        await checks.of_schemas(given)
+        await checks.check_schemas(given)
     assert (cpu_seconds() - began) / 10 < 0.02
 
 
@@ -226,7 +226,7 @@ async def test_the_sixty_fifth_schema_costs_what_the_others_cost(checks: SchemaC
 async def test_one_schema_that_is_a_trap_spoils_no_other_of_its_batch(checks: SchemaChecks) -> None:
     trap = {"allOf": [{"pattern": rf"(?:\p{{L}}{{30}}|{n}){{9}}"} for n in range(2_000)]}
     before, behind = {**LONG, "title": "before"}, {**LONG, "title": "behind"}
-    verdicts = await checks.of_schemas([raw(before), raw(trap), raw(behind)])
+    verdicts = await checks.check_schemas([raw(before), raw(trap), raw(behind)])
     assert verdicts[::2] == [Verdict(), Verdict()]
     assert verdicts[1] == TOO_LONG
 
@@ -265,7 +265,7 @@ async def test_a_process_gets_nothing_of_our_environment_and_only_so_much_memory
     checks: SchemaChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PROXY_API_KEY", "secret")
-    await checks.of_schemas([raw(LONG)])
+    await checks.check_schemas([raw(LONG)])
     (pid,) = checks.workers
     process = psutil.Process(pid)
     assert process.environ() == {}

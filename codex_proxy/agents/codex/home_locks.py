@@ -33,14 +33,14 @@ async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
         return
     lock = os.open(f"{mark}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
-        await _locked(lock, within)
+        await _wait_for_lock(lock, within)
         yield
         os.close(os.open(mark, os.O_CREAT | os.O_WRONLY, 0o600))
     finally:
         os.close(lock)
 
 
-async def _locked(lock: int, within: float) -> None:
+async def _wait_for_lock(lock: int, within: float) -> None:
     loop = asyncio.get_running_loop()
     give_up = loop.time() + within
     while loop.time() < give_up:

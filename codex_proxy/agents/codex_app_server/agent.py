@@ -181,7 +181,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         process = next((process for process in self.pool.processes if process.alive), None)
         if process is not None:
             process.ask_limits()
-            await self.limits.answered(LIMITS_SECONDS)
+            await self.limits.wait_for_update(LIMITS_SECONDS)
 
     def trouble(self) -> Failure | None:
         for mode in MODES:

@@ -54,7 +54,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
 
     program, settings = codex_program(context), context.settings
-    version, setup = await _prepared(context, program)
+    version, setup = await _prepare(context, program)
     confinement = await codex_confinement(context, setup.provider)
     if setup.plain is not None:
         argv = (program, "debug", "models", "--bundled")
@@ -96,7 +96,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     )  # fmt: skip
 
 
-async def _prepared(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
+async def _prepare(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
     """Returns the release, and how its processes start. Raises `Fault`."""
     from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
     from codex_proxy.agents.codex.program import find_version, misconfigured

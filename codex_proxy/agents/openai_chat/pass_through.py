@@ -106,7 +106,7 @@ class PassThrough:
             if self._needs_no_decoding(block):
                 self._size = 0
                 return block
-            passed = b"".join(self._observed(block))
+            passed = b"".join(self._observe(block))
         if self._size > self._max_event and not self.over:
             self._parts.clear()
             self._held.clear()
@@ -196,7 +196,7 @@ class PassThrough:
 
     # --- events that are looked at ----------------------------------------------------------------------
 
-    def _observed(self, block: bytes) -> Iterator[bytes]:
+    def _observe(self, block: bytes) -> Iterator[bytes]:
         start = 0
         for blank in _BLANK_LINES.finditer(block):
             if self.over:
@@ -218,7 +218,7 @@ class PassThrough:
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
         if not any(data):
             if blank and self._stream:
-                yield from self._passed(lines + blank)
+                yield from self._release_with(lines + blank)
             return
         if len(data) > 1 and decoded_event(data[0], "chunk").kind == "chunk":
             for each in data:  # a server that leaves the blank lines out
@@ -240,7 +240,7 @@ class PassThrough:
         if event.kind != "chunk":
             self.fault = event
             return
-        changed = self._changed(event.value)
+        changed = self._replacement_of(event.value)
         if self.failed:
             return
         self.begun = self.begun or _has_content(event.value)
@@ -250,11 +250,11 @@ class PassThrough:
             self._keep(event.value, len(whole))
         elif changed is None:
             as_it_is = lines + blank if blank else lines.rstrip(b"\r\n") + b"\n\n"
-            yield from self._passed(as_it_is)
+            yield from self._release_with(as_it_is)
         elif changed:
-            yield from self._passed(b"data: " + encoded(changed) + b"\n\n")
+            yield from self._release_with(b"data: " + encoded(changed) + b"\n\n")
 
-    def _passed(self, data: bytes) -> Iterator[bytes]:
+    def _release_with(self, data: bytes) -> Iterator[bytes]:
         """Yields the events that were held back, then `data`. Before the first content of the answer it holds `data`
         back and yields nothing.
         """
@@ -265,7 +265,7 @@ class PassThrough:
         self._held.clear()
         yield data
 
-    def _changed(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
+    def _replacement_of(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
         """Records a chunk's usage and finish reasons. Returns what to send in its place; None: the same, an empty dict:
         nothing.
         """

@@ -115,7 +115,7 @@ class ResponsesAnswer:
             response = response if isinstance(response, dict) else {}
             self._end(response, _final_status(response, kind.removeprefix("response.")), out)
         elif kind == "response.output_item.added":
-            self._added(event, out)
+            self._on_item_added(event, out)
         elif kind == "response.output_item.done":
             item = event.get("item")
             if isinstance(item, dict):
@@ -183,7 +183,7 @@ class ResponsesAnswer:
                 return id
         return ""
 
-    def _added(self, event: Mapping[str, Any], out: list[Event]) -> None:
+    def _on_item_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
         item = event.get("item")
         if not isinstance(item, dict):
             return

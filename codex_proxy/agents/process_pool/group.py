@@ -242,7 +242,7 @@ class ProcessGroup(Generic[P]):
             if each.state is not ProcessState.READY or not each.process.is_taken
         )
 
-    def changed(self) -> None:
+    def on_change(self) -> None:
         """Removes processes that have ended, assigns waiting turns to processes, and then starts and ends processes
         as needed. Called after each change of a process or a turn.
         """
@@ -253,7 +253,7 @@ class ProcessGroup(Generic[P]):
                 del self.entries[each.number]
                 if each.state is ProcessState.READY and not each.process.is_taken and not self._owner.closed:
                     self._owner.restarts += 1
-                    self._crashed(each)
+                    self._note_crash(each)
             elif each.state is ProcessState.READY and each.process.unhealthy:
                 each.drain()
                 each.process.end_silent_channels()
@@ -297,7 +297,7 @@ class ProcessGroup(Generic[P]):
     def turn_finished(self) -> None:
         """Called when a turn may have ended, or a process has changed in another way."""
         self._spare_from = min(self._spare_from, self._owner.now())
-        self.changed()
+        self.on_change()
         self._owner.turn_finished()
 
     def _spares(self) -> list[PoolEntry[P]]:
@@ -315,7 +315,7 @@ class ProcessGroup(Generic[P]):
         """
         spares = self._spares()
         if not all(each.process.alive for each in spares):
-            self.changed()
+            self.on_change()
         self._drain([each for each in spares if self._is_outdated(each)])
 
     def drain_worn(self) -> None:
@@ -392,7 +392,7 @@ class ProcessGroup(Generic[P]):
         starting = (each for each in self.entries.values() if each.state is ProcessState.STARTING)
         return bool(self._spares()) or any(starting)
 
-    def _crashed(self, entry: PoolEntry[P]) -> None:
+    def _note_crash(self, entry: PoolEntry[P]) -> None:
         now = self._owner.now()
         self._backoff = self._backoff.after_failure(
             now, now - entry.ready_at, during_turn=entry.process.ended_during_turn
@@ -432,7 +432,7 @@ class ProcessGroup(Generic[P]):
             self._owner.schedule_tick(self._limits.max_age)
             if self._waiting and not entry.process.alive:
                 self._give(entry.process)  # its turn learns how it has ended
-        self.changed()
+        self.on_change()
 
     def _start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
         del self.entries[starting.number]
@@ -454,4 +454,4 @@ class ProcessGroup(Generic[P]):
     async def _end(self, leaving: PoolEntry[P]) -> None:
         await leaving.process.end()
         self.entries.pop(leaving.number, None)
-        self.changed()
+        self.on_change()

@@ -196,7 +196,7 @@ class ProcessPool(Generic[K, P]):
         self._measure_memory()
         for key, group in list(self._groups.items()):
             group.drain_worn()
-            group.changed()
+            group.on_change()
             if group.is_unused:
                 del self._groups[key]
                 self._spares.pop(key, None)

@@ -161,7 +161,7 @@ class NewestLimits:
             return (), 0.0
         return tuple(self._known.values()), _now() - self._told_at
 
-    def due(self, every: float) -> bool:
+    def claim_request(self, every: float) -> bool:
         """Returns whether to ask the agent now: nothing was reported, and True was not returned, in the last `every`
         seconds. After True the caller must ask.
         """
@@ -172,7 +172,7 @@ class NewestLimits:
         self._asked_at = now
         return True
 
-    async def answered(self, within: float) -> None:
+    async def wait_for_update(self, within: float) -> None:
         """Waits until `update` is called, but at most `within` seconds."""
         self._answered.clear()
         with contextlib.suppress(TimeoutError):

@@ -157,7 +157,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             lines = self._framer.feed(chunk)
         except LineTooLong as fault:
             lines, broken = fault.before, broken_protocol(str(fault))
-        received = self._recorded(lines) if self._records else self.connection.receive(lines)
+        received = self._receive_recorded(lines) if self._records else self.connection.receive(lines)
         self._write(received.writes)
         if received.limits is not None and self.on_limits is not None:
             self.on_limits(received.limits)
@@ -176,7 +176,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             self.kill()
             self._note_change()
 
-    def _recorded(self, lines: Sequence[bytes]) -> Received:
+    def _receive_recorded(self, lines: Sequence[bytes]) -> Received:
         """Returns what the connection's `receive` returns. Gives each line to the recording of its session first."""
         writes, by_channel, limits = list[bytes](), dict[int, list[Any]](), None
         for line in lines:

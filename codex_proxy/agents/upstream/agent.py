@@ -258,13 +258,13 @@ class UpstreamAgent(AgentBase):
             self.breaker.gave_up()
         elif failure is not None and failure.kind in BLAMED:
             before = self.breaker_state
-            self.breaker.failed(self._clock.monotonic())
+            self.breaker.note_failure(self._clock.monotonic())
             if self.breaker_state == "open" and before != "open":
                 log.warning("upstream_left_alone", upstream=self.name, reason=failure.unquoted)
         else:
             if self.breaker_state != "closed":
                 log.info("upstream_is_back", upstream=self.name)
-            self.breaker.succeeded()
+            self.breaker.note_success()
 
     def leave(self) -> None:
         """Frees the place of an attempt for another turn."""

@@ -165,11 +165,11 @@ class Breaker:
         self._probing = True
         return True
 
-    def succeeded(self) -> None:
+    def note_success(self) -> None:
         """Records that the upstream has answered an attempt, and closes the breaker."""
         self._failures, self._opened_at, self._probing = 0, None, False
 
-    def failed(self, now: float) -> None:
+    def note_failure(self, now: float) -> None:
         """Records that an attempt failed because the upstream does not work. Opens the breaker if it was half open,
         or if this was the last failure in a row that it allows.
         """

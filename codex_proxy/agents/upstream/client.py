@@ -90,7 +90,7 @@ class UpstreamClient:
         request fails, the only message is an `End` with the failure. `headers` are added to those of every request.
         `path` is the path of the endpoint; empty for that of the upstream's API.
         """
-        sent = self._sent(body, headers, path or self._upstream.config.api.path)
+        sent = self._sender(body, headers, path or self._upstream.config.api.path)
         return Exchange(sent, self._upstream.config, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
@@ -115,7 +115,7 @@ class UpstreamClient:
                     break
             return response.status, response.headers, self._secrets.hide(bytes(body))
 
-    def _sent(self, body: bytes, headers: Mapping[str, str], path: str) -> Send:
+    def _sender(self, body: bytes, headers: Mapping[str, str], path: str) -> Send:
         """Returns a function that sends the request and returns the response when its headers have arrived. The
         function takes a callback, which is called when there is a connection, and raises what aiohttp raises.
 
@@ -152,7 +152,7 @@ class Exchange:
     """
 
     def __init__(self, sent: Send, limits: UpstreamConfig, secrets: SecretsReader, deliver: Deliver) -> None:
-        self._sent = sent
+        self._send = sent
         self._limits = limits
         self._secrets = secrets
         self._deliver = deliver
@@ -204,7 +204,7 @@ class Exchange:
             async with self._timer:
                 self._reading = True
                 end = await self._read(
-                    await self._sent(self._await_next)
+                    await self._send(self._await_next)
                 )  # until then aiohttp has the time limit
         except TimeoutError as error:
             end = End(failure_of(error) if isinstance(error, aiohttp.ClientError) else self._late())

@@ -107,7 +107,7 @@ class ErrorReader:
         """
         if 300 <= status < 400:
             return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
-        failure = self._of(_value_of(body), status)
+        failure = self._failure_in(_value_of(body), status)
         if status in _NO_ENDPOINT and failure.kind in (K.UPSTREAM_ERROR, K.REJECTED_BY_PROVIDER):
             return self._no_endpoint(status, body)
         wait = _wait_of(headers, now)
@@ -131,9 +131,9 @@ class ErrorReader:
         of any type. A value without a known form of error becomes an UPSTREAM_ERROR.
         """
         error = value.get("error", value) if isinstance(value, dict) else value
-        return self._of(value, _status_in(error))
+        return self._failure_in(value, _status_in(error))
 
-    def _of(self, value: Any, status: int | None) -> Failure:
+    def _failure_in(self, value: Any, status: int | None) -> Failure:
         error = _error_in(value)
         if status in (401, 403) or error.get("type") == _NO_KEY_OF_LITELLM:
             return self._key_refused

@@ -117,17 +117,17 @@ REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 def request_counted(request: web.Request) -> AbstractContextManager[None]:
     """Returns a context manager in which the request counts, if it can start a turn. Raises `Fault` as
-    `counted` does.
+    `count_request` does.
     """
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted
     if client is None or request.method != "POST" or not is_counted:
         return contextlib.nullcontext()
-    return counted(request.app[REQUEST_LIMITS], client, request[REPLY_HEADERS])
+    return count_request(request.app[REQUEST_LIMITS], client, request[REPLY_HEADERS])
 
 
 @contextlib.contextmanager
-def counted(
+def count_request(
     limits: RequestLimits, client: Client, headers: MutableMapping[str, str] | None = None
 ) -> Iterator[None]:
     """Counts a client's request during the `with`, and adds `x-ratelimit-*` to `headers`. Raises `Fault`: RATE_LIMITED,

@@ -28,7 +28,7 @@ _MAX_CHARS: Final = 64
 """The most characters of a call id that models accept."""
 
 
-def id_with(prefix: str, call_id: str, ids: IdSource) -> str:
+def new_item_id(prefix: str, call_id: str, ids: IdSource) -> str:
     """Returns a new item id with the call id in it."""
     return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
 

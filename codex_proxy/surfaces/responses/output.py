@@ -259,7 +259,7 @@ def output_item(
         return None
     if isinstance(item, McpCall | McpApproval):
         prefix = mcp_items.MCP_CALL if isinstance(item, McpCall) else mcp_items.APPROVAL_REQUEST
-        return OutputItem(item, kind, mcp_items.id_with(prefix, item.call_id, ids))
+        return OutputItem(item, kind, mcp_items.new_item_id(prefix, item.call_id, ids))
     prefix = _PREFIXES[kind]
     own = item.id
     keep = own.startswith(prefix) and len(own) >= _OWN_ID_LENGTH and "~" not in own
