@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 from codex_proxy.commands.connect.client import ClientSetup
@@ -16,27 +17,26 @@ from codex_proxy.commands.connect.table import CLIENTS
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "clients.json"
 CHECKS = ("text", "tools", "schema", "images", "cancel")
 TESTED = """
-## What has run
+## What was tested
 
-Real clients against the fake agent, by `scripts/clients`, each from its lock in `tests/clients/locks`. Programs that
-are agents themselves are asked for a text alone. Empty: not tried, or the client has no such feature.
+`scripts/clients` runs real clients against the fake agent. *All* is text, tools, a schema, images, and an answer that
+the client cancels. What is not named was not tried, or the client has no such feature.
 
 """
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
 
 HEAD = """# Clients
 
-*Written by `scripts/gen_clients.py` from the table of `codex-proxy connect`: change
-`codex_proxy/commands/connect/table.py`, then run it.*
+*Written by `scripts/gen_clients.py` from `codex_proxy/commands/connect/table.py`.*
 
 `codex-proxy connect CLIENT` prints what is here, with your own address, model and key (`--base-url`, `--model`,
-`--key`). Where a client keeps its settings in a file, `--write` changes it and keeps the old file (`.bak`). A file that
-cannot be changed without a loss (JSON with comments) is left alone.
+`--key`). `--write` changes the client's settings file and keeps the old one (`.bak`); JSON with comments is not
+changed.
 
 Any other client of the OpenAI API: the base URL is `http://127.0.0.1:11435/v1`, the key is anything (unless the server
 requires one), the model `codex-5` or a name of `GET /v1/models`. For clients of Anthropic's API the base URL is
 `http://127.0.0.1:11435`, without `/v1`.
-
+{shared}
 ## Run a program once
 
 `codex-proxy run CLIENT [ARGS]` runs a program with this server as its model and changes no file of yours: {names}, or
@@ -49,8 +49,8 @@ codex-proxy run -- python my_script.py
 ```
 
 It uses the server that runs at the address of your settings. If there is none, or with `--agent`, it starts one on a
-free port, with a key of its own, and ends it with the program. The program has the terminal, and its exit status is
-that of the command. A program that was never set up keeps its own files in the temporary folder, too.
+free port, with a key of its own, and ends it with the program. Its exit status is the program's. A program that was
+never set up keeps its own files in the temporary folder.
 """
 
 
@@ -58,17 +58,24 @@ def document() -> str:
     """The whole file."""
     target = ServerAccess(base_url="http://127.0.0.1:11435/v1", model="codex-5", key=NO_KEY)
     names = ", ".join(f"`{name}`" for name, program in PROGRAMS.items() if not program.unserved)
-    return HEAD.replace("{names}", names) + tested() + "".join(section(client, target) for client in CLIENTS)
+    shared = "".join(f"\n{note}\n" for note in shared_notes())
+    head = HEAD.replace("{names}", names).replace("{shared}", shared)
+    return head + tested() + "".join(section(client, target) for client in CLIENTS)
+
+
+def shared_notes() -> list[str]:
+    """The notes that several clients have, which are at the beginning of the page."""
+    counts = Counter(note for client in CLIENTS for note in client.notes)
+    return [note for note, count in counts.items() if count > 1]
 
 
 def tested() -> str:
-    """The table of the clients that have run, from docs/clients.json."""
-    rows = json.loads(RESULTS.read_text("utf-8"))
-    marks = "".join(f" {check} |" for check in CHECKS)
-    lines = [f"| client | version | API |{marks}", "| --- | --- | --- |" + " --- |" * len(CHECKS)]
-    for row in rows:
-        works = "".join(f" {'yes' if check in row['works'] else ''} |" for check in CHECKS)
-        lines.append(f"| {row['client']} | {row['version']} | {row['wire']} |{works}")
+    """The list of the clients that have run, from docs/clients.json."""
+    lines = []
+    for row in json.loads(RESULTS.read_text("utf-8")):
+        works = [check for check in CHECKS if check in row["works"]]
+        words = "all" if len(works) == len(CHECKS) else ", ".join(works)
+        lines.append(f"- {row['client']} {row['version']} ({row['wire']}): {words}")
     return TESTED + "\n".join(lines) + "\n"
 
 
@@ -83,7 +90,7 @@ def section(client: ClientSetup, target: ServerAccess) -> str:
         parts.append(f"{where}\n\n```{client.file.format}\n{snippet(client, target)}```\n")
     if client.text:
         parts.append(f"```{client.language}\n{target.filled(client.text)}```\n")
-    parts += [f"{note}\n" for note in client.notes]
+    parts += [f"{note}\n" for note in client.notes if note not in shared_notes()]
     return "\n".join(parts)
 
 
