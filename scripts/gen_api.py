@@ -62,11 +62,6 @@ DOCUMENT = document(ENDPOINTS, max_choices=MAX_CHOICES)
 SCHEMAS: dict[str, Any] = DOCUMENT["components"]["schemas"]
 
 
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in lines)
-
-
 MANY = 10
 """A choice of more schemas than this is the one of input items, which has a section of its own."""
 
@@ -231,7 +226,7 @@ def items() -> str:
 
 
 def errors() -> str:
-    """A row for each status and type, with its codes."""
+    """A line for each status and type, with its codes."""
     rows: dict[tuple[str, str], list[str]] = {}
     for kind in TABLE:
         chat, other = (row_of(Failure(kind=kind, message=""), surface) for surface in ("chat", "responses"))
@@ -239,7 +234,7 @@ def errors() -> str:
         type_ = f"`{chat.type}`" if chat.type == other.type else f"`{chat.type}` (Responses: `{other.type}`)"
         code = f"`{chat.code}`: " if chat.code else ""
         rows.setdefault((str(chat.status), type_), []).append(code + MEANINGS[kind])
-    return table(("status", "type", "codes"), [(*key, "; ".join(codes)) for key, codes in rows.items()])
+    return "\n".join(f"- {status} {type_}: {'; '.join(codes)}" for (status, type_), codes in rows.items())
 
 
 MEANINGS = {
