@@ -281,7 +281,7 @@ def page() -> str:
     parts += [
         "## Items\n\n" + items(),
         "## Parameters\n\n" + shared_parameters(),
-        "## Headers\n\nOf requests, beside the parameters above:\n\n" + entries(SENT),
+        "## Headers\n\nOf requests, besides the parameters above:\n\n" + entries(SENT),
         "Of answers:\n\n" + entries(ANSWERED),
         "## Errors\n\n"
         'An error is `{"error": {"message", "type", "param", "code"}}`, always with all four keys. Before the first '

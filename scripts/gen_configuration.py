@@ -25,11 +25,11 @@ TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
 HEAD = """# Settings
 
-*Written by `scripts/gen_configuration.py` from `codex_proxy/settings/fields.py`: change that, then run it.*
+*Written by `scripts/gen_configuration.py` from `codex_proxy/settings/fields.py`.*
 
 A value comes from a flag of `codex-proxy serve`, else from an environment variable, else from the settings file, else
 it is the default. An empty variable counts as unset. The variable is `PROXY_` and the setting's name in capitals
-(`PROXY_PORT`), unless the list names another. What is on or off is `true` or `false`.
+(`PROXY_PORT`), unless the list names another. Switches are `true` or `false`.
 
 The file is `~/.config/codex-proxy/config.toml` (in `$XDG_CONFIG_HOME`, if set), or the one in `--config`. Its keys are
 the settings' names:
@@ -40,7 +40,7 @@ port = 8080
 max_running_turns = 4
 ```
 
-Each entry: the setting, its flag, its variable if that has another name, and (its default).
+Each entry has the setting, its flag, its variable if that has another name, and in parentheses its default.
 
 """
 
@@ -95,21 +95,8 @@ def default(name: str, field: FieldInfo) -> str:
 TABLES = """
 ## Several agents
 
-Each agent has a table. Its name is the first part of its models' names: `ollama/qwen3:8b`. See
-[agents](agents.md#several-agents-in-one-server) and [upstreams](upstreams.md#several-upstreams). In an environment
-variable, all tables of a kind are one JSON object.
-
-```toml
-[upstreams.ollama]
-preset = "ollama"
-
-[upstreams.spare]
-url = "https://models.example/v1"
-key_env = "SPARE_KEY"
-
-[agents.codex]
-agent = "codex-app-server"
-```
+Each agent has a table: see [agents](agents.md#several-agents-in-one-server) and
+[upstreams](upstreams.md#several-upstreams). In an environment variable, all tables of a kind are one JSON object.
 
 {tables}"""
 
@@ -130,7 +117,7 @@ def own_settings() -> str:
             f"`{spec.name}`"
         )
     lines = [f"- {', '.join(names)}: {settings}" for settings, names in agents.items() if settings]
-    return "Beside it, of the settings above, each has for itself:\n\n" + "\n".join(lines) + "\n"
+    return "Settings from above that an agent may have for itself:\n\n" + "\n".join(lines) + "\n"
 
 
 def tables() -> str:

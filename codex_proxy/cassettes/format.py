@@ -227,7 +227,7 @@ def _take(read: _Read, line: bytes, before: int) -> bool:
     elif kind == "end":
         if msgspec.json.decode(value[kind]) != before:
             raise _WrongLineError(
-                f"{before} lines come before the end, and not {bytes(value[kind]).decode()}. {_AGAIN[:-1]}"
+                f"it has {before} lines before the end, and should have {bytes(value[kind]).decode()}. {_AGAIN[:-1]}"
             )
         return True
     else:

@@ -131,7 +131,7 @@ def parse_keys(text: str) -> tuple[Key, ...]:
 def _key_of(name: str, table: Any) -> Key:
     check_name(name)
     if not isinstance(table, dict) or "name" in table:
-        raise KeysError(f"[keys.{name}] has to be a table, and its name is in the heading alone")
+        raise KeysError(f"[keys.{name}] must be a table without a key `name`")
     try:
         key = msgspec.convert({"name": name, **table}, Key)
     except msgspec.ValidationError as error:

@@ -64,7 +64,7 @@ class Settings(CassetteSettings, SourcedSettings):
         None, description="key that clients must send as a bearer token; its name is `default`"
     )
     keys_file: Path | None = Field(
-        None, description="file with the keys of `codex-proxy keys`; unset: `keys.toml` in the state folder"
+        None, description="file of `codex-proxy keys`; unset: `keys.toml` in the state folder"
     )
     trusted_proxies: str = Field(
         "", description="addresses and networks of trusted reverse proxies, separated by commas"
@@ -79,24 +79,26 @@ class Settings(CassetteSettings, SourcedSettings):
     # The agent.
     agent_plugin: str | None = Field(
         None,
-        description="an agent from another Python package, as `module:SPEC` (docs/adding-an-agent.md)",
+        description="an agent of another Python package, as `module:SPEC` (docs/adding-an-agent.md)",
     )
     agents: dict[TableName, AgentTable] = Field(
-        {}, description="several agents in one server, each with a table of its own (docs/agents.md)"
+        {}, description="several agents in one server, a table for each (docs/agents.md)"
     )
     upstreams: dict[TableName, UpstreamConfig] = Field(
-        {}, description="model servers beside the agents, each with a table of its own (docs/upstreams.md)"
+        {}, description="model servers, a table for each (docs/upstreams.md)"
     )
-    routes: dict[TableName, RouteTable] = Field({}, description="which model answers (docs/agents.md#routes)")
+    routes: dict[TableName, RouteTable] = Field(
+        {}, description="which model answers which requests, a table for each rule (docs/agents.md#routes)"
+    )
     agent: str = Field(
         registry.DEFAULT,
-        description="the agent; auto: the agent of the plugin, otherwise the installed Codex; unset: with "
-        "`upstream_url` the agent for Chat Completions, otherwise auto",
+        description="the agent; auto: that of the plugin, otherwise the installed Codex; unset, with `upstream_url`: "
+        "openai-chat",
         examples=[*registry.names()],
     )
     agent_command: str | None = Field(
         None,
-        description="program and arguments of the agent `acp`, or of another ACP agent instead of its default",
+        description="program and arguments of the agent `acp`, or of another ACP agent",
     )
     agent_env: str = Field(
         "",
@@ -111,9 +113,8 @@ class Settings(CassetteSettings, SourcedSettings):
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
         "auto",
         description=(
-            "what keeps plain-model turns from reading the user's files, and ACP agents from writing outside "
-            "their sandbox (with auto: only with agent_unconfined). auto: the first one that works on this "
-            "machine; a name: the server does not start if it does not work (docs/agents.md)"
+            "the sandbox of the processes of plain-model turns, and of ACP agents that do not ask (docs/agents.md); "
+            "auto: the first that works on this machine"
         ),
     )
     agent_state_folders: str = Field(
@@ -152,7 +153,7 @@ class Settings(CassetteSettings, SourcedSettings):
     child_limits: dict[Literal["open_files", "address_space", "processes"], NonNegativeInt] = Field(
         {},
         description="table of limits of each child process: `open_files` (4096; 0: the server's limit), "
-        "`address_space` in bytes, and `processes`, those of this user (0: no limit)",
+        "`address_space` in bytes, `processes` of this user (0: no limit)",
     )
     state_dir: Path = Field(default_factory=default_state_dir, description="folder of this server's files")
 
@@ -203,13 +204,13 @@ class Settings(CassetteSettings, SourcedSettings):
     )
     reasoning_state: Literal["client", "server", "off"] = Field(
         "client",
-        description="where the model's reasoning is kept between steps of a Messages client: in the client's history "
-        "and on the server, only on the server, or nowhere",
+        description="where the model's reasoning is kept between requests of a Messages client: in its history and on "
+        "the server, only on the server, or nowhere",
     )
     stream_metrics: bool = Field(False, description="add measured times to the usage chunk of chat streams")
     enable_parallel_tool_calls: bool = Field(
         False,
-        description="allow parallel tool calls if the agent has a switch",
+        description="switch on parallel tool calls of Codex",
     )
     show_activity: bool = Field(True, description="show the agent's commands in `reasoning_content`")
     web_search: bool = Field(
@@ -237,8 +238,8 @@ class Settings(CassetteSettings, SourcedSettings):
     queue_wait: float = Field(
         30.0,
         ge=0,
-        description="maximum seconds that a turn waits to start (then it gets a 429), or for an MCP server to start "
-        "(then its tools are missing); 0: turns do not wait",
+        description="maximum seconds that a turn waits to start (then it gets a 429), or for an MCP server (then its "
+        "tools are missing); 0: turns do not wait",
     )
     first_event_timeout: float = Field(
         60.0, gt=0, description="maximum seconds to the first visible output; then the turn fails"
@@ -250,8 +251,8 @@ class Settings(CassetteSettings, SourcedSettings):
     kept_threads: int = Field(
         32,
         ge=0,
-        description="idle agent sessions that are kept for a next request (0: none); an eighth of them as processes "
-        "of Claude Code, of 100 to 200 MB each; per 16 of them one app-server process of each kind",
+        description="idle agent sessions that are kept for a next request; 0: none. Claude Code: an eighth of them; "
+        "`codex-app-server`: one process of each kind per 16 of them",
     )
     kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that an idle session is kept")
     drain_ms: int = Field(
@@ -274,7 +275,8 @@ class Settings(CassetteSettings, SourcedSettings):
     )
     store_max_bytes: int = Field(4 << 30, ge=0, description="maximum bytes of the store; 0: no limit")
     tool_memory: Literal["disk", "ram", "off"] = Field(
-        "disk", description="where the model's items of a tool loop are kept for a day"
+        "disk",
+        description="where the model's reasoning and hidden calls between tool calls are kept for a day",
     )
     max_conversation_history: int = _named(
         "max_conversation_history",
@@ -282,8 +284,7 @@ class Settings(CassetteSettings, SourcedSettings):
         default=100,
         ge=1,
         description=(
-            "maximum chains of responses with PROXY_STORE=memory, and in a file if this is set; maximum tool "
-            "steps kept in memory"
+            "maximum chains of responses (in a file only if this is set), and maximum tool steps kept in memory"
         ),
     )
     responses_profile: Literal["openai", "open-responses-server"] = Field(
@@ -297,7 +298,7 @@ class Settings(CassetteSettings, SourcedSettings):
         description="seconds of silence until a keepalive comment is sent in a stream; 0: never",
     )
     background_recovery: Literal["fail", "rerun"] = Field(
-        "fail", description="what happens after a restart to interrupted background responses"
+        "fail", description="what happens to interrupted background responses after a restart"
     )
     webhook_urls: str = Field(
         "", description="URLs for webhooks about ended background responses, separated by commas"
@@ -338,7 +339,7 @@ class Settings(CassetteSettings, SourcedSettings):
         "stream_release_file",
         "STREAM_RELEASE_FILE",
         default=None,
-        description="file for which held turns of the fake agent wait",
+        description="the fake agent holds its turns until this file exists",
     )
 
     ui: bool = Field(True, description="serve the page for browsers at `/`")

@@ -50,4 +50,4 @@ def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"
-    raise bad_request(f"No {kind} '{excerpt(name)}' was given; there are: {given}.", param)
+    raise bad_request(f"The request has no {kind} '{excerpt(name)}'; it has: {given}.", param)

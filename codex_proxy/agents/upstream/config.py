@@ -125,7 +125,7 @@ def _checked_forwarded(name: str) -> str:
 
 def _checked_path(path: str) -> str:
     if path not in PASSED_PATHS:
-        raise ValueError(f"there are {', '.join(PASSED_PATHS)}")
+        raise ValueError(f"it must be one of {', '.join(PASSED_PATHS)}")
     return path
 
 
@@ -158,13 +158,13 @@ class UpstreamConfig(BaseModel):
         None, description="model for the table's name; unset: the first in its list"
     )
     cannot: tuple[Capability, ...] = Field(
-        (), description="capabilities (docs/agents.md) that it lacks, beside those of the preset"
+        (), description="capabilities (docs/agents.md) that it lacks, besides those of the preset"
     )
     paths: tuple[PassedPath, ...] | None = Field(
         None,
         description=(
-            "paths of requests that are no turns, such as `/embeddings`, which it serves; without a model that is "
-            "known, they go to the first upstream that names the path; unset: those for its models"
+            "the only paths such as `/embeddings` that it serves, also for unknown models; unset: all of them, for "
+            "its models"
         ),
     )
     context_window: int | None = Field(
@@ -172,13 +172,11 @@ class UpstreamConfig(BaseModel):
     )
     reasoning_back: Literal["none", "reasoning_content", "reasoning"] | None = Field(
         None,
-        description=(
-            "field in which its models get the reasoning of their calls back, until the next user message"
-        ),
+        description=("field of a message in which its models get their reasoning back"),
     )
     forward_headers: tuple[ForwardedName, ...] = Field(
         (),
-        description="client headers that are forwarded to it, such as `x-request-id`; never keys or cookies",
+        description="client headers to forward, such as `x-request-id`; never keys or cookies",
     )
     ca_file: Path | None = Field(None, description="further trusted certificates (PEM)")
     connect_timeout: float = Field(5.0, gt=0, description="maximum seconds to connect")
@@ -207,7 +205,7 @@ class UpstreamConfig(BaseModel):
     breaker_failures: int = Field(
         5,
         ge=0,
-        description="consecutive failures after which it gets no request for `breaker_seconds`; 0: off",
+        description="failures in a row after which it gets no requests for `breaker_seconds`; 0: off",
     )
     breaker_seconds: float = Field(10.0, gt=0, description="seconds until one turn tries it again")
 

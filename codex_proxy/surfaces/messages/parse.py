@@ -176,9 +176,7 @@ def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
     if wanted is None or wanted.type == "text":
         return None
     if wanted.type != "json_schema":
-        raise bad_request(
-            f"Invalid value for '{field}.type': the only one is 'json_schema'.", f"{field}.type"
-        )
+        raise bad_request(f"Invalid value for '{field}.type': it must be 'json_schema'.", f"{field}.type")
     if wanted.schema_ is None:
         raise bad_request(f"Missing required parameter: '{field}.schema'.", f"{field}.schema")
     return schema_json(wanted.schema_)

@@ -193,7 +193,7 @@ def _choice(
     offered = model_name(name)
     if not name or all(tool.name != offered for tool in tools):
         given = ", ".join(f"'{excerpt(_client_name(tool))}'" for tool in tools) or "none"
-        raise bad_request(f"No tool '{excerpt(name)}' was given; there are: {given}.", "tool_choice.name")
+        raise bad_request(f"The request has no tool '{excerpt(name)}'; it has: {given}.", "tool_choice.name")
     return NamedTools((offered,), required=True)
 
 

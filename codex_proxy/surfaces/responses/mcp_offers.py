@@ -75,7 +75,7 @@ def _no_such_tool(choice: McpChoice, tools: Sequence[Tool]) -> Fault:
     there = [tool.mcp.name for tool in tools if tool.mcp and tool.mcp.server_label == choice.server_label]
     given = ", ".join(f"'{name}'" for name in there[:20]) or "none"
     return bad_request(
-        f"MCP server '{choice.server_label}' has no tool '{choice.name}' that this request allows; there are: "
+        f"MCP server '{choice.server_label}' has no tool '{choice.name}' that this request allows; it allows: "
         f"{given}{', and more' if len(there) > 20 else ''}.",
         "tool_choice",
     )
