@@ -1,7 +1,5 @@
-"""The models that an agent lists, and the limits of its account; both add details to the failure of a turn.
-
-Clients recognise a context that is too long by OpenAI's wording, and then shorten it. So the message of such a failure
-has that wording, whatever the agent wrote.
+"""The models that an agent lists, and the limits of its account. A context that is too long is reported in OpenAI's
+words, by which clients recognise it.
 """
 
 from __future__ import annotations
@@ -28,8 +26,7 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = ""
     """The agent of this model, with which `id` begins; empty if the server has a single agent."""
     serves_unnamed: bool = False
-    """Whether the agent uses this model if no name is sent to it (unlike `is_default`, whose name this server sends).
-    """
+    """Whether the agent itself uses this model if no name is sent to it."""
     service_tiers: tuple[str, ...] = ()
     """The service tiers that the model supports beside `default`, by OpenAI's names."""
     default_tier: str = "default"
@@ -74,8 +71,8 @@ _TOO_LONG: Final = "The input exceeds the context window of this model (context_
 
 
 def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:
-    """Returns a `CONTEXT_LENGTH_EXCEEDED` failure with OpenAI's wording, and with the context window if `models` has
-    the model (an empty name: the default model); any other failure unchanged.
+    """Returns a `CONTEXT_LENGTH_EXCEEDED` failure in OpenAI's words, with the context window if `models` has the model
+    (an empty name: the default model); others unchanged.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED or failure.message.startswith(_OPENAIS_WORDS):
         return failure
@@ -89,9 +86,8 @@ def with_context_length(failure: Failure, model: str, models: Sequence[AgentMode
 def with_reset(
     failure: Failure, limits: Sequence[AccountLimits], *, reported_at: float, now: float
 ) -> Failure:
-    """Returns a `USAGE_LIMIT_REACHED` failure with the seconds until the reset as `retry_after`; any other failure, one
-    that has it, or one without a known reset, unchanged. Times are in seconds since 1970; `reported_at` is that of the
-    agent's report.
+    """Returns a `USAGE_LIMIT_REACHED` failure with the seconds until a known reset as `retry_after`; others unchanged.
+    Times are in seconds since 1970.
     """
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
         return failure

@@ -11,8 +11,8 @@ Fact: TypeAlias = str | int | bool | None
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check, such as `port`. `warning`: the server can start nevertheless; `skipped`: the check could
-    not or need not be made.
+    """The result of one check, such as `port`. `warning`: the server can start nevertheless; `skipped`: the check was
+    not made.
     """
 
     name: str
@@ -26,9 +26,7 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failed_check(name: str, error: str, facts: dict[str, Fact] | None = None) -> Check:
-    """Returns a failed check: the first sentence of the error is the message, the rest the advice. A single sentence is
-    both.
-    """
+    """Returns a failed check: the first sentence of the error is the message, the rest the advice."""
     message, dot, advice = error.partition(". ")
     if not advice:
         message, advice = error, error

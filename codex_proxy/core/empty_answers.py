@@ -1,8 +1,5 @@
-"""The rule for answers without text, refusal and call: a reason that clients get in `x-codex-empty`, or a failure if
-nothing explains them.
-
-A model may say nothing, and an agent may only change files. But such an answer is also what remains if the agent obeyed
-a command instead of asking its model, gave up after a declined permission, or lost its connection.
+"""The rule for answers without text, refusal and call: a reason for `x-codex-empty`, or a failure if nothing explains
+them.
 """
 
 from __future__ import annotations
@@ -14,8 +11,8 @@ import msgspec
 from codex_proxy.core.faults import Failure, FaultKind
 
 EmptyReason: TypeAlias = Literal["", "no-output", "reasoning-only", "activity-only", "stop-sequence"]
-"""Why a successful answer is empty: the model wrote nothing, only reasoning, or the agent only worked; or the answer
-began with a stop sequence. Empty if the answer is not.
+"""Why a successful answer is empty: `no-output`, only reasoning, only activity, or a stop sequence at its beginning.
+Empty if it is not.
 """
 
 UNANSWERED: Final = Failure(
@@ -39,8 +36,8 @@ class TurnSigns(msgspec.Struct):
 
 
 def end_of_empty(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:
-    """Returns why a turn that ended well is empty, or the failure that it ends with instead. `reasoned`, `acted`: the
-    client got reasoning, or activities of the agent.
+    """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: the client got reasoning, or
+    activities.
     """
     if signs.asked:
         return DECLINED

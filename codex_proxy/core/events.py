@@ -1,8 +1,5 @@
-"""The events of a turn, in the order in which they happen.
-
-A dialect makes them from an agent's messages, the repair (`core/repair.py`) makes their sequence well-formed, and
-renderers turn them into the answer of an API. A `Full*` event has a whole text: the repair replaces it by the deltas
-that are missing.
+"""The events of a turn. A dialect makes them, the repair (`core/repair.py`) makes their sequence well-formed, and
+renderers turn them into the answer of an API. The repair replaces a `Full*` event, a whole text, by the missing deltas.
 """
 
 from __future__ import annotations
@@ -81,10 +78,8 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The turn has ended. `stop` is a `Stop` or a provider's own reason; `failure` is set only if it is `failed`.
-
-    `trigger` is the agent's message that ended the turn; `choice_stops` has the reasons of choices that ended for
-    another one, by index.
+    """The turn has ended. `stop` is a `Stop` or a provider's own reason, `trigger` the agent's message that ended the
+    turn; `choice_stops` has the reasons of choices that differ, by index.
     """
 
     stop: str
@@ -96,7 +91,7 @@ class TurnEnded(msgspec.Struct, frozen=True):
     stop_sequence: str | None = None
     """The client's stop sequence that ended the turn; None if none did."""
     empty: EmptyReason = ""
-    """Why a successful answer is empty. Set by the repair and the run, or by the dialect of a `ForwardedRequest`."""
+    """Why a successful answer is empty."""
 
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):
@@ -119,17 +114,15 @@ class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnnotationAdded(msgspec.Struct, frozen=True, gc=False):
-    """A source that the open message `id` cites. `json` is an annotation of the Responses API; its offsets are in this
-    message's text.
-    """
+    """A source that the open message `id` cites, as JSON of the Responses API; offsets are in this message's text."""
 
     id: str
     json: bytes
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a reasoning item. `part` is the index of the summary part, or with the kind `raw` of the
-    content part.
+    """A piece of a reasoning item. `part` is the index of the summary part, or with the kind `raw` of the content
+    part.
     """
 
     id: str
@@ -146,7 +139,7 @@ class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class OutputDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the output of a command that the agent ran, or of an MCP call that this server ran."""
+    """A piece of the output of an agent's command, or of an MCP call that this server ran."""
 
     id: str
     text: str
@@ -187,19 +180,19 @@ class UsageReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """The agent repeats its model call and all events of this step. `message` is its reason, `http_status` the status
-    of the failed call if known.
+    """The agent repeats its model call and all events of this step. `http_status` is that of the failed call, if
+    known.
     """
 
     message: str
     http_status: int | None = None
     failure: Failure | None = None
-    """Why the earlier call failed, if known; the failure of the turn if a deadline ends it before the model answers."""
+    """Why the earlier call failed, if known; the turn's failure if a deadline passes during the retry."""
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
-    """The agent waits for the output of a tool call, to be answered under `request_id`. All requests of a step come
-    before its `StepCompleted`. `name` is the client's name of the tool, `arguments` the model's exact text.
+    """The agent waits for the output of a tool call, under `request_id`. All requests of a step come before its
+    `StepCompleted`. `name` is the client's name of the tool.
     """
 
     request_id: str
@@ -212,9 +205,7 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls` (see
     `ToolCall.old_form`)."""
     item_reported: bool = False
-    """Whether the call's item was already reported, because its arguments were passed on as they arrived. Only the
-    client answers such a call.
-    """
+    """Whether the call's item was already reported. Only the client answers such a call."""
 
 
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
@@ -235,7 +226,7 @@ class RequestClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 class RawItem(msgspec.Struct, frozen=True, gc=False):
-    """An output item exactly as the model gave it, to be sent back with its next call. `json` is the whole item."""
+    """An output item as the model gave it (JSON), to be sent back with its next call."""
 
     type: str
     json: bytes
@@ -248,8 +239,8 @@ class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
 
 
 class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the answer to a `ForwardedRequest`, passed on unchanged: complete server-sent events, or a part of a
-    JSON body. `deltas` counts the events with content.
+    """A piece of the answer to a `ForwardedRequest`, unchanged: whole server-sent events, or a part of a JSON body.
+    `deltas` counts the events with content.
     """
 
     data: bytes
@@ -262,16 +253,14 @@ class AnswerDetails(msgspec.Struct, frozen=True):
     fields: Mapping[str, msgspec.Raw] = {}
     """Fields of the answer, as JSON: `service_tier` and `system_fingerprint`."""
     annotations: bytes = b""
-    """The message's `annotations` as the server gave them (a JSON array, or empty). In Chat Completions they replace
-    those of `AnnotationAdded`.
-    """
+    """The message's `annotations` as the server gave them (a JSON array, or empty), for Chat Completions."""
     tokens: Mapping[str, Mapping[str, int]] = {}
     """Further counts of tokens, by their field of `usage`: `prompt_tokens_details` or `completion_tokens_details`."""
 
 
 class ServedBy(msgspec.Struct, frozen=True, gc=False):
-    """The upstream that answered (`upstream`, empty if there is only one), and the number of requests made to all
-    upstreams for this answer.
+    """The upstream that answered (empty if there is only one), and the number of requests to all upstreams for this
+    answer.
     """
 
     upstream: str
@@ -279,7 +268,7 @@ class ServedBy(msgspec.Struct, frozen=True, gc=False):
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """A note for the log of the kind `code`. `text` never contains a part of a prompt or an answer."""
+    """A note for the log. `text` never contains a part of a prompt or an answer."""
 
     code: str
     text: str = ""

@@ -1,7 +1,5 @@
-"""What has gone wrong: the kind of fault, and what a person can do about it.
-
-A `Failure` ends a turn (`TurnEnded.failure`); elsewhere the exception `Fault` carries it. Neither knows HTTP:
-`surfaces/errors.py` maps a kind to status, type and code.
+"""What has gone wrong, and what a person can do about it. A `Failure` ends a turn (`TurnEnded.failure`); elsewhere the
+exception `Fault` carries it. `surfaces/errors.py` maps each kind to status, type and code.
 """
 
 from __future__ import annotations
@@ -15,10 +13,8 @@ from codex_proxy.core.shown_text import excerpt
 
 
 class FaultKind(StrEnum):
-    """Every kind of fault. `surfaces/errors.py` has their error codes.
-
-    "Provider" is the service or model server that the agent calls (`UPSTREAM_*`). "Agent" is the program that calls it,
-    with its account there.
+    """Every kind of fault. "Provider" is the service or model server that the agent calls (`UPSTREAM_*`), "agent" the
+    program that calls it, with its account there.
     """
 
     # The client's.
@@ -131,8 +127,8 @@ MAX_MESSAGE: Final = 2_000
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
-    """Returns a `Fault` for a request that the client has to change. `param` is the path of the field at fault, `code`
-    OpenAI's error code, if there are any. A long message is cut.
+    """Returns a `Fault` for a wrong request. `param` is the path of the field, `code` OpenAI's error code, if any. A
+    long message is cut.
     """
     message = excerpt(message, MAX_MESSAGE)
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

@@ -1,7 +1,6 @@
-"""The items of a turn: those of the history, from the client, and those of the output, from the agent.
-
-`ItemStarted` and `ItemEnded` (`core/events.py`) open and close an output item; its text is in the deltas with its id.
-`choice` is the index of its choice; None if the agent gives only one answer.
+"""The items of a turn: of the history, and of the output. `ItemStarted` and `ItemEnded` (`core/events.py`) open and
+close an output item; its text is in the deltas with its id. `choice` is the index of its choice; None if there is only
+one.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """An image. `url` is a `data:` URL, or `https:` if the operator allows fetching. `detail` is the resolution that
-    the client asks for, if any.
+    """An image: a `data:` URL, or `https:` if the operator allows fetching. `detail` is the resolution that the client
+    asks for.
     """
 
     url: str
@@ -32,7 +31,7 @@ Role = Literal["developer", "user", "assistant"]
 
 class HistoryMessage(msgspec.Struct, frozen=True):
     """A message of the history. `system` is replaced by `developer`, because Codex drops `system` messages silently.
-    `phase` (`commentary`, `final_answer`) and `id` are None if the client sends none.
+    `phase` is `commentary`, `final_answer` or None.
     """
 
     role: Role
@@ -40,13 +39,13 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     phase: str | None = None
     id: str | None = None
     chat_message: bytes | None = None
-    """The message as JSON of Chat Completions if it has parts other than texts and images, else None. Agents with the
-    capability `forwarding` send it instead of `parts`.
+    """The message as JSON of Chat Completions if it has parts other than texts and images, for agents with the
+    capability `forwarding`.
     """
 
 
 class HistoryCall(msgspec.Struct, frozen=True):
-    """A tool call of the model in an earlier step. `id` is that of the item, if it has one."""
+    """A tool call of the model in an earlier step. `id` is that of the item, if any."""
 
     call_id: str
     name: str
@@ -67,8 +66,8 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     by_server: bool = False
     """Whether this is the output of a call that this server ran."""
     approved_by: str | None = None
-    """The id of the approval request that the client has approved; None for any other output. The server runs the call
-    and fills in `parts` before the turn begins.
+    """The id of the approval request that the client has approved. The server runs the call and fills in `parts` before
+    the turn.
     """
 
 
@@ -90,10 +89,8 @@ class McpOrigin(msgspec.Struct, frozen=True):
 
 
 class ClientName(msgspec.Struct, frozen=True):
-    """The client's name of a tool that is offered to the model under another name, and its `namespace`, if any.
-
-    `call_type` is the type of the item in which the client gets a call: `tool_search_call`, `local_shell_call`, or
-    empty for the usual one.
+    """The client's name of a tool that is offered to the model under another name, and its `namespace`. `call_type` is
+    the type of a call's item, if not the usual one: `tool_search_call`, `local_shell_call`.
     """
 
     name: str
@@ -102,9 +99,7 @@ class ClientName(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool of the client, or one that this server runs. `parameters` is the client's JSON schema; None for a custom
-    tool or a function without parameters.
-    """
+    """A tool of the client, or one that this server runs. `parameters` is its JSON schema, or None."""
 
     name: str
     description: str = ""
@@ -123,8 +118,8 @@ ItemStatus = Literal["completed", "incomplete", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A message of the assistant. `choice` is its choice (None: that of every choice), `phase` `commentary` or
-    `final_answer` if the agent reports it.
+    """A message of the assistant. `choice`: None for every choice; `phase`: `commentary` or `final_answer`, if
+    reported.
     """
 
     id: str
@@ -138,9 +133,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A tool call that the client has to run: `function`, `custom`, or `legacy`, which clients of Chat Completions get
-    as `function_call` even without `functions` in the request.
-    """
+    """A tool call for the client: `function`, `custom`, or `legacy` (a `function_call` of Chat Completions)."""
 
     id: str
     call_id: str
@@ -153,8 +146,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):
     """A call that this server runs: `ArgumentsDelta`s, then its output in `OutputDelta`s (the error if the item ends as
-    `failed`). `name` is the MCP server's name of the tool, `approval_request_id` that of the client's approval, if one
-    was needed.
+    `failed`). `name` is the MCP server's name of the tool.
     """
 
     id: str
@@ -168,9 +160,7 @@ class McpCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpApproval(msgspec.Struct, frozen=True, gc=False):
-    """A call that waits for the client's approval, with its arguments in `ArgumentsDelta`s. `id` is that of the
-    approval request.
-    """
+    """A call that waits for the client's approval. `id` is that of the approval request."""
 
     id: str
     call_id: str
@@ -180,8 +170,8 @@ class McpApproval(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpTools(msgspec.Struct, frozen=True, gc=False):
-    """The tools of an MCP server that the request names, as JSON of an `mcp_list_tools` item. If the server did not
-    answer, `error` says why and the item ends as `failed`.
+    """The tools of an MCP server that the request names, as JSON of an `mcp_list_tools` item. `error` says why there
+    are none.
     """
 
     id: str
@@ -192,7 +182,7 @@ class McpTools(msgspec.Struct, frozen=True, gc=False):
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """What the agent did with its own tools; `text` describes it in one line: the command, the file, the query."""
+    """What the agent did with its own tools; `text` is one line: the command, the file, the query."""
 
     id: str
     kind: Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]

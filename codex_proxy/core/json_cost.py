@@ -1,7 +1,5 @@
-"""Says whether decoding JSON would take too long.
-
-Megabytes of text take milliseconds, as many bytes of small values take seconds, in which a single-threaded server does
-nothing else.
+"""Says whether decoding JSON would take too long: megabytes of text take milliseconds, as many bytes of small values
+seconds.
 """
 
 from __future__ import annotations
@@ -17,8 +15,8 @@ MAX_BETWEEN_STRINGS: Final = 800_000
 
 
 def has_too_many_values(json: bytes) -> bool:
-    """Returns whether the JSON is longer than `LONG_JSON` and has so many values that decoding takes more than some 30
-    ms. Either for invalid JSON.
+    """Returns whether the JSON is longer than `LONG_JSON` and would take more than some 30 ms to decode. Either for
+    invalid JSON.
     """
     if len(json) <= LONG_JSON:
         return False

@@ -1,7 +1,5 @@
-"""API keys and their limits, read from the text of a keys file. Errors in it raise `KeysError`. No IO.
-
-Only SHA-256 digests are kept. A slow hash would add nothing for 256 random bits, and would let strangers slow the
-server down.
+"""API keys and their limits, read from the text of a keys file. Errors in it raise `KeysError`. Only SHA-256 digests
+are kept.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from codex_proxy.core.turn import Sandbox
 DEFAULT_NAME: Final = "default"
 """The name of the key in PROXY_API_KEY."""
 NO_KEY_OWNER: Final = "local"
-"""The owner of everything that is stored without a key. A key of this name would get access to all of it."""
+"""The owner of everything that is stored without a key; no key may have this name."""
 
 MAX_KEYS: Final = 1000
 """The most keys: comparing a request's key with so many takes 0.2 ms."""
@@ -89,8 +87,8 @@ def digest_of(key: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raises `KeysError` unless the name of a key is 1 to 64 lower-case ASCII letters, digits, `-` and `_`, begins with
-    a letter or digit, and is not `local`.
+    """Raises `KeysError` unless the name is 1 to 64 of `[a-z0-9_-]`, begins with a letter or digit, and is not
+    `local`.
     """
     if _NAME.fullmatch(name) is None:
         raise KeysError(
@@ -104,9 +102,7 @@ def check_name(name: str) -> None:
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
-    """Reads a keys file: TOML with a table `[keys.NAME]` for each key. Raises `KeysError` for other tables, invalid
-    names or fields, more than `MAX_KEYS` keys, or a key that is there twice.
-    """
+    """Reads a keys file: TOML with a table `[keys.NAME]` for each key. Raises `KeysError`."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -153,8 +149,8 @@ def table_of(key: Key) -> Mapping[str, Any]:
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """Returns the keys with `api_key`, if there is one, put first as `default`. Raises `KeysError` if the file already
-    has that name or key.
+    """Returns the keys with `api_key`, if any, first as `default`. Raises `KeysError` if the file has that name or
+    key.
     """
     if api_key is None:
         return keys

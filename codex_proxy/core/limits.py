@@ -1,9 +1,6 @@
-"""The limits of a turn that the server enforces because agents cannot: stop sequences, output tokens (estimated) and
-characters.
-
-Each class has a method `feed`, which takes well-formed events and returns those before the limit, with the last text
-cut and open items closed, and which limit was reached, if any. The caller then interrupts the agent and ends the turn
-with `stop` or `length`. Nothing here raises.
+"""The limits of a turn that agents cannot enforce: stop sequences, output tokens (estimated) and characters. Each class
+has a method `feed`, which takes well-formed events and returns those before the limit, and which limit was reached, if
+any. The caller then interrupts the agent.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from codex_proxy.core.items import CALLS, ItemStatus
 from codex_proxy.core.tokens import TokenLimit
 
 MAX_TURN_CHARS: Final = 32 << 20
-"""The most characters of a turn: as many as the largest body has bytes, since a longer turn could not be sent back."""
+"""The most characters of a turn: a longer one could not be sent back in a body."""
 ITEM_SIZE: Final = 512
 """The characters that an item counts for beside its text: about its size in the final object."""
 
@@ -40,11 +37,9 @@ _KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, Argument
 
 
 class StopSequences:
-    """Ends an answer before its first stop sequence. Only the assistant's text is searched.
-
-    A text that may begin a sequence is held back until it is decided. The sequence that is complete first wins (of
-    those, the longest), so that the result does not depend on how the text was cut. A sequence never spans two
-    messages.
+    """Ends an answer before its first stop sequence. Only the assistant's text is searched, each message by itself. A
+    text that may begin a sequence is held back. The sequence that is complete first wins (of those, the longest),
+    however the text was cut.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -95,9 +90,7 @@ class StopSequences:
         out.append(TextDelta(id, text))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
-        """Returns where the stop sequence that ends first begins in the text, and the sequence; None if there
-        is none.
-        """
+        """Returns the start of the stop sequence that ends first, and the sequence; or None."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         if not found:
             return None
@@ -166,10 +159,8 @@ class MaxTokens:
 
 
 class MaxSize:
-    """Ends a turn that is too large to be kept in memory, between two events.
-
-    Texts of every kind and raw items count by their characters, and each item and delta by a fixed number (`ITEM_SIZE`,
-    `DELTA_SIZE`). The output of a command counts an eighth, because it is kept only for clients that ask for it.
+    """Ends a turn that is too large for the memory, between two events. Texts count by their characters, items and
+    deltas also by a fixed number. A command's output counts an eighth, because it is mostly not kept.
     """
 
     def __init__(self, size: int) -> None:
@@ -212,10 +203,8 @@ class MaxSize:
 
 
 class TurnLimits:
-    """The limits of one turn, one after the other: size, stop sequences, tokens.
-
-    Each gets only what the one before has returned. So if several are reached in one batch, the last is the earliest in
-    the text, and the reason that is returned.
+    """The limits of one turn, one after the other: size, stop sequences, tokens. Each gets what the one before has
+    returned, so the last one reached is the earliest in the text.
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:

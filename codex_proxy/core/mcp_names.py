@@ -1,7 +1,5 @@
-"""Tools as MCP servers list them, and the names under which a model gets them.
-
-A name depends only on the server's label and the tool's name, so that a call in the history can be matched with its
-tool.
+"""Tools as MCP servers list them, and the names that a model gets for them. A name depends only on the server's label
+and the tool's name, so that a call in the history finds its tool.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ _DIGEST: Final = 8
 
 
 def offered_name(server_label: str, name: str) -> str:
-    """Returns `label__name`, ended by a digest of both if it would be too long (64), have characters that models
-    refuse, or be ambiguous (`a__b` + `c`, `a` + `b__c`).
-    """
+    """Returns `label__name`, with a digest at the end if it would be too long (64), not allowed, or ambiguous."""
     plain = f"{server_label}__{name}"
     allowed = _FOREIGN.sub("_", plain)
     clear = "__" not in server_label and not server_label.endswith("_")

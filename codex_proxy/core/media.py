@@ -1,11 +1,8 @@
-"""Images and PDFs in a request: detects and checks them, and decodes their base64.
+"""Checks images and PDFs in a request. An image becomes a `data:` URL with the type of its bytes; anything else raises
+`NoImageError`. Format, size and completeness are checked; pixels are not decoded.
 
-An image, from a data URL or a file, becomes a `data:` URL with the type of its bytes. Anything else raises
-`NoImageError`, because an agent silently leaves out an image that it cannot decode. Format, size and completeness are
-checked; pixels are not decoded.
-
-Parsers do no IO, and reading a PDF may take long. So a parser asks `PdfTexts` for each text; the caller reads those
-that were missing, and runs the parser again.
+Parsers do no IO, so a parser asks `PdfTexts` for the text of a PDF; the caller reads those that were missing, and runs
+the parser again.
 """
 
 from __future__ import annotations
@@ -52,8 +49,8 @@ class ImageInfo(NamedTuple):
 
 
 def clean_data_url(url: str) -> str:
-    """Returns the data URL with the actual type of its bytes and canonical base64. Line breaks, the URL-safe alphabet,
-    percent-encoding and missing padding are corrected; anything else raises `NoImageError`.
+    """Returns the data URL with the type of its bytes and canonical base64. Line breaks, URL-safe letters, percent
+    signs and missing padding are corrected; else raises `NoImageError`.
     """
     head = _HEAD.match(url)
     if head is None:
@@ -101,7 +98,7 @@ def check(data: bytes) -> str:
 
 
 def image_info(payload: str) -> ImageInfo | None:
-    """Returns what the header of an image in base64 says; None if it is not a complete image of a supported format."""
+    """Returns what the header of an image in base64 says; None if it is not complete or not supported."""
     try:
         data = decode_base64(payload)
         read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
@@ -123,8 +120,8 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 
 def _png(data: bytes) -> ImageInfo:
-    """Reads a PNG: every chunk up to the end must be there, the critical ones with the right checksum. Raises
-    `NoImageError` or `IndexError`.
+    """Reads a PNG: every chunk up to the end, the critical ones with their checksums. Raises `NoImageError` or
+    `IndexError`.
     """
     view = memoryview(data)
     at = len(_PNG_START)
@@ -192,9 +189,7 @@ def _jpeg(data: bytes) -> ImageInfo:
 
 
 def _gif(data: bytes) -> ImageInfo:
-    """Reads a GIF up to the end of its first frame, the only one that models see. Raises `NoImageError` or
-    `IndexError`.
-    """
+    """Reads a GIF up to the end of its first frame. Raises `NoImageError` or `IndexError`."""
     width, height = _number(data, 6, 2, little=True), _number(data, 8, 2, little=True)
     at = 13 + _gif_palette(data[10])
     while True:
@@ -261,16 +256,16 @@ class Pdf(msgspec.Struct, frozen=True):
 
 
 class PdfTexts(msgspec.Struct):
-    """The texts of a request's PDFs, by the SHA-256 of their bytes: those read before (`known`), and the PDFs still to
-    be read (`unread`).
+    """The texts of a request's PDFs by the SHA-256 of their bytes (`known`), and the PDFs still to be read
+    (`unread`).
     """
 
     known: Mapping[bytes, str] = {}
     unread: dict[bytes, Pdf] = {}
 
     def text_of(self, data: bytes, field: str) -> str:
-        """Returns the text of a PDF; if it is not known, an empty text, and adds the PDF to `unread`. Raises `Fault`
-        for a PDF above `MAX_PDF_BYTES`, or more than `MAX_PDFS` of them.
+        """Returns the text of a PDF; an unknown one is empty, and added to `unread`. Raises `Fault` for more than
+        `MAX_PDF_BYTES` or `MAX_PDFS`.
         """
         if len(data) > MAX_PDF_BYTES:
             raise bad_request(

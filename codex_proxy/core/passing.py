@@ -1,6 +1,4 @@
-"""Requests that are no turns, such as for embeddings: they are sent on to an upstream (a model server) as they are, and
-so are the answers. This module defines only types.
-"""
+"""Types of requests that are no turns, such as for embeddings: they are sent on to an upstream as they are."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ PASSED_PATHS: Final = (
 
 
 class PassedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is sent on as it is. `body_for` returns its body, from the upstream's name of the model."""
+    """A request that is sent on. `body_for` returns its body, given the upstream's name of the model."""
 
     path: str
     model: str
@@ -67,7 +65,5 @@ class PassesOn(Protocol):
         ...
 
     async def pass_on(self, request: PassedRequest) -> PassedAnswer:
-        """Sends the request, again after failures, and returns the answer when it has begun. Raises `Fault` if no
-        attempt has succeeded.
-        """
+        """Sends the request, again after failures, and returns the answer when it has begun. Raises `Fault`."""
         ...

@@ -55,9 +55,9 @@ from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentSte
 MAX_OPEN_ITEMS: Final = 1000
 """The most open items. All are ended in one go; no agent was seen with a hundred."""
 MAX_ITEMS: Final = 5000
-"""The most items of a turn. All are in the final object, which is made in one go; an hour's work has some hundreds."""
+"""The most items of a turn, which are all in the final object; an hour's work has some hundreds."""
 MAX_RETRIES: Final = 200
-"""The most retries of a model call. Each looks at all texts of the call again; Codex can be set to 100."""
+"""The most retries of a model call."""
 
 CUT_SHORT = Failure(
     kind=FaultKind.UPSTREAM_DISCONNECTED,
@@ -96,10 +96,8 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class TurnRepair:
-    """Repairs the events of one turn: `feed` takes those of a dialect, and returns those for the log.
-
-    `started`, `ended`: whether a `TurnStarted` and the `TurnEnded` were returned. The other methods append to the list
-    that the current `feed` returns.
+    """Repairs the events of one turn: `feed` takes those of a dialect, and returns those for the log. The other methods
+    append to the list that the current `feed` returns.
     """
 
     def __init__(self) -> None:
@@ -297,9 +295,7 @@ class TurnRepair:
         self._out.append(ItemEnded(held.id, status))
 
     def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
-        """Returns the type of the item `id` if it is one of `kinds`, else the first of `kinds`: several types share a
-        form of events.
-        """
+        """Returns the type of the item `id` if it is one of `kinds`, else the first of `kinds`."""
         held = self._items.get(id)
         return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
@@ -345,10 +341,8 @@ class TurnRepair:
             self._out.append(event if same else TextDelta(held.id, text))
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
-        """Returns the end of a delta that was not sent yet; `held` is the message that the agent repeats.
-
-        Advances `held.repetition`, or sets it to None once the agent sends new text. If the text differs from what was
-        sent, or continues a message that had ended, ends the turn as failed and returns an empty string.
+        """Returns the part of a delta that was not sent yet; `held` is the message that the agent repeats. If the text
+        differs from what was sent, or continues an ended message, ends the turn as failed and returns an empty string.
         """
         assert held.repetition is not None
         new = held.repetition.beyond(text)
@@ -375,8 +369,8 @@ class TurnRepair:
         held.whole.add(TEXT)
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """Appends a delta with the end of the full text that was not sent, if there is one; only a `Notice` if `whole`
-        does not begin with what was sent. `key` says which text of the item this is.
+        """Appends a delta with the end of the full text that was not sent; only a `Notice` if `whole` does not begin
+        with what was sent. `key`: which text of the item.
         """
         held.whole.add(key)
         sent = held.text(key)
@@ -474,6 +468,6 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     InputRequested: TurnRepair._asked,
     Retrying: TurnRepair._retrying,
 }
-"""The handler of each event type; other events pass unchanged. One table for all turns: bound methods in each turn
-would keep it alive until the garbage collector runs.
+"""The handler of each event type; other events pass unchanged. Bound methods in each turn would be a reference
+cycle.
 """

@@ -1,7 +1,5 @@
-"""Compares the text that an agent repeats after a retry of its model call with the text that was already sent.
-
-Text that was sent is dropped, text beyond it is new. If it differs, the caller ends the turn as failed, because a
-client has read the earlier text.
+"""Compares the text that an agent repeats after a retry with the text that was sent: only text beyond it is new. If it
+differs, the caller ends the turn as failed.
 """
 
 from __future__ import annotations
@@ -32,9 +30,7 @@ class Repetition:
         return self._matched >= len(self._sent)
 
     def beyond(self, text: str) -> str | None:
-        """Handles a delta of the retry: returns its end that was not sent before; None if it differs from what was
-        sent.
-        """
+        """Returns the part of a delta of the retry that was not sent; None if it differs from what was sent."""
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):
             return None
@@ -42,15 +38,13 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """Returns the end of the full text behind the part that was repeated; None if the text does not begin with that
-        part.
-        """
+        """Returns the rest of the full text after the repeated part; None if the text does not begin with that part."""
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
 
 class SentItem:
-    """An item of the current model call and its texts as sent. Kept after the item's end, because a retry repeats them.
-    `open`: it has not ended; `sent`: the pieces of each text.
+    """An item of the current model call and the pieces of its texts as sent, also after its end. `open`: it has not
+    ended.
     """
 
     __slots__ = ("id", "item", "open", "repetition", "sent", "whole")
@@ -131,8 +125,8 @@ class SentStep:
         return item in self._to_repeat
 
     def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:
-        """Returns the sent message that the agent repeats with the item it now starts, or None: `item` if the agent
-        uses the same id, else the oldest one that it has not begun to repeat.
+        """Returns the sent message that the agent repeats with the item it now starts: the one with the same id, else
+        the oldest that it has not begun to repeat, or None.
         """
         if not self._to_repeat:
             return None

@@ -1,7 +1,5 @@
-"""What a request may reach: which IP addresses are public, and which paths an agent's commands may write to.
-
-A request may come from a stranger, so it must not reach the operator's own network, and no command may change the
-server's files or the programs and settings it starts with. The caller resolves names and links.
+"""Which IP addresses are public, and which paths an agent's commands may write to: a request must not reach the
+operator's network, and no command may change the server's files or programs. The caller resolves names and links.
 """
 
 from __future__ import annotations
@@ -45,9 +43,7 @@ def is_public(text: str) -> bool:
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """A path that agents' commands must not change: none may write in a folder that is or contains it. `what` is its
-    name in messages ("the state folder").
-    """
+    """A path that agents' commands must not change. `what` is its name in messages ("the state folder")."""
 
     what: str
     path: str
@@ -61,9 +57,7 @@ def is_inside(path: str, folder: str) -> bool:
 
 
 def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
-    """Returns the first protected path that a program which may write in the folder `root` could change, or None. All
-    paths must be resolved.
-    """
+    """Returns the first protected path in or above the folder `root`, or None. All paths must be resolved."""
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):
             return each

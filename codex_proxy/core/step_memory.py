@@ -1,8 +1,6 @@
 """Step memory: the model's own items (such as encrypted reasoning) of a step that ended with tool calls, to be sent
-again with the outputs of these calls.
-
-`RamStepMemory` implements the interface `StepMemory` here, the store on disk. `tools.replay` writes and reads the
-entries. Without its entry a turn continues, but the model does not see that reasoning again.
+again with the outputs of these calls. `RamStepMemory` implements `StepMemory` here, the store on disk; `tools.replay`
+writes and reads the entries.
 """
 
 from __future__ import annotations
@@ -15,8 +13,8 @@ import msgspec
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where entries are kept (`kind`; `off`: nowhere), and the limits above which the oldest are removed. On disk only
-    `age` applies, and `Retention.max_bytes` of the store.
+    """Where entries are kept (`kind`; `off`: nowhere), and the limits above which the oldest are removed; on disk only
+    `age`.
     """
 
     kind: Literal["disk", "ram", "off"] = "disk"
@@ -32,8 +30,8 @@ class StepMemory(Protocol):
     """A map from an owner (the name of an API key) and a key to bytes, for `StepMemorySettings.age` seconds."""
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        """Saves values by key for the owner; nothing if the kind is `off`. `durable=False` (`store: false`) keeps them
-        in RAM only. On disk it may raise `StoreUnavailable`.
+        """Saves values by key for the owner. `durable=False` (`store: false`) keeps them in RAM only. May raise
+        `StoreUnavailable`.
         """
         ...
 
@@ -83,8 +81,8 @@ class RamStepMemory:
             self._bytes -= len(gone.value)
 
     def expire(self, now: float) -> int:
-        """Removes entries that are too old at `now` (seconds since 1970), and the oldest ones while they are too many
-        or too large. Returns how many.
+        """Removes entries that are too old at `now` (seconds since 1970), and the oldest ones above the limits. Returns
+        how many.
         """
         settings, dropped = self._settings, 0
         while self._entries:

@@ -1,8 +1,6 @@
-"""An upper bound of the number of tokens of a text, for clients that fill a context up to its limit.
-
-The bound is the estimate of `core.tokens` plus a margin; where that is unreliable (other languages than English,
-base64, punctuation, rare scripts) it has costs of its own. Against `o200k_base`, code, JSON, Markdown, logs, base64 and
-texts in a hundred languages stay below the bound; words of random letters do not. A mebibyte takes half a second.
+"""An upper bound of the number of tokens of a text: the estimate of `core.tokens` plus a margin; other languages than
+English, base64, punctuation and rare scripts have costs of their own. Only words of random letters have more tokens in
+`o200k_base`. A mebibyte takes half a second.
 """
 
 from __future__ import annotations
@@ -76,8 +74,8 @@ def max_tokens_in(text: str, known: dict[str, Piece] | None = None) -> int:
 
 
 class Piece(NamedTuple):
-    """What a piece of text (a word, a space, punctuation) adds to the bound of its chunk: `words` and `signs` count
-    words and runs of punctuation, `scaled` and `fixed` are tokens.
+    """What a piece of text adds to the bound of its chunk: `words` and `signs` count words and runs of punctuation,
+    `scaled` and `fixed` are tokens.
     """
 
     words: int = 0
@@ -133,7 +131,7 @@ def _measured(kind: int, piece: str) -> Piece:
 
 
 def _signs(piece: str) -> float:
-    """Returns the tokens of a run of punctuation: few if it is short or repeats one character, else about one per
+    """Returns the tokens of a run of punctuation: few if it is short or one repeated character, else about one per
     character.
     """
     if not piece.isprintable():

@@ -1,8 +1,6 @@
 """Estimates the tokens of a text from the pieces (words, numbers, spaces, punctuation) into which OpenAI's tokenizers
-split it; for limits and for reported usage.
-
-The costs are fitted to `o200k_base`: wrong by at most a tenth for English prose, Markdown, Python and JSON, and mostly
-for other languages; unreliable for base64 and punctuation. Never more than the number of characters.
+split it. For English prose, Markdown, Python and JSON it is wrong by at most a tenth; unreliable for base64 and
+punctuation.
 """
 
 from __future__ import annotations
@@ -51,18 +49,14 @@ def estimate_all(texts: Iterable[str]) -> int:
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the pieces of a text with their kinds: `WORD`, `DIGITS`, `DENSE_RUN`, `SPACE`, `SIGNS`, or 0 for any other
-    character.
-    """
+    """Yields the pieces of a text with their kinds: `WORD`, `DIGITS`, `DENSE_RUN`, `SPACE`, `SIGNS`, or 0."""
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 
 class TokenLimit:
-    """Computes how many characters of a text that arrives in deltas fit into `tokens` tokens.
-
-    A text with no more characters than `tokens` always fits. The first `_EXACT` characters are counted. Then the text
-    is divided into blocks: the first `_SAMPLE` characters of a block are counted, the rest is taken to have as many
-    tokens per character. Blocks depend on the position alone, so the result does not depend on how the text is cut.
+    """Computes how many characters of a text that arrives in deltas fit into `tokens` tokens. The first `_EXACT`
+    characters are counted; of each later block only the first `_SAMPLE` characters. Blocks depend on the position
+    alone, so the result does not depend on how the text is cut.
     """
 
     def __init__(self, tokens: int) -> None:
@@ -105,14 +99,14 @@ class TokenLimit:
         return None
 
     def _begin_block(self) -> None:
-        """Begins a block at the position: longer ones later, so that a text of 16 MiB has 64 KiB of samples."""
+        """Begins a block at the position; later blocks are longer, so that the samples stay small."""
         self._left_at_block = self._left
         self._sample_end = self._position + _SAMPLE
         self._block_end = self._position + max(_EXACT, self._position // 8)
 
     def _count(self, part: str) -> tuple[int, int | None]:
-        """Counts the pieces of a part within the sample. Returns how many characters are settled, and how many fit if
-        the limit is reached.
+        """Counts the pieces of a part of the sample. Returns how many characters are settled, and how many fit if the
+        limit is reached.
         """
         start = end = 0
         kind = 0

@@ -10,8 +10,8 @@ import msgspec
 from codex_proxy.core.items import HistoryItem, Tool
 
 Mode = Literal["model", "agent"]
-"""`model`: the model answers without the agent's own prompt and tools (the "plain model"). `agent`: the agent works in
-its folder.
+"""`model`: the model without the agent's own prompt and tools (the "plain model"). `agent`: the agent works in its
+folder.
 """
 
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
@@ -70,14 +70,10 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One request of a client, independent of HTTP. The agent uses its own default if `effort`, `summary`, `verbosity`
-    or `service_tier` is None.
-    """
+    """One request of a client, independent of HTTP. None means the agent's default."""
 
     owner: str = ""
-    """The name of the client's key, set by the scheduler. What an agent keeps of a turn is for turns of this owner
-    only.
-    """
+    """The name of the client's key, set by the scheduler. What an agent keeps of a turn is for this owner only."""
     model: str
     """The agent's name of the model; empty for the agent's default."""
     history: tuple[HistoryItem, ...]
@@ -97,12 +93,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     max_server_steps: int = 25
     """The steps whose MCP calls this server runs. The output of later calls tells the model to answer."""
     max_server_calls: int | None = None
-    """The MCP calls that this server runs in the turn; None for any number. Further calls get the same output."""
+    """The most MCP calls that this server runs in the turn, or None."""
     output_schema: msgspec.Raw | None = None
     """A JSON schema that the answer's text must follow; None if there is none."""
     schema_field: str = ""
-    """The request's field with a schema that the agent's model server has to compile: that of the answer or of a strict
-    tool. Empty if there is none. Admission sets it, for errors."""
+    """The request's field with a schema that the model server has to compile, for errors; empty if there is none."""
     workdir: str = ""
     """The folder of the agent's commands. Admission makes it absolute, and sets the default folder if it is empty."""
     sandbox: Sandbox = "read-only"
@@ -110,7 +105,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     confine_reads: bool = False
     """Whether the agent's commands must not read this server's data. Not every agent can enforce that."""
     permissions: str | None = None
-    """What the commands may do, by the agent's own name for it; None: as `sandbox` says. No request sets this."""
+    """What the commands may do, by the agent's own name for it, which no request sets; None: as `sandbox` says."""
     choices: int = 1
     """The number of choices of the answer (OpenAI's `n`)."""
     stop: tuple[str, ...] = ()
@@ -124,7 +119,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin = Origin()
     """Where the request came from."""
     instructions_in_outputs: bool = False
-    """Whether developer messages behind tool outputs may be put into the last output, so that a waiting session can
+    """Whether developer messages after tool outputs may be put into the last output, so that a waiting session can
     continue.
     """
     sampling: Mapping[str, Any] = {}

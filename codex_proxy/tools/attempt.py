@@ -1,7 +1,5 @@
-"""One attempt at a turn: what the agent is given, and the policies through which its events pass.
-
-A second attempt follows if the model did not do what the client requires (a call, a text that matches a schema). The
-agent then gets the turn with a message about that, which neither the client nor later turns see.
+"""One attempt at a turn. A second one follows if the model did not do what the client requires (a call, a text that
+matches a schema): the agent then gets the turn with a message about that, which neither the client nor later turns see.
 """
 
 from __future__ import annotations
@@ -18,11 +16,9 @@ from codex_proxy.tools.policy import PolicyResult, ToolOutput, ToolPolicy, with_
 
 
 class Attempt:
-    """Passes the events of one attempt through the tool policy and then through the check of the answer. `turn` is what
-    the agent is given; `check` is None without a schema.
-
-    The methods return the events that may be passed on and what the caller has to do. While a check in
-    `PolicyResult.checks` is running, nothing is passed on; `with_verdicts` takes the results.
+    """Passes the events of one attempt through the tool policy and then through the check of the answer (`check`, if
+    there is a schema). The methods return the events that may be passed on and what the caller has to do. During a
+    check in `PolicyResult.checks` nothing is passed on; `with_verdicts` takes the results.
     """
 
     def __init__(
@@ -91,7 +87,7 @@ class Attempt:
 
 def first_attempt(turn: Turn, form: StrictForm | None, *, keeps_choice: bool = False) -> Attempt:
     """Returns the first attempt at a turn. `form` is the strict form of its output schema; without it the model is told
-    the schema. `keeps_choice`: the agent enforces `tool_choice` itself.
+    the schema. `keeps_choice`: the agent enforces `tool_choice`.
     """
     return _attempt(turn, form, again=False, wrong=None, keeps_choice=keeps_choice)
 

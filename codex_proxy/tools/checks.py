@@ -19,8 +19,8 @@ class TextCheck(msgspec.Struct, frozen=True):
 
 
 class StrictForm(msgspec.Struct, frozen=True):
-    """A client's schema in a form that OpenAI's structured outputs accept: every property is required, with a
-    placeholder for an absent one (`strict_answers`).
+    """A client's schema in OpenAI's strict form: every property is required, with a placeholder for an absent one
+    (`strict_answers`).
     """
 
     schema: bytes

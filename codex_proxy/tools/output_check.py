@@ -1,11 +1,6 @@
-"""Checks answers that must match a schema.
-
-- A strict schema goes to the agent. Its answer is streamed, and checked because not every provider enforces the schema:
-  a wrong one fails the turn.
-- A schema made strict by placeholders goes to the agent too; the answer is held, and checked without the placeholders.
-- Of any other schema, and of `json_object`, the model is told in words, and the answer is held.
-
-If a held answer does not match, the model is asked once more; then the turn fails with `invalid_structured_output`.
+"""Checks answers that must match a schema. An answer under a strict schema is streamed, and a wrong one fails the turn.
+Under any other schema it is held (placeholders are removed); if it is wrong, the model is asked once more, then the
+turn fails with `invalid_structured_output`.
 """
 
 from __future__ import annotations
@@ -58,12 +53,9 @@ class _Text(msgspec.Struct, frozen=True):
 
 
 class OutputCheck:
-    """Holds the events of one turn's answer until its end, and checks it. `schema` is JSON. `second_try`: a wrong
-    answer fails the turn; otherwise it sets `wrong`.
-
-    `streams`: the provider has the schema of an object. An answer that begins with `{` then passes while it is written,
-    and only the end waits for the check; a wrong one fails the turn, because the client has it already.
-    `in_strict_form`: the answer has placeholders. Events after the end of the turn are dropped.
+    """Holds the events of one turn's answer until its end, and checks it. `second_try`: a wrong answer fails the turn;
+    otherwise it sets `wrong`. `streams`: the provider has the schema of an object, so an answer that begins with `{`
+    passes while it is written. `in_strict_form`: the answer has placeholders.
     """
 
     def __init__(
@@ -138,9 +130,8 @@ class OutputCheck:
         return messages if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
     def _on_turn_ended(self, event: TurnEnded) -> list[Event]:
-        """Handles the end of the turn: checks the answer, unless it was cut off, filtered or refused, or ends with
-        calls. Returns the held events and the end, or a failure; nothing if a worker checks first (`checks`) or the
-        model is asked again (`wrong`).
+        """Checks the answer, unless it was cut off, filtered or refused, or ends with calls. Returns the held events
+        and the end, or a failure; nothing if a worker checks first (`checks`) or the model is asked again (`wrong`).
         """
         if event.stop == Stop.FAILED:
             return [event]
@@ -180,8 +171,8 @@ class OutputCheck:
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 
     def _held_rewritten(self) -> list[Event]:
-        """Returns the held events with the texts for the client: in each choice the last message has the whole text as
-        one delta, and the others are left out.
+        """Returns the held events; in each choice the last message has the whole text as one delta, the others are left
+        out.
         """
         texts: dict[str, str] = {}
         merged: set[str] = set()
@@ -207,8 +198,8 @@ class OutputCheck:
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:
-        """Returns the text of each choice as the client would get it, without choices that did not end normally; none
-        if the model refused.
+        """Returns the text of each choice for the client, without choices that did not end normally; none if the model
+        refused.
         """
         texts: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}

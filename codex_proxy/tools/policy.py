@@ -1,12 +1,8 @@
 """Decides who answers a call of the model: the client, a tool that this server runs, or this server with an error.
 
-Input: the dialect's events, and outputs of the tools that this server runs. Output: events for `core/repair.py`,
-outputs for the agent, calls to run, and whether another attempt is needed. The calls of a step (one model call) are
-decided together at its end. If one is for the client, the turn ends with it once this server's calls have run, and the
-model gets all outputs together; otherwise the turn continues.
-
-`tool_choice`: only the allowed tools are offered, a message says what must be called, and the answer is checked,
-because a model is free to choose.
+The calls of a step (one model call) are decided together at its end. If one is for the client, the turn ends with it
+once this server's calls have run; otherwise the turn continues. `tool_choice`: only the allowed tools are offered, a
+message says what must be called, and the answer is checked.
 """
 
 from __future__ import annotations
@@ -60,7 +56,7 @@ class ServerCall(msgspec.Struct, frozen=True):
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """The output of a tool: `parts` for the model, `text` for the client, or what went wrong if the call `failed`."""
+    """The output of a tool: `parts` for the model, `text` for the client or, if the call `failed`, the error."""
 
     parts: tuple[Part, ...]
     text: str
@@ -70,8 +66,8 @@ class ToolOutput(msgspec.Struct, frozen=True):
 def call_events(
     request: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None
 ) -> list[Event]:
-    """Returns the events with which a call begins: of a `ToolCall` if the tool is None or the client's, an
-    `McpApproval` if the client must approve it, else an `McpCall`. `approved_by`: the id of the client's approval.
+    """Returns the events with which a call begins: a `ToolCall` if the tool is None or the client's, an `McpApproval`
+    if the client must approve it, else an `McpCall`.
     """
     id = request.item_id or request.call_id
     return [ItemStarted(_item(id, request, tool, approved_by)), FullArguments(id, request.arguments)]
@@ -115,9 +111,8 @@ def must_call(turn: Turn) -> bool:
 
 
 def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) -> Turn:
-    """Returns the turn with only the allowed tools and, if a call is required, a message about that.
-
-    `again`: this is the second attempt. `in_words=False`: the agent enforces the call itself, so there is no message.
+    """Returns the turn with only the allowed tools and, if a call is required, a message about that. `again`: this is
+    the second attempt. `in_words=False`: no message, because the agent enforces it.
     """
     tools = may_be_called(turn)
     tell = must_call(turn) and in_words
@@ -189,7 +184,7 @@ class HiddenOutput(msgspec.Struct, frozen=True):
 
 
 class PolicyResult(msgspec.Struct):
-    """What the caller has to do: pass `events` on, give `answers` to the agent, run `calls` and `checks`, and start a
+    """What the caller has to do: pass `events` on, give `answers` to the agent, run `calls` and `checks`, start a
     second attempt if `again`.
     """
 
@@ -204,11 +199,9 @@ class PolicyResult(msgspec.Struct):
 
 
 class ToolPolicy:
-    """Decides for one attempt who answers each call. `second_try`: a missing required call fails the turn.
-
-    After a turn that ended with calls, `visible` has the client's calls, `hidden` the outputs for the others of the
-    last step, `ran_calls` the ids of all calls that this server ran. After a `TurnEnded`, or `PolicyResult.again`,
-    events are dropped.
+    """Decides for one attempt who answers each call. `second_try`: a missing required call fails the turn. At the end
+    `visible` has the client's calls, `hidden` the outputs of the others of the last step, `ran_calls` the ids of the
+    calls that this server ran. After a `TurnEnded` or `again`, events are dropped.
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
@@ -251,8 +244,8 @@ class ToolPolicy:
         return None if self._judging or self._over or self._waits_for_call else DECISIVE
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Handles a batch of the agent's events. At the end of a step the result has its calls, or checks of their
-        arguments to run first.
+        """Handles a batch of the agent's events. At the end of a step the result has its calls, or checks to run
+        first.
         """
         if self._judging:
             self._later += events
@@ -289,7 +282,7 @@ class ToolPolicy:
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """Takes the results of `PolicyResult.checks`, decides the step's calls, and handles the events that came
-        meanwhile. A check that could not be made fails the turn.
+        meanwhile. A check that was not made fails the turn.
         """
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((request.request_id for request in judging), verdicts, strict=True))
@@ -327,9 +320,8 @@ class ToolPolicy:
         self._waits_for_call = False
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server ran, under the agent's request id, for the agent. If the step has
-        calls for the client too, the agent gets nothing, and the last output brings the client's calls and the end of
-        the turn. Empty for an unknown id.
+        """Takes the output of a call that this server ran. If the step has calls for the client too, the agent gets
+        nothing, and the last output brings the client's calls and the end of the turn. Empty for an unknown id.
         """
         done = PolicyResult([], [])
         if self._over or request_id not in self._running:
@@ -357,9 +349,7 @@ class ToolPolicy:
             self._decide(done)
 
     def _decide(self, done: PolicyResult) -> None:
-        """Decides who answers the calls of a complete step. No call is passed on earlier, so that the client gets no
-        call of a step that is answered with errors only.
-        """
+        """Decides who answers the calls of a complete step. The client gets none if all are answered with errors."""
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
         # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
@@ -395,8 +385,8 @@ class ToolPolicy:
     def _split_invalid(
         self, requests: list[ToolCallRequested]
     ) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """Splits calls into valid ones and errors for those whose arguments break the tool's strict schema. Not
-        checked: calls already passed on as items, and any call after `MAX_FAULTS` errors.
+        """Splits calls into valid ones and errors for arguments that break a strict schema. Not checked: calls already
+        passed on, and calls after `MAX_FAULTS` errors.
         """
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []

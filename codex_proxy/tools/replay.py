@@ -1,10 +1,7 @@
-"""Remembers the model's items of a turn that ended with calls, and puts them back into the history of the next request.
-
-A client sends its calls back without the reasoning, the hidden calls and the agent's own commands that belong to them.
-These raw items are kept in the step memory (`core/step_memory.py`) under the first call that the client got, and put
-back where the client repeats these calls, so that the model gets the same input as before. If nothing is remembered, or
-the client's items differ, the client's are used; so are calls that are in a history twice, because some providers count
-call ids anew in each answer.
+"""Remembers the model's items of a turn that ended with calls, and puts them back into the history of the next request:
+the reasoning, the hidden calls and the agent's own commands, which clients do not send back. They are in the step
+memory (`core/step_memory.py`) under the first call that the client got. If nothing is remembered, or the client's items
+differ, the client's are used.
 """
 
 from __future__ import annotations
@@ -35,12 +32,11 @@ CUT_OFF = (
     "No output: the call was cut off before it was answered. "
     "It may have had its effect: look before you make it again."
 )
-"""The output of a call to the agent's own tool, beside a call with which the turn ended: it may or may not have begun.
-"""
+"""The output of a call to the agent's own tool in the step that ended the turn: it may or may not have begun."""
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
-"""The output of a call whose arguments are not JSON, in the agent's own words, if the agent has no tools."""
+"""The output of a call whose arguments are not JSON, in the agent's own words."""
 
 MAX_EXACT = 2**53
 """Integral floats below this are written without a decimal point, as JavaScript does."""
@@ -55,9 +51,7 @@ class Remembered(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw]
     """The raw items of the turn (JSON of Responses items), in order."""
     hidden: dict[str, str | list[dict[str, Any]]]
-    """The outputs of the last step's calls that the client never saw or this server ran, by call id: the `output` of
-    Responses items.
-    """
+    """The outputs of the last step's calls that the client does not answer, by call id: `output` of Responses items."""
     calls: list[str]
     """The ids of all calls of the last step, in the model's order."""
     visible: list[str]
@@ -93,8 +87,8 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Returns the entry of the step memory, with the parameters of `remembered_turn`: the `call_key` of the client's
-    first call, and the `Remembered` as JSON. Empty without calls for the client.
+    """Returns the entry of the step memory (parameters: `remembered_turn`): the `call_key` of the client's first call,
+    and the `Remembered` as JSON. Empty without calls for the client.
     """
     keys = [call_key(call) for call in visible_calls(policy)]
     if not keys:
@@ -107,8 +101,8 @@ def remembered_turn(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> Remembered:
     """Returns what is to be remembered of a turn that ended with calls. `raw` are the model's items, `identity` names
-    model and provider, `plain`: the agent has no tools of its own. Calls of the last step without an output get one:
-    cut off, or an error if `plain`.
+    model and provider, `plain`: the agent has no tools of its own. Calls without an output get one: cut off, or an
+    error if `plain`.
     """
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
@@ -225,8 +219,8 @@ def _not_answered(call: _Head) -> str:
 async def recalled_history(
     turn: Turn, owner: str, memory: StepMemory, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the turn's history with the items that `memory` has of the owner's earlier turns. `identity` names the
-    model and provider that will read it. May raise `StoreUnavailable`.
+    """Returns the turn's history with the items of the owner's earlier turns in `memory`. `identity` names the model
+    and provider that will read it. May raise `StoreUnavailable`.
     """
     keys = keys_of(turn.history)
     if not keys:
@@ -254,9 +248,8 @@ def assistant_text(items: Sequence[HistoryItem]) -> str:
 def restored(
     history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with the items of each turn in `recalled` (by call key) in place of what the client sent back
-    of it. Turns that are unknown or changed stay. A turn of another model than `model` is put back without its
-    reasoning.
+    """Returns the history with the items of each turn in `recalled` (by call key) in place of the client's. Unknown or
+    changed turns stay. The reasoning of another model than `model` is left out.
     """
     repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
     out: list[HistoryItem] = []
@@ -277,8 +270,8 @@ def restored(
 
 
 def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
-    """Returns start and end of the next part of the history, from `start` on, that repeats an answer: its text, then
-    its calls, with raw items among them.
+    """Returns start and end of the next part of the history that repeats an answer: its text, then its calls, with raw
+    items among them.
     """
     while start < len(history) and not _is_the_models(history[start]):
         start += 1
@@ -308,7 +301,7 @@ def _memory_of(
     echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], repeated: Container[bytes]
 ) -> Remembered | None:
     """Returns the turn whose answer `echo` repeats, or None: the same calls, no other raw items, and the same text or
-    none. `repeated` are the keys of calls that are in the history twice.
+    none. Calls in `repeated` do not count.
     """
     calls = [item for item in echo if isinstance(item, HistoryCall) and not item.by_server]
     keys = [call_key(call) for call in calls]
@@ -354,9 +347,7 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    """Returns the outputs of the last step's calls, in the order of the calls: the client's and the remembered ones,
-    then any others in `given`.
-    """
+    """Returns the outputs of the last step's calls in the order of the calls, then any others in `given`."""
     outputs = [item for item in given if isinstance(item, HistoryOutput)]
     first: dict[str, HistoryOutput] = {}
     for item in outputs:

@@ -1,8 +1,5 @@
-"""Checks JSON schemas, and texts against them.
-
-Agents do not check arguments, and not every provider enforces the schema of an answer, so both are checked here.
-Nothing is downloaded, and no pattern backtracks. Some pairs of schema and text would take years: call `is_quick` first,
-and leave the others to `workers/schema_checks.py`.
+"""Checks JSON schemas, and texts against them. Nothing is downloaded, and no pattern backtracks. Some pairs of schema
+and text would take years: call `is_quick` first, and leave the others to `workers/schema_checks.py`.
 """
 
 from __future__ import annotations
@@ -35,9 +32,8 @@ class _NoBoundError(Exception):
 
 
 def schema_work(schema: bytes) -> int | None:
-    """Returns an upper bound of the work of checking a text against this schema; None if there is none, or it is not
-    JSON. The unit is a visit of a value of the schema; a pattern counts its compiled size, a reference its target each
-    time.
+    """Returns an upper bound of the work of checking a text against this schema, in visits of values of the schema;
+    None if there is none, or it is not JSON.
     """
     try:
         root = msgspec.json.decode(schema)
@@ -244,9 +240,7 @@ def verdict_on(check: TextCheck) -> Verdict:
 
 
 def violation(schema: bytes, text: str) -> str | None:
-    """Returns what is wrong with a text under the schema, as a sentence for the model; None if it is valid. A text that
-    is too long counts as wrong, and so does a schema that cannot be applied.
-    """
+    """Returns what is wrong with a text under the schema, as a sentence for the model; None if it is valid."""
     if len(text) > MAX_TEXT:
         return f"it is longer than {MAX_TEXT:,} characters"
     try:
@@ -288,8 +282,8 @@ def _is_unreadable_pattern(error: jsonschema_rs.ValidationError) -> bool:
 
 
 def _without_unreadable_patterns(schema: Any) -> Any:
-    """Returns the schema without patterns that the engine cannot compile, and without keywords that would then reject
-    properties. Lookaround and back references need an engine that thirty characters can keep busy for years.
+    """Returns the schema without patterns that the engine cannot compile (lookaround, back references), and without
+    keywords that would then reject properties.
     """
     readable = lru_cache(maxsize=None)(_is_readable)
     dropped = False

@@ -1,6 +1,4 @@
-"""Undoes in an answer what `strict_schemas` did to its schema: removes the placeholders of absent properties, so that
-it is valid under the client's schema.
-"""
+"""Removes the placeholders of absent properties from an answer under a schema of `strict_schemas`."""
 
 from __future__ import annotations
 
@@ -26,8 +24,8 @@ def check_undoable(document: SchemaDocument) -> None:
 
 
 class _Object:
-    """The objects of one schema with `properties`, all in `names`. `may_be_absent`: null if absent; `wrapped`: inside a
-    wrapper object. `words` are the allowed strings of required properties; `inner` has the shapes of the values.
+    """The objects of one schema, with all properties in `names`. `may_be_absent`: null if absent; `wrapped`: inside a
+    wrapper object. `inner` has the shapes of the values.
     """
 
     __slots__ = ("inner", "may_be_absent", "names", "words", "wrapped")
@@ -43,9 +41,7 @@ class _Object:
         always = self.names - set(self.may_be_absent)
         words = {name: _words(properties[name]) for name in properties if name in always}
         self.words = {name: texts for name, texts in words.items() if texts}
-        """The strings that a required property may have, if listed: they show which branch of a union an object belongs
-        to.
-        """
+        """The strings that a required property may have, if listed: they tell the branches of a union apart."""
         self.inner: dict[str, _Shape] = {}
 
     def says(self, value: dict[str, Any]) -> bool:
@@ -68,8 +64,8 @@ class _Shape:
         """The branches of `anyOf`."""
 
     def object_of(self, value: dict[str, Any]) -> _Object | None:
-        """Returns the one of `objects` that has the value's properties and `words`; None if there is none. A single one
-        is not compared.
+        """Returns the one of `objects` that has the value's properties and `words`, or None. A single one is not
+        compared.
         """
         if len(self.objects) == 1:
             return self.objects[0]
@@ -92,8 +88,8 @@ def _words(schema: Any) -> frozenset[str]:
 
 
 class _Shapes:
-    """Builds the shapes of a schema with a strict form; `root` is that of the whole. Raises `CannotFitError` if a value
-    may match two shapes of a union.
+    """Builds the shapes of a schema with a strict form. Raises `CannotFitError` if a value may match two shapes of a
+    union.
     """
 
     def __init__(self, document: SchemaDocument) -> None:
@@ -175,8 +171,8 @@ def _shape_of(schema: bytes) -> _Shape:
 
 
 def undo_strict_form(schema: bytes, text: str) -> str:
-    """Returns an answer under the strict form of the client's `schema` as one under the schema itself. Without
-    placeholders, or if it is not JSON, the text is unchanged; keys and numbers stay as they are.
+    """Returns an answer under the strict form of `schema` as one under the schema itself. Text without placeholders
+    stays as it is.
     """
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)

@@ -1,8 +1,5 @@
-"""Converts JSON schemas to OpenAI's strict subset: closed objects whose properties are all required.
-
-`strict_form` closes objects that do not say, removes annotations, and requires optional properties, with a placeholder
-for an absent one (`Absence`), which `strict_answers.undo_strict_form` removes. A schema whose meaning would change has
-no strict form.
+"""Converts JSON schemas to OpenAI's strict subset: closed objects whose properties are all required, with a placeholder
+for an absent one (`Absence`). Annotations are removed. A schema whose meaning would change has no strict form.
 """
 
 from __future__ import annotations
@@ -37,8 +34,8 @@ def is_strict_schema(schema: bytes) -> bool:
 
 
 def strict_form(schema: bytes) -> StrictForm | None:
-    """Returns the schema in a form that OpenAI's structured outputs accept, or None. An answer under it is valid under
-    the schema after `undo_strict_form`.
+    """Returns the schema in a form that OpenAI's structured outputs accept, or None. `undo_strict_form` converts its
+    answers.
     """
     if is_strict_schema(schema):
         return StrictForm(schema)
@@ -62,8 +59,8 @@ class _Fitting:
         """Whether answers under the converted schema will contain placeholders."""
 
     def of(self, schema: Any) -> Any:
-        """Returns a schema converted as far as possible; `is_strict` rejects what is left. Raises `CannotFitError` if
-        the meaning would change.
+        """Returns a schema converted as far as possible; `is_strict` rejects the rest. Raises `CannotFitError` if the
+        meaning would change.
         """
         if not isinstance(schema, dict):
             return schema

@@ -1,8 +1,5 @@
 """The subset of JSON Schema that OpenAI's structured outputs accept, and the analysis of a client's schema for the
-conversion.
-
-The agent marks every output schema as strict, and the provider refuses one outside the subset. `SchemaDocument` raises
-`CannotFitError` if the subset has no schema of the same meaning.
+conversion. Raises `CannotFitError` if the subset has no schema of the same meaning.
 """
 
 from __future__ import annotations
@@ -33,8 +30,8 @@ DEFINITIONS = ("$defs", "definitions")
 
 
 def is_strict(root: Any) -> bool:
-    """Whether the schema is in the subset: closed objects, all properties required, known keywords, and within OpenAI's
-    limits of levels, properties and enum values.
+    """Whether the schema is in the subset: closed objects, all properties required, known keywords, within OpenAI's
+    limits.
     """
     if not isinstance(root, dict) or root.get("type") != "object" or "anyOf" in root:
         return False
