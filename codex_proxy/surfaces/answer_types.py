@@ -1,6 +1,5 @@
-"""The parts of the types of answers. An answer is a dict of one of these types (`TypedDict`), which mypy checks where
-it is made; `/openapi.json` is made from the same types (`http/openapi/answers.py`). The docstring of a type is its
-description there.
+"""The parts of the types of answers (`TypedDict`), from which `/openapi.json` is made (`http/openapi/answers.py`). The
+docstring of a type is its description there.
 """
 
 from __future__ import annotations

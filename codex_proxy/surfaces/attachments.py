@@ -1,7 +1,5 @@
-"""Images and files in a request: images become parts, files become text, and what a model cannot be given is refused.
-
-Nothing is downloaded: a web address stays as it is (`admission.images` fetches it), `file_url` and `file_id` are
-refused. Raises `Fault` INVALID_REQUEST.
+"""Images and files in a request: images become parts, files become text. Nothing is downloaded here; `file_url` and
+`file_id` are refused. Raises `Fault` INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -18,8 +16,8 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, param: str) -> ImagePart:
-    """Returns an image as a part: a web address as it is, a data URL checked and normalized. `detail` is the resolution
-    that the client asks for, if any; `param` is the field. Raises `Fault` INVALID_REQUEST for any other URL or data.
+    """Returns an image as a part: a web address as it is, a data URL checked and normalized. `param` is the field.
+    Raises `Fault` INVALID_REQUEST.
     """
     return ImagePart(image_url(url, param), detail)
 
@@ -63,11 +61,9 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """Returns a file as text for the model, between `<file name="...">` and `</file>`. `data` is base64 or a data URL;
-    `id` and `url` are refused.
-
+    """Returns a file as text for the model, between `<file name="...">` and `</file>`. `data` is base64 or a data URL.
     A PDF that `pdfs` does not know is added to its `unread`: the caller has it read and parses again (None: PDFs are
-    refused). Raises `Fault` INVALID_REQUEST for `param` for a file without data, or that is neither text nor a PDF.
+    refused). Raises `Fault` INVALID_REQUEST for anything that is neither text nor a PDF.
     """
     if id is not None:
         raise bad_request(

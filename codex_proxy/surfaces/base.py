@@ -1,10 +1,6 @@
 """What all wire formats share: JSON encoding that never fails, texts that grow, the order of text in a stream, and the
-base of the renderers.
-
-An agent's text can contain lone surrogates, which UTF-8 cannot encode: each becomes U+FFFD, two halves in one text
-their character. The bytes around consecutive deltas are the same, so they are computed once. Of items that are open at
-the same time, the first one's deltas are sent at once, those of the others when it is closed. Source:
-docs/contract.md#streams.
+base of the renderers. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD. Of items that are open at the same
+time, the first one's deltas are sent at once, those of the others when it is closed. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -208,9 +204,7 @@ class StreamRenderer(ABC):
 
 class SerialOutput:
     """Puts the texts of open items one after the other: that of the first (`current_id`) is sent at once, the others
-    when it is closed.
-
-    With `whole`, each item gets all of its text when it is closed.
+    when it is closed. With `whole`, all are sent when they are closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -233,9 +227,8 @@ class SerialOutput:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Closes an item. Returns the items whose kept texts are sent now, in order, with these.
-
-        All are closed, except possibly the last, the new `current_id`.
+        """Closes an item. Returns the items whose kept texts are sent now, in order. All are closed, except possibly
+        the last, the new `current_id`.
         """
         if id == self.current_id:
             self.current_id = None

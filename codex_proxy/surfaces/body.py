@@ -1,8 +1,6 @@
-"""Converts the bytes of a request to a validated value, or raises a 400 that names the field as OpenAI does.
-
-Raises only `Fault`: INVALID_REQUEST, also for NaN, 10^30, lone surrogates, invalid UTF-8 and deep nesting
-(docs/wire-rules.md#errors), or REQUEST_TOO_LARGE. Tags of unions start with `~`, because pydantic puts them into the
-path of an error, from which `_path` removes them.
+"""Converts the bytes of a request to a validated value, or raises a 400 that names the field as OpenAI does. Raises
+only `Fault`: INVALID_REQUEST (docs/wire-rules.md#errors) or REQUEST_TOO_LARGE. Tags of unions start with `~`, by which
+`_path` recognises them in the path of pydantic's error.
 """
 
 from __future__ import annotations
@@ -31,9 +29,7 @@ DEPTH: Final = 128
 """Levels of nesting, so that code that walks a value has enough stack. Real schemas need a dozen."""
 
 MAX_VALUES: Final = 200_000
-"""Members of all objects and arrays: half a second of validation, in which no other request is served. A conversation
-of a million tokens has a quarter.
-"""
+"""Members of all objects and arrays: half a second of validation, in which no other request is served."""
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
 """Opening brackets, also inside strings; more would take too long to decode. A million tokens have a tenth."""
@@ -82,8 +78,8 @@ StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
 class RequestModel(BaseModel):
-    """The base of request models: strict types, unknown fields ignored. Built when first used, because all take a fifth
-    of the server's start.
+    """The base of request models: strict types, unknown fields ignored. Built when first used, to save time at the
+    start.
     """
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
@@ -116,12 +112,10 @@ def by_kind(
     unknown: str | None = None,
     untyped: Callable[[dict[str, Any]], str | None] | None = None,
 ) -> Discriminator:
-    """Returns a pydantic discriminator that chooses the member of a union for a value, by a tag.
-
-    For an object, the tag depends on the value of its `field`: `tags` maps strings to tags, `unknown` is the tag
-    for any other string (None: `other`), and `other` the tag if the field is missing or is not a string. If
-    `untyped` is given, it returns the tag for an object without the field. `text` and `array` are the tags for a
-    string and for an array. A value whose tag is None is invalid.
+    """Returns a pydantic discriminator that chooses the member of a union for a value, by a tag. `field`: the field
+    that decides for an object; `tags` maps its values to tags. `unknown`: the tag for any other string (None: `other`);
+    `other`: for a missing field or another type. `untyped` returns the tag of an object without the field. `text`,
+    `array`: the tags of strings and arrays. A value whose tag is None is invalid.
     """
 
     def tag(value: Any) -> str | None:
@@ -146,8 +140,8 @@ def by_kind(
 
 
 def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
-    """Returns the body as an instance of `model`. `notes`, if it is not None, gets what is found about its fields.
-    Raises the `Fault`s of `decoded`, and INVALID_REQUEST that names the field if a field is invalid.
+    """Returns the body as an instance of `model`. `notes` gets what is found about its fields. Raises the `Fault`s of
+    `decoded`, and INVALID_REQUEST that names the field.
     """
     value = decoded(body)
     try:
@@ -163,8 +157,8 @@ T = TypeVar("T")
 
 
 def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
-    """Validates a value that is not a whole body, with `adapter`, and returns it. `param` is the path of the field
-    that the value comes from. Raises `Fault` INVALID_REQUEST, which names the field, if the value is invalid.
+    """Returns a value validated with `adapter`. `param` is its path. Raises `Fault` INVALID_REQUEST, which names the
+    field.
     """
     try:
         return adapter.validate_python(value)
@@ -173,8 +167,8 @@ def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """Decodes the body, a JSON object, without validating its fields. Raises `Fault` INVALID_REQUEST if it is not
-    JSON, is not an object, or is nested too deep, and REQUEST_TOO_LARGE if it has too many values.
+    """Decodes the body, a JSON object, without validating its fields. Raises `Fault`: INVALID_REQUEST, or
+    REQUEST_TOO_LARGE for too many values.
     """
     if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
@@ -208,8 +202,8 @@ def _too_deep() -> Fault:
 
 
 def _too_many(body: dict[str, Any] | None) -> Fault:
-    """Returns the fault of a body with too many values. It names the field with the most members; none if the body
-    was not decoded (`body` is None).
+    """Returns the fault of a body with too many values, which names the field with the most members if the body was
+    decoded.
     """
     param = None
     if body is not None:
@@ -238,8 +232,8 @@ def check_length(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, prefix: str = "") -> Fault:
-    """Returns the fault for the first of the validation errors, with OpenAI's message and code. `prefix` is the path
-    of the value that was validated; empty for a whole body.
+    """Returns the fault for the first of the validation errors, in OpenAI's words. `prefix` is the path of the value;
+    empty for a whole body.
     """
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
@@ -279,8 +273,8 @@ def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
 
 
 def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns OpenAI's message and code for a value of the right type that is not allowed; two empty strings if
-    OpenAI has no message for it. `kind` and `context` are those of pydantic's error.
+    """Returns OpenAI's message and code for a value that is not allowed; empty if it has none. `kind` and `context` are
+    pydantic's.
     """
     if kind in _BOUNDS:
         bound, side, sign, code = _BOUNDS[kind]
@@ -316,9 +310,8 @@ def none_of(param: str, given: str, values: str) -> Fault:
 
 
 def _unknown_kind(param: str, value: Any, message: str) -> Fault:
-    """Returns the fault for a value that matches no member of its union: it has another type, or it is an object
-    whose field has an unknown value or is missing. `param` is the value's field. `message` has three lines, as
-    `by_kind` writes them: the field that distinguishes the members, its values, and the expected type.
+    """Returns the fault for a value that matches no member of its union. `message` has three lines, as `by_kind` writes
+    them: the field that distinguishes the members, its values, and the expected type.
     """
     field, kinds, expected = message.split("\n")
     if value is None:

@@ -1,8 +1,5 @@
-"""OpenAI's Completions API in front of an agent: a turn of one message, whose text is the completion.
-
-Input: the bytes of a body; batches of well-formed events. Output: `ParsedRequest`; the bytes of a stream, or the whole
-answer, which is made of the same texts. A `suffix`, which agents cannot fill in before, is refused. Raises `Fault`
-INVALID_REQUEST with `param`, MODEL_NOT_FOUND or NOT_ALLOWED. Pure. Source: OpenAI's API reference.
+"""OpenAI's Completions API in front of an agent: a turn of one message, whose text is the completion, streamed or
+whole. `suffix` is refused. Raises `Fault` INVALID_REQUEST with `param`, MODEL_NOT_FOUND or NOT_ALLOWED.
 """
 
 from __future__ import annotations

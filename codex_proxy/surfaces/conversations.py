@@ -1,7 +1,5 @@
-"""Conversations and their items: parses requests, and makes the objects that clients see.
-
-Raises `Fault` INVALID_REQUEST with `param`; `not_found`, `item_not_found` and `too_large` return faults. Source:
-docs/contract.md#conversations: at most 20 items at once, metadata of 16 keys, null deletes a key.
+"""Conversations and their items: parses requests, and makes the objects that clients see. Raises `Fault`
+INVALID_REQUEST with `param`. Source: docs/contract.md#conversations.
 """
 
 from __future__ import annotations
@@ -119,8 +117,8 @@ SPEAKERS: Final[Mapping[str, ItemDict]] = {
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """Returns an item as the Conversations API lists it: with a status, `created_at` (when it was added, in seconds
-    since 1970), and what `SPEAKERS` adds.
+    """Returns an item as the Conversations API lists it: with a status, `created_at` (when it was added), and what
+    `SPEAKERS` adds.
     """
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
 
@@ -132,9 +130,7 @@ def not_found(id: str) -> Fault:
 
 
 def too_large(held: str, param: str) -> Fault:
-    """Returns the fault for a conversation with more content than a turn may read. `held` says how much, `param` is the
-    field.
-    """
+    """Returns the fault for a conversation with more content than a turn may read. `held` says how much."""
     return bad_request(
         f"The conversation is too large, or would be: {held}. Delete items of it, or begin another one with what "
         "matters.",

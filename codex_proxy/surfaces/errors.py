@@ -1,7 +1,6 @@
-"""The faults of OpenAI's APIs: status, type and code of each kind; Anthropic's are in `messages/errors.py`. Sources:
-docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses, docs/wire-rules.md#errors.
-
-A failure's own code (the provider's) wins over the table's. Nothing here raises.
+"""The faults of OpenAI's APIs: status, type and code of each kind; Anthropic's are in `messages/errors.py`. A failure's
+own code (the provider's) replaces the table's. Sources: docs/contract.md#errors-of-chat-completions,
+docs/contract.md#errors-of-responses, docs/wire-rules.md#errors.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Surface: TypeAlias = OpenAISurface | Literal["messages", "ollama"]
 
 
 class FaultRow(NamedTuple):
-    """Status, type and code of a kind of fault. `wait` is its `Retry-After` in seconds, if it has none of its own."""
+    """Status, type and code of a kind of fault. `wait` is its `Retry-After` in seconds, if the failure has none."""
 
     status: int
     type: str
@@ -99,9 +98,7 @@ def forbids_retry(failure: Failure, surface: Surface) -> bool:
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
-    """Returns the body of an error before the first byte: `{"error": {message, type, param, code}}`, Anthropic's form
-    with the request's id, or Ollama's `{"error": message}`.
-    """
+    """Returns the body of an error in OpenAI's form, Anthropic's (with the request's id), or Ollama's."""
     if surface == "messages":
         return messages.error_body(failure, request_id)
     if surface == "ollama":

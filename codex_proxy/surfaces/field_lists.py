@@ -1,9 +1,6 @@
-"""The lists that every field of a request is in: served, ignored, refused.
-
-A field of the wire model is served unless it is marked: `Ignored` fields change nothing and are named in
-`x-codex-ignored-params`; `Refused` ones would change the answer and are a 400. Unknown fields, also of objects within
-the request, are ignored and named, but refused if they hold an id of this server, because they refer to something
-stored here; only a field `id` within the request may, the object's own name. Null, false and empty values ask for
+"""Every field of a request is served, ignored or refused: served unless the wire model marks it as `Ignored` (named in
+`x-codex-ignored-params`) or `Refused` (a 400). Unknown fields, also of inner objects, are ignored and named, but
+refused if they hold an id of this server (except a field `id` of an inner object). Null, false and empty values ask for
 nothing. Source: docs/decisions.md#fields-of-requests.
 """
 
@@ -31,9 +28,9 @@ _OWN_ID: Final = re.compile(
 
 
 class FieldNotes:
-    """What a validation has found (pydantic's `context`): ignored fields in order, and refused ones that an upstream
-    may serve, with their messages. `unknown`: the paths of unknown fields, at most `MAX_NAMED`, as a header can name
-    them. `own`: the first unknown field with an id of this server, and the id.
+    """What a validation has found (pydantic's `context`): ignored fields, and refused ones that an upstream may serve,
+    with their messages. `unknown`: the paths of at most `MAX_NAMED` unknown fields. `own`: the first unknown field with
+    an id of this server, and the id.
     """
 
     __slots__ = ("ignored", "own", "refused", "unknown")
@@ -46,7 +43,7 @@ class FieldNotes:
 
     def add_unknown(self, given: Mapping[str, Any], known: Container[str], place: str = "") -> None:
         """Notes those fields of the object `given` that are not `known`. `place` is the object's path, such as
-        `messages[]`; empty for the request itself.
+        `messages[]`.
         """
         for name, value in given.items():
             if name in known or not value:
@@ -59,8 +56,7 @@ class FieldNotes:
 
     def add_unknown_of(self, given: Mapping[str, Any], model: BaseModel, place: str = "") -> None:
         """Notes the unknown fields of the object `given`, from which `model` was made, and of the objects in it that
-        have a model. Others, such as JSON schemas, and those that are kept with all that they have, are as the
-        client needs them.
+        have a model.
         """
         names = _attributes(type(model))
         if not place or model.model_config.get("extra") != "allow":
@@ -99,8 +95,8 @@ class Ignored:
 
 
 class Refused:
-    """Marks a field as refused, with why and what to do instead. `unless_forwarded`: an upstream may know it, so the
-    refusal is only noted, for `refuse_noted`.
+    """Marks a field as refused, with why and what to do instead. `unless_forwarded`: only noted, for `refuse_noted`,
+    because an upstream may know it.
     """
 
     def __init__(
@@ -143,8 +139,8 @@ def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
 
 
 def ignored_within(notes: FieldNotes) -> tuple[str, ...]:
-    """Returns the names of the unknown fields of objects within the request, for a request whose own unknown fields
-    are sent to an upstream. Raises as `ignored_fields`, for these fields.
+    """Returns the names of the unknown fields of inner objects, for a request whose own unknown fields are sent to an
+    upstream. Raises as `ignored_fields`.
     """
     if notes.own is not None and "." in notes.own[0]:
         _refuse_own_id(notes)

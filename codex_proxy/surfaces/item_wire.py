@@ -1,6 +1,5 @@
 """The pydantic models of items as clients send them, in `input` and in conversations: types are strict, unknown fields
-ignored; marks of `field_lists` say which known fields change nothing. Sources: docs/contract.md#input-items, OpenAI's
-own types.
+ignored. Sources: docs/contract.md#input-items, OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -190,8 +189,8 @@ class CallOutputItem(Item):
 
 
 class AgentMessagePart(RequestModel):
-    """A part of a message between Codex's sub-agents: its `text`, or its `encrypted_content`, into which a model behind
-    this server writes plain text.
+    """A part of a message between Codex's sub-agents: its `text`, or its `encrypted_content`, which has plain text if
+    the model is one of this server.
     """
 
     type: Literal["input_text", "encrypted_content"]

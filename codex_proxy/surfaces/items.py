@@ -1,8 +1,6 @@
-"""Normalises the items of clients into the form in which they are stored and listed.
-
-Output: dicts with a status, without unknown fields. A message's content is a list: `output_text` or `refusal` of the
-assistant, `input_text` or `input_image` of others. `with_ids` adds ids later. Raises `Fault` INVALID_REQUEST for parts
-that no agent accepts and unknown references. Source: docs/wire-rules.md#lists-and-stored-objects.
+"""Normalises the items of clients into the form in which they are stored and listed: dicts with a status, without
+unknown fields, whose content is a list. `with_ids` adds ids later. Raises `Fault` INVALID_REQUEST. Source:
+docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations

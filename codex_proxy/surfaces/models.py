@@ -1,8 +1,7 @@
-"""Resolves names of models, and makes the published lists.
-
-A name is looked up as written, then without `:model` or `:agent`, an effort (`-high`) and `claude-`; case does not
-matter. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a blank name and one that several agents have. Sources:
-docs/contract.md#whole-answers (the aliases), docs/wire-rules.md#lists-and-stored-objects.
+"""Resolves names of models, and makes the published lists. A name is looked up as written, then without `:model` or
+`:agent`, an effort (`-high`) and `claude-`; case does not matter. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST
+for a blank or ambiguous name. Sources: docs/contract.md#whole-answers (the aliases),
+docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -71,13 +70,11 @@ class ModelSource(Protocol):
 
 
 class ModelCatalog:
-    """The models that clients can ask for, and their names.
-
-    `source` has the current models, else `models`. `aliases`: pairs of alias and model. `any_model`: unlisted names go
-    to the provider. `default_model` is what `codex-5` means (empty: the agent's default), `defaults` that of each of
-    several agents. `plain`: agents that are only plain models; `codex`: agents that are Codex, for whose default
-    `codex-5` and its variants are listed (an empty name is the only agent). `other_tiers`: service tiers of unlisted
-    models. `advice`: a sentence for unknown models. `only`: the included agents (None: all).
+    """The models that clients can ask for, and their names. `source` has the current models, else `models`. `aliases`:
+    pairs of alias and model. `any_model`: unlisted names go to the provider. `default_model` is what `codex-5` means
+    (empty: the agent's default), `defaults` that of each of several agents. `plain`: agents that are only plain models;
+    `codex`: agents for whose default `codex-5` is listed (an empty name is the only agent). `other_tiers`: service
+    tiers of unlisted models. `advice`: a sentence for unknown models. `only`: the included agents (None: all).
     """
 
     def __init__(
@@ -188,10 +185,8 @@ class ResolvedModel(msgspec.Struct, frozen=True):
 
 
 class Names:
-    """Models by lower-case names.
-
-    Of several agents, a model has its full name (`AGENT/MODEL`) and, if it is unique, its own; an agent's name is its
-    default model.
+    """Models by lower-case names. Of several agents, a model has its full name (`AGENT/MODEL`) and, if it is unique,
+    its own; an agent's name is its default model.
     """
 
     def __init__(
@@ -217,7 +212,8 @@ class Names:
 
     def find(self, name: str, depth: int = 0) -> ResolvedModel | None:
         """Returns what a name means, as written or without its effort; None if unknown. Raises `Fault` INVALID_REQUEST
-        if several agents have it. From `depth` `_ALIAS_DEPTH` on, aliases are not looked up, which ends cycles.
+        if several agents have it. From `depth` `_ALIAS_DEPTH` on, aliases are not looked up, because they may be a
+        cycle.
         """
         name = name.lower()
         found = self._as_written(name, depth)
@@ -291,9 +287,8 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """Returns a turn's service tier. `asked` is the request's, if any; an empty `model` (or `AGENT/`) is the agent's
-    own. A tier that the model does not list is sent, but the answer reports `default` and names the parameter as
-    ignored.
+    """Returns a turn's service tier. `asked` is the request's; an empty `model` (or `AGENT/`) is the agent's own. A
+    tier that the model does not list is sent, but the answer reports `default` and names the parameter as ignored.
     """
     listed = [each for each in catalog.models if model in (each.id, _unnamed(each))]
     if asked is None or asked == "auto":
@@ -358,8 +353,8 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
 
 
 def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> ResolvedModel:
-    """Returns the model, effort and mode of a name. Who resolves many gives `names`, the catalog's at present. Raises
-    `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST if it is blank or ambiguous.
+    """Returns the model, effort and mode of a name. `names` saves making the catalog's names again. Raises `Fault`:
+    MODEL_NOT_FOUND, or INVALID_REQUEST if it is blank or ambiguous.
     """
     if name.isspace():
         raise bad_request(
@@ -428,8 +423,8 @@ def with_claude_prefix(name: str) -> str:
 
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the listed names: the agent's, the aliases and, if the default agent is Codex, the built-in ones of
-    PROXY_ENV (`codev-5*` for `dev`, else `codex-5*`); else `default`.
+    """Returns the listed names: the agent's, the aliases and, if the default agent is Codex, `codex-5*` or `codev-5*`
+    (PROXY_ENV); else `default`.
     """
     base = "codev-5" if env == "dev" else "codex-5"
     names = [

@@ -1,5 +1,5 @@
 """The tools that a request offers to the model, and its `tool_choice`: what the APIs have in common. Raises `Fault`
-INVALID_REQUEST for duplicate names, and for a choice of a tool that is not offered.
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from codex_proxy.core.turn import ToolChoice
 
 
 class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
-    """The client's `tools` that the model is offered, and which of them it may or must call. An API's parser returns
-    a subclass with what else the model is offered.
+    """The client's `tools` that the model is offered, and which of them it may or must call. Each API has a
+    subclass.
     """
 
     tools: tuple[Tool, ...]
@@ -24,9 +24,7 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
-    """Raises `Fault` INVALID_REQUEST if two tools have the same name. `fields` are the paths of the tools' names in
-    the request; the path of the second one becomes the fault's `param`.
-    """
+    """Raises `Fault` INVALID_REQUEST if two tools have the same name. `fields` are the paths of the tools' names."""
     names: set[str] = set()
     for tool, field in zip(tools, fields, strict=True):
         if tool.name in names:
@@ -44,9 +42,7 @@ def with_grammar(description: str, syntax: str, definition: str) -> str:
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns `name` if a tool of this name and kind (`function` or `custom`) is among `tools`. Otherwise raises
-    `Fault` INVALID_REQUEST with this `param`.
-    """
+    """Returns `name` if a tool of this name and kind is among `tools`. Otherwise raises `Fault` INVALID_REQUEST."""
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"

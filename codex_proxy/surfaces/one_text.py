@@ -1,7 +1,5 @@
-"""The base of the renderers of APIs whose answer is one text: Completions, and Ollama's.
-
-Input: batches of well-formed events. The messages of a turn become one text, with blank lines between them; each delta
-is a chunk. Pure.
+"""The base of the renderers of APIs whose answer is one text: Completions, and Ollama's. The messages of a turn become
+one text, with blank lines between them; each delta is a chunk.
 """
 
 from __future__ import annotations
@@ -28,11 +26,9 @@ _CALLS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class OneTextRenderer(StreamRenderer):
-    """Renders the events of a turn as one text. Call `feed` with every event of the turn, in order, in batches of any
-    size. The private methods append chunks to `out`.
-
-    `prompt_tokens` estimates the input's tokens; `max_tokens` is the limit that the request sets, None for none. A
-    subclass sets `_content` and implements `_end`.
+    """Renders the events of a turn as one text. Call `feed` with every event of the turn, in order. `prompt_tokens`
+    estimates the input's tokens; `max_tokens` is the request's limit, or None. A subclass sets `_content` and
+    implements `_end`.
     """
 
     _content: Text

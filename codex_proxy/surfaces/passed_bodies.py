@@ -1,7 +1,5 @@
-"""Finds the model in the body of a request that is passed on as it is, and puts another name in its place.
-
-Input: the bytes of a body, JSON or a form (`multipart/form-data`), and its content type. Output: `PassedBody`. All
-other bytes stay as they are. Raises `Fault` INVALID_REQUEST for a body that cannot be read. Pure.
+"""Finds the model in the body (JSON or `multipart/form-data`) of a request that is passed on, and replaces its name;
+all other bytes stay as they are. Raises `Fault` INVALID_REQUEST for a body that cannot be read.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A history in which the outputs of calls follow directly after the calls of one message, in their order. Models
-accept no other order, and clients send any.
+"""A history in which the outputs of calls follow directly after the calls of one message, in their order: models accept
+no other, and clients send any.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, Text
 
 
 class HistoryWithCalls:
-    """Collects a history in `items`. After a message of the model with calls it keeps these calls, their outputs, and
-    what else comes with the outputs, until `settle` adds the outputs and that content.
+    """Collects a history in `items`. After a message of the model with calls it keeps these calls, their outputs and
+    what comes with them, until `settle` adds the outputs and the rest.
     """
 
     def __init__(self) -> None:
@@ -34,9 +34,7 @@ class HistoryWithCalls:
         return [call for call_id, call in self.calls.items() if call_id not in self.outputs]
 
     def settle(self, missing: str = "") -> None:
-        """Adds the output of each call, then what came with the outputs. `missing` is the text of the output of a
-        call that has none.
-        """
+        """Adds the output of each call, then what came with the outputs. `missing` is the text of a missing output."""
         for call_id in self.calls:
             self.items.append(self.outputs.get(call_id) or HistoryOutput(call_id, (TextPart(missing),)))
         self.items += self._beside

@@ -1,7 +1,5 @@
 """What the APIs have in common in a request: headers, mode, sandbox and folder, tools, and the format of the text.
-
-A request can narrow what the server allows, never widen it. Raises `Fault`: NOT_ALLOWED for agent mode that is off or
-that the model lacks, and a wider sandbox; INVALID_REQUEST for invalid values, duplicate tool names and unknown tools.
+Raises `Fault`: NOT_ALLOWED for more than the server allows; INVALID_REQUEST for invalid values.
 """
 
 from __future__ import annotations
@@ -69,8 +67,8 @@ WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of an API's request fields, for the `param` of an error and for headers that list fields. `{}` in a
-    name stands for the index of a message or tool, from 0.
+    """The names of an API's request fields, for the `param` of an error and for headers. `{}` stands for the index of a
+    message or tool.
     """
 
     input: str
@@ -93,7 +91,7 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A parsed request for a turn, in any API. `turn` is what the agent gets; the other fields determine the form of
-    the answer and of errors. Each API's parser returns a subclass with further fields.
+    the answer and of errors. Each API has a subclass.
     """
 
     turn: Turn
@@ -132,8 +130,8 @@ def mode_of(
 ) -> Mode:
     """Returns a turn's mode. The suffix of the model's name (`by_name`) or `X-Codex-Mode` decides, `model` if they
     differ; else `server` (PROXY_BUILTIN_TOOLS), where `auto` is `model` for a client that seems to be an agent
-    (`client_acts`). Models of model servers (`plain`) have `model` only. Raises `Fault`: NOT_ALLOWED, or
-    INVALID_REQUEST for an unknown header.
+    (`client_acts`). `plain`: the model has no agent. Raises `Fault`: NOT_ALLOWED, or INVALID_REQUEST for an unknown
+    header.
     """
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:
@@ -189,7 +187,7 @@ def _header_mode(value: str | None) -> Mode | None:
 
 class Place(NamedTuple):
     """Where and how a turn runs. `mode_after_calls` is its mode if what it continues has calls of the client's tools.
-    `workdir_param` is the header or field that named the folder; None if the request names none.
+    `workdir_param` is the header or field that named the folder, or None.
     """
 
     mode: Mode
@@ -207,8 +205,8 @@ def place_of(
     *,
     client_acts: bool,
 ) -> Place:
-    """Returns where and how a turn of the model `resolved` runs (see `mode_of`, `workdir_of` and `sandbox_of`).
-    Raises the `Fault`s of these functions.
+    """Returns where and how a turn of the model `resolved` runs. Raises the `Fault`s of `mode_of`, `workdir_of` and
+    `sandbox_of`.
     """
     mode, mode_after_calls = (
         mode_of(

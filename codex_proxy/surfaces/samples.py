@@ -1,7 +1,5 @@
-"""Combines several independent turns into one turn with several choices.
-
-Items name their choice, as of an agent with several. Usage comes once, at the end: the prompt counts once, answers are
-summed (docs/contract.md#whole-answers). The first failure ends the combined turn.
+"""Combines several independent turns into one turn with several choices. Usage comes once, at the end: the prompt
+counts once, answers are summed (docs/contract.md#whole-answers). The first failure ends the combined turn.
 """
 
 from __future__ import annotations

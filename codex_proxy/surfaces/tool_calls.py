@@ -1,5 +1,5 @@
-"""Names of tools, and arguments of their calls, for APIs that differ in them from OpenAI's: names may have any
-characters, and arguments are objects instead of JSON texts.
+"""Names of tools, and arguments of their calls, for APIs in which names may have any characters, and arguments are
+objects.
 """
 
 from __future__ import annotations
@@ -20,10 +20,8 @@ _DIGEST: Final = 8
 
 
 def model_name(name: str) -> str:
-    """Returns the name under which the model is offered the client's tool `name`. It depends on `name` alone.
-
-    A name that is too long, or has characters that models do not accept, is cut and ends with a digest of the whole
-    name.
+    """Returns the name that the model gets for the client's tool `name`. It depends on `name` alone. A name that is too
+    long, or not allowed, is cut and ends with a digest.
     """
     if _PLAIN_NAME.fullmatch(name):
         return name
@@ -32,8 +30,8 @@ def model_name(name: str) -> str:
 
 
 def input_of(arguments: str) -> str | None:
-    """Returns a call's arguments as the JSON text of an object; None if they are not a JSON object. Clients fail on
-    a `tool_use` block whose input is not an object.
+    """Returns a call's arguments as the JSON text of an object, or None. Clients fail on a `tool_use` block whose input
+    is not an object.
     """
     text = arguments.strip() or "{}"
     readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)

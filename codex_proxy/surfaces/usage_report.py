@@ -1,7 +1,5 @@
-"""`GET /v1/usage` and `/v1/usage/limits`: the tokens of turns, and what the agent's account may still use.
-
-Raises `Fault` INVALID_REQUEST with `param`, also for an unknown parameter, because an answer without its filter would
-be wrong. The form is OpenAI's (`GET /v1/organization/usage/completions`); that of limits is our own.
+"""`GET /v1/usage` (in OpenAI's form of `/v1/organization/usage/completions`) and `/v1/usage/limits` (in our own).
+Raises `Fault` INVALID_REQUEST with `param`, also for unknown parameters.
 """
 
 from __future__ import annotations
@@ -59,8 +57,8 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(NamedTuple):
-    """The usage of a model (empty: all) in the bucket that begins at `start` (seconds since 1970). `turns`, `failed`
-    and `estimated` count turns, the others tokens.
+    """The usage of a model (empty: all) in the bucket that begins at `start`. `turns`, `failed` and `estimated` count
+    turns, the others tokens.
     """
 
     start: int

@@ -1,8 +1,5 @@
-"""Reads the fields of a chat request that determine the form of the answer: how many choices, how long, in which
-format, with which sampling.
-
-Input: a validated request and the operator's settings. Output: the checked values. Raises `Fault` INVALID_REQUEST
-with `param` for values that this server does not support. Source: docs/contract.md#parameters-of-chat-completions.
+"""Reads the fields of a chat request that determine the form of the answer: choices, length, format, sampling. Raises
+`Fault` INVALID_REQUEST with `param`. Source: docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ them."""
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the names of those parameters in the request that this server accepts and that have no effect, apart
-    from those that the wire model marks as ignored. Raises `Fault` INVALID_REQUEST if `logprobs` has the wrong type.
+    """Returns the names of the request's parameters without effect that the wire model does not mark as ignored. Raises
+    `Fault` INVALID_REQUEST for a wrong `logprobs`.
     """
     given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
@@ -44,8 +41,8 @@ def sampling_of(request: ChatRequest) -> dict[str, Any]:
 
 
 def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
-    """Returns which of `logprobs` and `top_logprobs` the request uses to ask for log probabilities. Raises `Fault`
-    INVALID_REQUEST if `logprobs` has the wrong type.
+    """Returns which of `logprobs` and `top_logprobs` ask for log probabilities. Raises `Fault` INVALID_REQUEST for a
+    wrong `logprobs`.
     """
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
@@ -55,9 +52,7 @@ def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
 
 
 def choices_of(request: ChatRequest, max_choices: int) -> int:
-    """Returns the request's `n`, the number of choices; 1 if the request has none. Raises `Fault` INVALID_REQUEST
-    if it is not between 1 and the operator's limit (`max_choices`).
-    """
+    """Returns the number of choices, by default 1. Raises `Fault` INVALID_REQUEST if it exceeds `max_choices`."""
     count = 1 if request.n is None else request.n
     if max_choices == 1 and count != 1:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
@@ -73,8 +68,8 @@ def stops_of(request: ChatRequest) -> tuple[str, ...]:
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Returns the format that `response_format` asks for. Raises `Fault` INVALID_REQUEST for a format other than
-    text if `structured_output` is False, and for a `json_schema` format without a schema.
+    """Returns the format of `response_format`. Raises `Fault` INVALID_REQUEST for a format that is off
+    (`structured_output`), and for a missing schema.
     """
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
@@ -96,8 +91,8 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
 
 
 def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
-    """Raises `Fault` INVALID_REQUEST for parameters that ask for another kind of answer: audio, and log
-    probabilities if `logprobs` (the setting PROXY_LOGPROBS) is `refuse`.
+    """Raises `Fault` INVALID_REQUEST for audio, and for log probabilities if `logprobs` (PROXY_LOGPROBS) is
+    `refuse`.
     """
     for name in logprobs_asked_for(request):
         if logprobs == "refuse":

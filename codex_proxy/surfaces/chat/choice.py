@@ -1,10 +1,6 @@
-"""One choice of a chat answer: its stream frames, and the whole message, which has the same text as the frames.
-
-Input: pieces of a message, of reasoning, of calls and of the agent's activity. Output: SSE frames, appended to the
-caller's list, and `whole()`, which is made of the same encoded fragments as the frames, so that the streamed and
-the whole answer cannot differ. Sources: docs/contract.md#streams, docs/wire-rules.md#chat-completions.
-
-For speed, only the text of a delta is encoded; the bytes around it are constant for each choice.
+"""One choice of a chat answer: its stream frames, and the whole message, made of the same encoded fragments. Only the
+text of a delta is encoded; the bytes around it are constant. Sources: docs/contract.md#streams,
+docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -36,9 +32,8 @@ class Call:
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`index` is the call's number in the answer. `arguments` is the beginning of the arguments, which the
-        first chunk contains. `legacy`: the call is sent as `function_call` instead of `tool_calls`. `before` and
-        `after` are the bytes of a chunk around its delta.
+        """`index`: the call's number in the answer. `arguments`: their beginning, in the first chunk. `legacy`: the
+        call is sent as `function_call`. `before`, `after`: the bytes of a chunk around its delta.
         """
         name = json_text(item.name)
         first = json_text(arguments)
@@ -70,13 +65,13 @@ class Call:
 
 
 class Choice:
-    """One `choices[index]` of a chat completion: renders its chunks and keeps their text for the whole answer. Its
-    methods append SSE frames to `out`. `finish_reason` is empty until `finish` has set it.
+    """One `choices[index]` of a chat completion: renders its chunks (SSE frames appended to `out`) and keeps their text
+    for the whole answer. `finish_reason` is empty until `finish` has set it.
     """
 
     def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
-        """`index` is the choice's number; `chunk` are the bytes around it. `legacy`: calls are sent as
-        `function_call`. `whole_calls`: each call is sent as one chunk when it is complete.
+        """`index` is the choice's number; `chunk` are the bytes around it. `legacy`: calls are sent as `function_call`.
+        `whole_calls`: each call is one chunk, when it is complete.
         """
         self._before = chunk.before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'
@@ -114,9 +109,7 @@ class Choice:
         self._message_order.open(id)
 
     def add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        """Adds deltas to the text of the open message `id`. If another message was opened earlier and is still
-        open, keeps them until that message is closed.
-        """
+        """Adds deltas to the text of the open message `id`, or keeps them while an earlier message is open."""
         if id != self._message_order.current_id:
             self._message_order.keep(id, "".join(texts))
         elif id == self._last_message:
@@ -174,9 +167,8 @@ class Choice:
     # --- calls --------------------------------------------------------------------------------
 
     def open_call(self, item: ToolCall, out: list[bytes]) -> None:
-        """Begins a call. The choice's first call decides how calls are sent: as `function_call` if the client
-        offered the tool in `functions` or the model server sent the call in that form, else as `tool_calls`.
-        `function_call` has room for one call, so further calls are left out.
+        """Begins a call. The choice's first call decides the form: `function_call` if the client offered `functions` or
+        the model server sent that form, else `tool_calls`. Only the first `function_call` is sent.
         """
         if self._legacy_calls:
             return
@@ -201,9 +193,7 @@ class Choice:
         return call
 
     def add_arguments(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds a delta to the arguments of the call `id`. If another call was opened earlier and is still open,
-        keeps the delta until that call is closed.
-        """
+        """Adds a delta to the arguments of the call `id`, or keeps it while an earlier call is open."""
         if id == self._call_order.current_id:
             self._calls[id].arguments.add(text, out)
         else:
@@ -222,8 +212,8 @@ class Choice:
     # --- the end ------------------------------------------------------------------------------
 
     def finish(self, stop: str, out: list[bytes]) -> None:
-        """Appends the last chunk: an empty delta and the `finish_reason` for the turn's reason `stop`. If the
-        choice has neither text nor calls, a chunk with the empty string as content precedes it.
+        """Appends the last chunk: an empty delta and the `finish_reason` for `stop`. Without text and calls, a chunk
+        with an empty content precedes it.
         """
         if not (self._content or self._refusal or self._calls):
             self._content.add("", out)
@@ -231,9 +221,8 @@ class Choice:
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """Returns the `finish_reason` for the turn's reason `stop` (a value of `Stop`, or one of the provider's
-        own). If the turn ended normally or with calls, it is `tool_calls` (or `function_call`) if the choice has
-        calls, else the string "stop". Any other reason, such as `length`, is returned as it is.
+        """Returns the `finish_reason` for `stop` (a `Stop`, or a provider's own reason): `tool_calls` or
+        `function_call` if the choice has calls, "stop" for a normal end, else `stop` itself.
         """
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)

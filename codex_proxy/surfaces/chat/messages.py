@@ -1,8 +1,6 @@
-"""Converts the messages of a chat request to the history of a turn, oldest first.
-
-System messages become the developer's, tool and function messages outputs, in the order of their calls. Raises `Fault`
-INVALID_REQUEST for a call without output, an output without call, a second output, and parts that no agent accepts.
-Sources: docs/contract.md#messages-and-parts, the 400s of OpenAI's API.
+"""Converts the messages of a chat request to the history of a turn, oldest first. System messages become the
+developer's, tool and function messages outputs, in the order of their calls. Raises `Fault` INVALID_REQUEST for calls
+and outputs that do not match, and for parts that no agent accepts. Source: docs/contract.md#messages-and-parts.
 """
 
 from __future__ import annotations
@@ -107,8 +105,8 @@ class _Reader:
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
     def settle(self) -> None:
-        """Adds the outputs of the last assistant message's calls to the history, in the order of the calls. Raises
-        `Fault` INVALID_REQUEST if a call has no output.
+        """Adds the outputs of the last calls, in the order of the calls. Raises `Fault` INVALID_REQUEST if one is
+        missing.
         """
         missing = [call.call_id for call in self.history.unanswered]
         if missing:

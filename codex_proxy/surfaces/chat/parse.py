@@ -1,8 +1,7 @@
-"""Parses a chat request into a `Turn` and what is needed to answer it.
-
-Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED for agent mode that is off. `admission`
-checks later whether the agent can run the turn. Sources: docs/contract.md#parameters-of-chat-completions,
-docs/contract.md#messages-and-parts, docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
+"""Parses a chat request into a `Turn` and what is needed to answer it. Raises `Fault`: INVALID_REQUEST with `param`,
+MODEL_NOT_FOUND, or NOT_ALLOWED. `admission` checks later whether the agent can run the turn. Sources:
+docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts,
+docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -103,8 +102,7 @@ def parse(
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
     """Parses a body. Raises the first `Fault`. `catalog` has the client's models, `pdfs` the texts of PDFs (None: none
-    are read). `forward_policy` returns what may go unchanged to the upstream of a model (None: no upstream of Chat
-    Completions).
+    are read). `forward_policy` returns what may go unchanged to the upstream of a model, or is None.
     """
     notes = FieldNotes()
     request = parse_body(body, notes)
@@ -147,9 +145,7 @@ def _forwarded(
     settings: ChatSettings,
     headers: RequestHints,
 ) -> ParsedChat:
-    """Returns a request that is forwarded as a whole: its turn has only what this server uses, and no history. `fields`
-    are its members as raw JSON.
-    """
+    """Returns a request that is forwarded as a whole: its turn has no history. `fields` are its members as raw JSON."""
     asked = DEFAULT_NAME if request.model is None else request.model
     place = place_of(resolved, settings, headers, request.metadata, client_acts=True)
     effort = _effort(request) or resolved.effort

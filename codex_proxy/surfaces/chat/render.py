@@ -1,8 +1,6 @@
-"""Renders the events of a turn as a chat completion: SSE bytes as they arrive, or one body at the end.
-
-`feed` returns the bytes of a batch of well-formed events, `result` the whole answer, both from the same `Choice`s.
-Until `visible` nothing was sent, and a `failure` can be an HTTP status; `result` raises its `Fault`. Sources:
-docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
+"""Renders the events of a turn as a chat completion: `feed` returns the SSE bytes of a batch of well-formed events,
+`result` the whole answer, both from the same `Choice`s. Until `visible` nothing was sent, and a `failure` can be an
+HTTP status; `result` raises its `Fault`. Sources: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations
@@ -75,13 +73,11 @@ NOBODY: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """Renders a turn as a chat completion. `feed` takes every event in order, in batches of any size; private methods
-    append SSE frames to `out`.
-
-    `include_usage` adds a chunk to a stream. `legacy_function_call`: calls are `function_call`. `whole_calls`: each
-    call is one delta (docs/contract.md#streams). `show_activity`: the agent's actions are lines of reasoning.
+    """Renders a turn as a chat completion. `feed` takes every event in order; private methods append SSE frames to
+    `out`. `include_usage` adds a chunk to a stream. `legacy_function_call`: calls are `function_call`. `whole_calls`:
+    each call is one delta (docs/contract.md#streams). `show_activity`: the agent's actions are lines of reasoning.
     `prompt_tokens` estimates the input; no estimate of the output exceeds `max_tokens`. `metrics` returns times for the
-    usage chunk; `service_tier` is a field of the answer (both may be None).
+    usage chunk; `service_tier` is a field of the answer.
     """
 
     def __init__(
@@ -341,8 +337,8 @@ class ChatRenderer(StreamRenderer):
 
 
 def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
-    """Converts an annotation of the Responses API to Chat Completions, with its fields under the name of its type.
-    `offset` is where the message begins in `content`.
+    """Converts an annotation of the Responses API to Chat Completions. `offset` is where the message begins in
+    `content`.
     """
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):

@@ -19,9 +19,8 @@ class ChatTools(OfferedTools, frozen=True, kw_only=True):
 
 
 def offered_tools(request: wire.ChatRequest) -> ChatTools:
-    """Returns the tools that the request offers to the model, and its tool choice. Raises `Fault` INVALID_REQUEST
-    for an invalid or duplicate tool, for both `tools` and `functions`, and for a choice of a tool that is not
-    offered.
+    """Returns the tools that the request offers to the model, and its tool choice. Raises `Fault` INVALID_REQUEST for
+    invalid or duplicate tools, `tools` with `functions`, and a choice of a tool that is not offered.
     """
     legacy = bool(request.functions)
     if legacy and request.tools:

@@ -1,7 +1,5 @@
-"""The pydantic models of a Chat Completions request: types are strict; marks of `field_lists` say which fields change
-nothing or are refused.
-
-Raises `Fault` INVALID_REQUEST with `param`. `parse.py` checks what depends on settings or several fields. Sources:
+"""The pydantic models of a Chat Completions request: types are strict; marks of `field_lists` say which fields are
+ignored or refused. `parse.py` checks what depends on settings or several fields. Sources:
 docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 
@@ -69,9 +67,7 @@ class AudioPart(RequestModel):
 
 
 class OtherPart(RequestModel):
-    """A part of an unknown type. Only an upstream of Chat Completions gets it, in a user message or a forwarded
-    request; otherwise it is refused.
-    """
+    """A part of an unknown type, for an upstream of Chat Completions only; otherwise it is refused."""
 
     type: str
 

@@ -1,7 +1,5 @@
-"""The content blocks of an answer: their stream frames, and the whole blocks, from the same fragments.
-
-Every frame has its `event:` line and every open block is closed, since SDKs fail otherwise. Only the text of a delta is
-encoded; the bytes around it are constant. Source: docs/messages.md#streams.
+"""The content blocks of an answer: their stream frames, and the whole blocks, from the same fragments. Every frame has
+its `event:` line and every open block is closed, since SDKs fail otherwise. Source: docs/messages.md#streams.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The reasoning effort of a turn, from `thinking` and `output_config`.
-
-Nothing is refused: an effort that the model lacks becomes the nearest lower one, or its lowest. Source:
-docs/messages.md#thinking.
+"""The reasoning effort of a turn, from `thinking` and `output_config`. An effort that the model lacks becomes the
+nearest lower one, or its lowest. Source: docs/messages.md#thinking.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The faults of Anthropic's API: status and type of each kind, and when clients must not try again.
-
-The statuses are chosen for Claude Code: it repeats a 401 for minutes unless `x-should-retry` forbids it, and summarises
-on a 400 "prompt is too long". Nothing here raises.
+"""The faults of Anthropic's API: status and type of each kind, and when clients must not try again. Claude Code repeats
+a 401 for minutes unless `x-should-retry` forbids it, and summarises on a 400 "prompt is too long".
 """
 
 from __future__ import annotations
@@ -100,8 +98,8 @@ class AnthropicError(TypedDict):
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """Returns `{"type": "error", "error": {type, message}, "request_id"}`, with `details` where SDKs act on them. The
-    field at fault is put before the message.
+    """Returns `{"type": "error", "error": {type, message}, "request_id"}`, with `details` where SDKs act on them, and
+    the field before the message.
     """
     message = failure.message
     if failure.param and failure.param not in message:
@@ -120,8 +118,7 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 
 def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
     """Returns a CONTEXT_LENGTH_EXCEEDED failure as `prompt is too long: N tokens > M maximum`; any other unchanged.
-
-    `tokens` is an estimate, `window` the model's context window; without it (None) M is one less than N.
+    `tokens` is an estimate, `window` the model's context window, if known.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure

@@ -1,9 +1,7 @@
-"""Converts the messages of a request to the history of a turn, oldest first.
-
-Only a bad image or unknown block in the user's newest message raises `Fault` INVALID_REQUEST. Instructions (`system`)
-become developer messages in place. Outputs follow their calls directly, then other content; a call without a result
-gets one that says so, a result without its call becomes text of the user. The model's raw items, from
-`redacted_thinking` blocks, return to their places. Source: docs/messages.md#the-conversation.
+"""Converts the messages of a request to the history of a turn, oldest first. Instructions (`system`) become developer
+messages in place. Outputs follow their calls directly; a call without a result gets one that says so, a result without
+its call becomes text of the user. Raw items from `redacted_thinking` blocks return to their places. Raises `Fault`
+INVALID_REQUEST for the user's newest message only. Source: docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations
@@ -38,9 +36,7 @@ from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""Begins the block in which Claude Code identifies itself. It is left out: it differs in each conversation, which could
-then not share a provider's cache.
-"""
+"""Begins the block in which Claude Code identifies itself, which is left out: it would defeat the provider's cache."""
 NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
@@ -76,7 +72,7 @@ def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
     """Returns the history. `reader` converts blocks; raw items of another agent or model than `identity` are left out.
-    Raises `Fault` INVALID_REQUEST for bad content in the user's newest message.
+    Raises `Fault` INVALID_REQUEST.
     """
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)

@@ -85,8 +85,8 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> AnthropicModelList:
-    """Returns a page of these models; `created` is the time of each, in seconds since 1970. Raises `Fault`
-    INVALID_REQUEST for an unknown id in `query`.
+    """Returns a page of these models; `created` is the time of each. Raises `Fault` INVALID_REQUEST for an unknown id
+    in `query`.
     """
     first, last = 0, len(names)
     if query.after_id:

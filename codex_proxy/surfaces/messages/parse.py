@@ -1,7 +1,6 @@
-"""Parses a request of Anthropic's Messages API into a `Turn` and what is needed to answer it.
-
-Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is off, a wider sandbox).
-`admission` checks later what the agent can do. Source: docs/messages.md.
+"""Parses a request of Anthropic's Messages API into a `Turn` and what is needed to answer it. Raises `Fault`:
+INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. `admission` checks later what the agent can do. Source:
+docs/messages.md.
 """
 
 from __future__ import annotations
@@ -63,9 +62,7 @@ class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
 
     fields: FieldNames = FIELDS
     thinking: bool
-    """Whether the client asks for `thinking` blocks. The answer then also contains the model's raw items, for the
-    client to send back.
-    """
+    """Whether the client asks for `thinking` blocks. The answer then also has the model's raw items."""
     client_names: dict[str, str]
     """The client's names of tools, by the names that the model is offered; only those that differ."""
     refetches: bool
@@ -83,11 +80,9 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """Parses a body. Raises the first `Fault`.
-
-    `identity` names a turn's agent and model, of which raw items are used. `pdfs`: the texts of PDFs. `takes_images`:
-    whether the agent passes images on; if not, one in the user's newest message raises `Fault`, others become notes.
-    `fetches=False`: only images of that message are listed in `web_images`, others become notes.
+    """Parses a body. Raises the first `Fault`. `identity` names a turn's agent and model, of which raw items are used.
+    `pdfs`: the texts of PDFs. `takes_images`: whether the agent passes images on. `fetches=False`: only images of the
+    user's newest message are listed in `web_images`, others become notes.
     """
     notes = FieldNotes()
     request = parse_body(body, notes)
@@ -150,8 +145,8 @@ def _turn(
 
 
 def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgspec.Raw | None) -> bool:
-    """Whether the client seems to be an agent itself: its request has tools, also if none of them is offered (any
-    more), calls of tools, a format of the answer, or instructions.
+    """Whether the client seems to be an agent itself: its request has tools, calls, a format of the answer, or
+    instructions.
     """
     return (
         bool(request.tools or offered.tools or schema is not None or instructions_of(request.system))

@@ -1,10 +1,7 @@
-"""Renders the events of a turn as an answer of Anthropic's Messages API: SSE bytes as they arrive, or one body at the
-end.
-
-`feed` returns the bytes of a batch of well-formed events, `result` the whole answer, both from the same blocks. One
-block is open at a time, numbered without a gap; other text waits. Calls come at the end, behind the model's raw items,
-so that a client that cuts its history at a call keeps both. Until `visible` nothing was sent, and a `failure` can be an
-HTTP status; `result` raises its `Fault`. Source: docs/messages.md#streams.
+"""Renders the events of a turn as an answer of Anthropic's Messages API: `feed` returns the SSE bytes of a batch of
+well-formed events, `result` the whole answer, both from the same blocks. One block is open at a time; calls come at the
+end, after the model's raw items, so that a client that cuts its history at a call keeps both. Until `visible` nothing
+was sent, and a `failure` can be an HTTP status; `result` raises its `Fault`. Source: docs/messages.md#streams.
 """
 
 from __future__ import annotations
@@ -64,8 +61,8 @@ class _Call:
 
 
 class MessagesRenderer(StreamRenderer):
-    """Renders a turn as a message, streamed or whole. `feed` takes every event in order, in batches of any size;
-    private methods append SSE frames to `out`.
+    """Renders a turn as a message, streamed or whole. `feed` takes every event in order; private methods append SSE
+    frames to `out`.
     """
 
     def __init__(
@@ -83,11 +80,10 @@ class MessagesRenderer(StreamRenderer):
         prompt_tokens: Callable[[], int] = lambda: 0,
         max_tokens: int | None = None,
     ) -> None:
-        """`stream`: the answer is sent as a stream. `thinking`: the client asked for thinking blocks.
-        `state_identity`: the name of the agent and model, if the answer is to contain the model's raw items; else
-        None. `web_search`: the agent's searches are sent as blocks. `client_names`: see `MessagesTools`.
-        `show_activity`: what the agent does is sent as thinking, if `thinking` is True. `prompt_tokens` returns an
-        estimate of the input's tokens; `max_tokens` is the limit that the request sets, None for none.
+        """`thinking`: the client asked for thinking blocks. `state_identity`: the agent and model, if the answer is to
+        contain the model's raw items; else None. `web_search`: the agent's searches are blocks. `client_names`: see
+        `MessagesTools`. `show_activity`: what the agent does is thinking. `prompt_tokens` returns an estimate of the
+        input's tokens; `max_tokens` is the request's limit, or None.
         """
         super().__init__(stream=stream, prompt_tokens=cache(prompt_tokens))
         self._id, self._model, self._request_id = id, model, request_id
@@ -310,7 +306,7 @@ class MessagesRenderer(StreamRenderer):
 
     def _send_calls(self, out: list[bytes]) -> int:
         """Sends the calls, and returns how many. A call that was cut off is left out; arguments that are no object are
-        sent as text in `input`, so that the tool reports it.
+        sent as text in `input`.
         """
         sent = 0
         for call in self._calls.values():

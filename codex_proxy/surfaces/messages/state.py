@@ -1,9 +1,7 @@
 """Packs the model's raw items of an answer (such as encrypted reasoning) into the `data` of a `redacted_thinking`
-block, and unpacks them.
-
-`data` is base64 of a version byte, a digest of agent and model, and zlib of a JSON array: raw items, 0 for a message, a
-call's id for a call. It is neither encrypted nor signed. State that is damaged, of another version, agent or model
-counts as none. Nothing here raises.
+block: base64 of a version byte, a digest of agent and model, and zlib of a JSON array (raw items, 0 for a message, a
+call's id for a call). It is neither encrypted nor signed. State that is damaged, or of another version, agent or model
+counts as none.
 """
 
 from __future__ import annotations
@@ -63,9 +61,7 @@ def packed(raw: Iterable[bytes], identity: str) -> str | None:
 
 
 def unpacked(data: str, identity: str) -> list[Element]:
-    """Returns the elements of a block's `data`; none if it is of another identity or version, damaged or too large.
-    Unknown elements are left out.
-    """
+    """Returns the elements of a block's `data`; none if it is of another identity or version, damaged or too large."""
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
     except (binascii.Error, ValueError):

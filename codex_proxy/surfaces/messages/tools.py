@@ -1,12 +1,7 @@
-"""Reads a request's tools in Anthropic's form, and its `tool_choice`.
-
-Input: the tools, the choice, and the names of the tools that the history refers to. Output: `MessagesTools`. Raises
-`Fault` INVALID_REQUEST for a tool that only Anthropic's servers run or that cannot be read, for names that occur
-twice, and for a choice of a tool that is not offered. Source: docs/messages.md#tools.
-
-A tool with `defer_loading` is offered once a `tool_reference` or a call in the history names it, or if
-`tool_choice` names it. If the request asks Anthropic's servers to search for tools, all tools are offered at once,
-because this server has no such search.
+"""Reads a request's tools in Anthropic's form, and its `tool_choice`. A tool with `defer_loading` is offered once a
+`tool_reference`, a call in the history or `tool_choice` names it; if Anthropic's servers are to search for tools, all
+are offered. Raises `Fault` INVALID_REQUEST, also for a tool that only Anthropic's servers run. Source:
+docs/messages.md#tools.
 """
 
 from __future__ import annotations
@@ -37,9 +32,8 @@ _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
 class MessagesTools(OfferedTools, frozen=True, kw_only=True):
-    """What the model is offered. `choice` is which of the `tools` may or must be called; `parallel`: the model may
-    make several calls in one answer; `web_search`: the agent's own web search is on. `client_names`: the client's
-    names of tools, by the names that the model is offered, if they differ.
+    """What the model is offered. `parallel`: several calls in one answer are allowed; `web_search`: the agent's own web
+    search is on. `client_names`: the client's names of tools, by those for the model, if they differ.
     """
 
     parallel: bool = True
@@ -56,11 +50,8 @@ def offered_tools(
     notes: FieldNotes,
 ) -> MessagesTools:
     """Returns the tools and the tool choice to offer to the model. `given` and `choice` are the request's `tools` and
-    `tool_choice` (None: the request has none). `referenced` are the names of the tools that the history refers to
-    or calls: they are offered even if they have `defer_loading` (see `loaded_names`). `notes` gets the fields of
-    tools that have no effect. Raises `Fault`
-    INVALID_REQUEST for an invalid or duplicate tool, for a tool that only Anthropic's servers run, and for a choice
-    of a tool that is not offered.
+    `tool_choice`, `referenced` the names of tools in the history (see `loaded_names`). `notes` gets the fields of tools
+    without effect. Raises `Fault` INVALID_REQUEST.
     """
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []
@@ -95,9 +86,8 @@ def offered_tools(
 def loaded_names(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> set[str]:
-    """Returns the names of the tools that are offered even if they have `defer_loading`: those that the history or
-    the choice names, and every tool if the request has a tool search of Anthropic's servers. The parameters are
-    those of `offered_tools`.
+    """Returns the names of the tools that are offered even if they have `defer_loading`. The parameters are those of
+    `offered_tools`.
     """
     names = set(referenced)
     if choice is not None and choice.type == "tool" and choice.name:

@@ -1,9 +1,6 @@
 """The pydantic model of a request of Anthropic's Messages API: types are strict; marks of `field_lists` say which
-fields change nothing or are refused.
-
-Content of messages and tools is not validated, because clients send their history each time. `BLOCK_FIELDS` and
-`TOOL_FIELDS` list their fields. Raises `Fault` INVALID_REQUEST with `param`. Source: docs/messages.md, requests of
-Claude Code 2.1.330 and of Anthropic's SDKs.
+fields are ignored or refused. Content of messages and tools is not validated, because clients send their history each
+time. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
 """
 
 from __future__ import annotations
