@@ -1,8 +1,7 @@
-"""Checks the URLs of MCP servers that requests name against the operator's list, and where their host names lead.
-
-An entry permits its URL and those below: `https://example.com/mcp` permits `/mcp`, `/mcp/x` and `/mcp?x=1`, not
-`/mcpx`. A listed name must resolve to public addresses, and the client connects to exactly these. For a private network
-the operator lists an IP address or `localhost`, or uses the file of MCP servers.
+"""Checks the URLs of MCP servers in requests against the operator's list, and where their host names lead. An entry
+permits its URL and those below: `https://example.com/mcp` permits `/mcp`, `/mcp/x` and `/mcp?x=1`, not `/mcpx`. A
+listed name must resolve to public addresses, and the client connects to exactly these. For a private network the
+operator lists an IP address or `localhost`.
 """
 
 from __future__ import annotations
@@ -49,10 +48,8 @@ class NormalizedUrl(msgspec.Struct, frozen=True):
 
 
 def normalized_url(url: str) -> NormalizedUrl:
-    """Parses a URL for the comparison with the list.
-
-    Raises `ValueError` for a URL that can never be permitted: not http(s), with a user name, an ambiguous path, or a
-    host that is not ASCII.
+    """Parses a URL for the comparison with the list. Raises `ValueError` for one that can never be permitted: not
+    http(s), with a user name, an ambiguous path, or a host that is not ASCII.
     """
     if _AMBIGUOUS.search(url):
         raise ValueError("it contains spaces, dots or slashes whose meaning is ambiguous")
@@ -88,9 +85,8 @@ class AllowedUrls:
         return any(entry.covers(normalized) for entry in self._allowed)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Returns the addresses to connect to for a permitted host; an IP address as it is.
-
-        Raises `ForbiddenAddressError` if one is not public (for `localhost`: not loopback), `OSError` if there is none.
+        """Returns the addresses to connect to for a permitted host. Raises `ForbiddenAddressError` if one is not public
+        (for `localhost`: not loopback), `OSError` if there is none.
         """
         if ip_literal(host) is not None:
             return [host]

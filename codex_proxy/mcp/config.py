@@ -1,8 +1,6 @@
-"""Parses the operator's file of MCP servers, in other clients' format: `{"mcpServers": {"name": {...}}}`.
-
-A server has `command`, `args`, `env` and `cwd` (a program), or `url`, `headers` and `type` (`http`, `streamable-http`,
-`sse`). `${NAME}`, `${env:NAME}` and `${NAME:-default}` are variables. Other fields are ignored, except `disabled: true`
-and `enabled: false`. Errors name the server and the reason, but no value, which may be secret.
+"""Parses the operator's file of MCP servers, in other clients' format: `{"mcpServers": {"name": {...}}}`. A server has
+`command`, `args`, `env` and `cwd` (a program), or `url`, `headers` and `type` (`http`, `streamable-http`, `sse`).
+`${NAME}`, `${env:NAME}` and `${NAME:-default}` are variables. Errors contain no value, which may be secret.
 """
 
 from __future__ import annotations
@@ -100,9 +98,8 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, Definition]:
-    """Returns the servers that are not disabled, by name, in order.
-
-    `variables` are what entries may refer to. Raises `ValueError` with the server's name.
+    """Returns the servers that are not disabled, by name, in order. `variables` are what entries may refer to. Raises
+    `ValueError` with the server's name.
     """
     try:
         file = msgspec.json.decode(text, type=_File)

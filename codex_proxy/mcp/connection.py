@@ -1,6 +1,4 @@
-"""One session with one MCP server, from its handshake to its end.
-
-Imports the large `mcp` package, so import it only when needed. The session runs in a task of its own, because the
+"""One session with one MCP server. Imports the large `mcp` package. The session runs in a task of its own, because the
 package's transports must be closed by the task that opened them. Every failure is an `McpError`, or a failed
 `McpResult`.
 """
@@ -59,9 +57,8 @@ class McpConnection:
         limits: McpLimits,
         on_change: Callable[[], None],
     ) -> None:
-        """`transports` are tried in order, the next one if the server lacks the one before.
-
-        `on_change` is called when the server says that its tools have changed.
+        """`transports` are tried in order, the next one if the server lacks the one before. `on_change` is called when
+        the server says that its tools have changed.
         """
         self._definition = definition
         self._label = definition.label
@@ -154,8 +151,8 @@ class McpConnection:
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> McpResult:
         """Runs a tool; one that fails has a result too (`McpResult.is_error`). Raises `McpError` for a protocol error,
-        an invalid result, no answer within `timeout_seconds`, or an ended session. After the time, or when cancelled,
-        the server is asked to stop.
+        no answer within `timeout_seconds`, or an ended session. After the time, or when cancelled, the server is asked
+        to stop.
         """
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:

@@ -1,7 +1,6 @@
-"""The HTTP transports of MCP (Streamable HTTP and SSE), limited to permitted URLs, sizes and times.
-
-Imports the large `mcp` package, so import it only when needed. Every request, also a redirect or one to a URL that an
-SSE server announces, goes through `_GuardedTransport`, which connects to exactly the address that it has checked.
+"""The HTTP transports of MCP (Streamable HTTP and SSE), limited to permitted URLs, sizes and times. Imports the large
+`mcp` package. Every request, also a redirect, goes through `_GuardedTransport`, which connects to exactly the address
+that it has checked.
 """
 
 from __future__ import annotations
@@ -120,9 +119,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a request to the first address of its host that connects.
-
-        Raises `httpx2.ConnectError`, and writes the reason into the report, if URL or address is not permitted.
+        """Sends a request to the first address of its host that connects. Raises `httpx2.ConnectError`, with the reason
+        in the report, if URL or address is not permitted.
         """
         if self._allowed_urls is None:
             return await self._inner.handle_async_request(request)

@@ -1,7 +1,5 @@
-"""What the MCP client needs from its caller: a function that starts a program, and the program; and the report of a
-transport's failure.
-
-`mcp_tools` implements `Spawn` with children that end with the proxy.
+"""What the MCP client needs from its caller: a function that starts a program; and the report of a transport's failure.
+`app/mcp_tools.py` implements `Spawn` with children that end with the proxy.
 """
 
 from __future__ import annotations

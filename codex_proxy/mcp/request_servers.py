@@ -1,7 +1,5 @@
 """MCP servers that requests name by URL, as the operator's list permits. Each owner (API key) has its own session with
-each.
-
-A server that is not permitted or not valid raises `Fault` INVALID_REQUEST before connecting. Later failures are
+each. A server that is not permitted or not valid raises `Fault` INVALID_REQUEST before connecting; later failures are
 `McpFault`s in the listing or result. No message contains headers or credentials.
 """
 
@@ -90,10 +88,8 @@ class RequestServers:
         resolve: Resolve | None = None,
     ) -> None:
         """`allowed` are the permitted URLs, `resolve` looks up names (None: the system), `limits` are those of each
-        server.
-
-        `refresh_interval` is the age in seconds at which tools are listed again; `max_sessions` limits open sessions
-        (`_make_room`). Raises `ValueError` for an invalid entry of `allowed`.
+        server. `refresh_interval`: seconds after which tools are listed again; `max_sessions` limits open sessions.
+        Raises `ValueError` for an invalid entry of `allowed`.
         """
         self._allowed_urls = AllowedUrls(allowed, resolve)
         self._clock = clock
@@ -142,8 +138,8 @@ class RequestServers:
     async def call(
         self, server: NamedServer, owner: str, tool: str, arguments: str, timeout_seconds: float
     ) -> McpResult:
-        """Runs a tool with JSON `arguments` for the key `owner`. A call that fails, or of a tool that the request does
-        not allow, has a failed result. Cancelling stops the call. Raises `Fault` INVALID_REQUEST.
+        """Runs a tool with JSON `arguments` for the key `owner`. A call that fails, or is not allowed, has a failed
+        result. Cancelling stops the call. Raises `Fault` INVALID_REQUEST.
         """
         self.check(server)
         if not server.allows(tool):

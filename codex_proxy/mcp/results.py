@@ -1,7 +1,5 @@
-"""Converts a server's answer to a tool call into an `McpResult` for a model, within `McpLimits`.
-
-This never fails: content that is neither text nor a supported image becomes a line that describes it. A last text says
-what was left out.
+"""Converts a server's answer to a tool call into an `McpResult` for a model, within `McpLimits`. Content that is
+neither text nor a supported image becomes a line that describes it. A last text says what was left out.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Clients of MCP servers, which connect when needed, cache the tools, and reconnect after failures.
-
-`tools` and `call` do not raise: a failure is a fault in the listing or result. A start continues when its request has
-ended. After the first failure a server is started again at once, then after 1, 2, 4 ... seconds, up to
-`limits.max_backoff_seconds`.
+"""Clients of MCP servers, which connect when needed, cache the tools, and reconnect: at once after the first failure,
+then after 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`. `tools` and `call` do not raise: a failure is a
+fault in the listing or result. A start continues when its request has ended.
 """
 
 from __future__ import annotations
@@ -42,9 +40,8 @@ class McpServer:
         spawn: Spawn | None = None,
         allowed_urls: AllowedUrls | None = None,
     ) -> None:
-        """`spawn` starts programs (None: none may be started).
-
-        `refresh_interval` is the age in seconds at which tools are listed again. `allowed_urls`: None permits any.
+        """`spawn` starts programs (None: none may be started). `refresh_interval`: seconds after which tools are listed
+        again. `allowed_urls`: None permits any.
         """
         self._definition = definition
         self._label = definition.label
@@ -67,10 +64,8 @@ class McpServer:
         self._closed = False
 
     async def tools(self) -> McpListing:
-        """Returns the server's tools within the limits, and a fault if some or all are missing.
-
-        Connects first if needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`; a server that needs
-        longer goes on starting.
+        """Returns the server's tools within the limits, and a fault if some or all are missing. Connects first if
+        needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`.
         """
         for last in (
             False,
@@ -329,9 +324,8 @@ class OperatorServers:
         return tuple(self._servers)
 
     async def tools(self) -> McpListing:
-        """Returns the tools of all servers, in the file's order, and a fault for each that lacks some.
-
-        All are asked at once, each within the limit of `McpServer.tools`.
+        """Returns the tools of all servers, in the file's order, and a fault for each that lacks some. All are asked at
+        once.
         """
         listings = await asyncio.gather(*(server.tools() for server in self._servers.values()))
         return McpListing(

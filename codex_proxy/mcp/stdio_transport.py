@@ -1,7 +1,5 @@
-"""The stdio transport of MCP: JSON-RPC messages, one per line.
-
-Imports the large `mcp` package, so import it only when needed. Other lines on stdout are ignored; one that is longer
-than `McpLimits.message_bytes`, or has too many values, ends the session.
+"""The stdio transport of MCP: JSON-RPC messages, one per line. Imports the large `mcp` package. Other lines on stdout
+are ignored; one that is longer than `McpLimits.message_bytes`, or has too many values, ends the session.
 """
 
 from __future__ import annotations
@@ -32,10 +30,9 @@ MAX_DETAIL_CHARS = 2000
 async def stdio_transport(
     server: StdioServer, spawn: Spawn, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Starts the server with `spawn` for the `async with` block, and yields its messages and a stream for ours.
-
-    If it ends meanwhile, sends a line that is too long, or does not read its stdin, `report` has the reason and `ended`
-    is set. Raises `McpError` if it cannot be started.
+    """Starts the server with `spawn` for the `async with` block, and yields its messages and a stream for ours. If it
+    ends meanwhile, sends too long a line, or does not read its stdin, `report` has the reason and `ended` is set.
+    Raises `McpError` if it cannot be started.
     """
     lines = _StdoutLines(limits.message_bytes)
     try:
@@ -79,7 +76,7 @@ async def stdio_transport(
 
 class _StdoutLines:
     """The lines of a process's stdout, until its end, or a line above `limit` bytes or with too many values. Buffers
-    about `READ_AHEAD` bytes; then the process waits.
+    about `READ_AHEAD` bytes.
     """
 
     def __init__(self, limit: int) -> None:

@@ -1,9 +1,7 @@
-"""One child process: its input and output, and how it is ended.
-
-The program runs under the warden (`process/warden.py`), which kills its descendants. A child is ended in steps: its
-stdin is closed, it gets a grace time, the warden sends SIGTERM, it gets another, and the warden kills it. The exit and
-the end of stdout are separate: a grandchild may hold the pipe open, and a child may close its stdout and go on. All is
-done in callbacks and timers, so no task can be cancelled half-way.
+"""One child process: its input and output, and how it is ended, in steps: its stdin is closed, it gets a grace time,
+the warden (`process/warden.py`) sends SIGTERM, it gets another, and the warden kills it and its descendants. The exit
+and the end of stdout are separate events: a grandchild may hold the pipe open. All is done in callbacks and timers, so
+that no cancelled task leaves it half done.
 """
 
 from __future__ import annotations
@@ -123,9 +121,8 @@ HIGHEST_SIGNAL = 64
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """How a child ended: exit code or signal (the other is None); both None if it could not be killed.
-
-    An exit code of 128 + n (n up to 64) is signal n, as in a shell. `stderr_tail` is the last 8 KiB of stderr.
+    """How a child ended: exit code or signal (the other is None); both None if it could not be killed. An exit code of
+    128 + n is signal n, as in a shell. `stderr_tail` is the last 8 KiB of stderr.
     """
 
     code: int | None
@@ -203,9 +200,8 @@ class Child:
         self._stdin.close_when_sent()
 
     def pause(self) -> None:
-        """Stops reading stdout until `resume`, so that the child has to wait once the pipe is full.
-
-        Also delays `ended`, until `resume`, `end` or `kill`.
+        """Stops reading stdout, so that the child has to wait once the pipe is full. Also delays `ended`, until
+        `resume`, `end` or `kill`.
         """
         self._paused = True
         self._stdout.pause()
@@ -229,19 +225,16 @@ class Child:
                 os.write(self._lifeline, bytes([signum]))
 
     async def end(self, *, grace: float | None = None) -> Exit:
-        """Ends the child and returns how it ended.
-
-        Closes stdin, waits `grace` seconds (None: `eof_grace`), then has the warden send SIGTERM and after `term_grace`
-        SIGKILL to the child and its descendants: at most grace + term_grace + 7.5 s. All calls return the same `Exit`;
-        the earliest grace counts. Cancelling a call does not stop the end.
+        """Ends the child and returns how it ended. Closes stdin, waits `grace` seconds (None: `eof_grace`), then
+        SIGTERM and after `term_grace` SIGKILL to the child and its descendants: at most grace + term_grace + 7.5 s. All
+        calls return the same `Exit`; the earliest grace counts. Cancelling a call does not stop the end.
         """
         self._start_ending(self._command.eof_grace if grace is None else grace)
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Has the warden send SIGTERM at once, and SIGKILL to the child and its descendants after `term_grace`.
-
-        Does not wait, and works without an event loop: the warden continues even after the proxy's end.
+        """Has the warden send SIGTERM at once, and SIGKILL to the child and its descendants after `term_grace`. Does
+        not wait, and works without an event loop and after the proxy's end.
         """
         self._change(ChildChange.KILL)
         if self._grace_timer is not None:
@@ -311,9 +304,7 @@ class Child:
 
     def _finish_when_drained(self) -> None:
         """After the exit, calls `_finish` at the end of stdout, or after DRAIN_SECONDS if another process holds the
-        pipe.
-
-        No time limit while the owner has paused the output, unless it has called `end` or `kill`.
+        pipe. No time limit while the owner has paused the output.
         """
         if self._state not in (ChildState.EXITED, ChildState.DRAINING):
             return
@@ -369,9 +360,7 @@ async def spawn(
     command: Command, listener: ChildListener, *, on_stderr: Callable[[bytes], None] | None = None
 ) -> Child:
     """Starts the command. The listener is called in the next iteration of the loop at the earliest. `on_stderr` gets
-    each chunk of stderr.
-
-    Raises `SpawnError`. If cancelled, no process is left.
+    each chunk of stderr. Raises `SpawnError`. If cancelled, no process is left.
     """
     launched = await launch_under_warden(command)
     return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)

@@ -1,7 +1,5 @@
-"""Finds the descendants of a process, their start times and memory. Linux only; elsewhere nothing is found.
-
-A process is known by pid and start time, since pids are reused. So the proxy finds what a turn has left running: a
-process in a session of its own survives its turn as a child of the warden.
+"""Finds the descendants of a process, their start times and memory (Linux only), so that the proxy finds what a turn
+has left running. A process is known by pid and start time, since pids are reused.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ RESIDENT_FIELD = 1
 
 
 def seconds_since_boot() -> float:
-    """Returns the seconds since boot, rounded down to a clock tick as the kernel rounds start times, so that no later
-    process has an earlier one.
+    """Returns the seconds since boot, rounded down to a clock tick, so that no later process has an earlier start
+    time.
     """
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     ticks = os.sysconf("SC_CLK_TCK")

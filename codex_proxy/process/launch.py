@@ -1,7 +1,5 @@
 """Starts a child process under the warden (`process/warden.py`): program, environment, pipes and limits.
-
-`process/child.py` watches and ends it. The child gets an allow-list of variables: what an agent needs to run, reach its
-provider and be configured. Errors say what a user can do.
+`process/child.py` watches and ends it. Errors say what a user can do.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ TEMPORARY_ERRORS = {
 
 class ChildLimits(msgspec.Struct, frozen=True):
     """Limits (`setrlimit`) of each process of a child: open files, address space, the user's processes. 0: the proxy's
-    own.
-
-    Core dumps are off: an agent's memory has its credentials and the conversation, and a dump would be in the
-    workspace.
+    own. Core dumps are off, because an agent's memory has its credentials and the conversation.
     """
 
     # 64 turns at once with their commands, pipes and sockets take some hundreds; macOS gives programs 256.
@@ -52,10 +47,8 @@ class ChildLimits(msgspec.Struct, frozen=True):
 
 
 class Command(msgspec.Struct, frozen=True):
-    """What to start: program and arguments, all variables, and the folder.
-
-    At its end the child gets `eof_grace` seconds after its stdin is closed, then SIGTERM, and after `term_grace`
-    seconds SIGKILL. Agents need 10 to 70 ms.
+    """What to start: program and arguments, all variables, and the folder. At its end the child gets `eof_grace`
+    seconds after its stdin is closed, then SIGTERM, and SIGKILL after `term_grace` seconds.
     """
 
     argv: tuple[str, ...]
@@ -70,9 +63,8 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class SpawnError(Exception):
-    """The command cannot be started; the text names the program and what to do.
-
-    `temporary`: it may succeed when the machine is less busy.
+    """The command cannot be started; the text names the program and what to do. `temporary`: it may succeed when the
+    machine is less busy.
     """
 
     def __init__(self, program: str, reason: str, *, temporary: bool = False) -> None:
@@ -109,9 +101,8 @@ class Launched(msgspec.Struct, frozen=True):
 
 
 def launch(command: Command) -> Launched:
-    """Starts the command in a session of its own, under a warden, before the program runs.
-
-    Raises `SpawnError` without leaving anything. A program that is not executable ends with exit code 127.
+    """Starts the command in a session of its own, under a warden. Raises `SpawnError` without leaving anything. A
+    program that is not executable ends with exit code 127.
     """
     program = find_program(command)
     with start_errors(program), Pipes() as pipes:
@@ -197,9 +188,8 @@ def environment_of(command: Command) -> dict[str, str]:
 
 
 def find_program(command: Command) -> str:
-    """Returns the absolute path of the program, found as in the command's folder.
-
-    Raises `SpawnError` if program or folder does not exist, or the program may not be executed.
+    """Returns the absolute path of the program, found as in the command's folder. Raises `SpawnError` if program or
+    folder is missing, or the program may not be executed.
     """
     name = command.argv[0]
     if not os.path.isdir(command.cwd):
@@ -252,10 +242,8 @@ def child_environment(
     env_keys: Iterable[str] = (),
     credentials: bool = False,
 ) -> dict[str, str]:
-    """Returns those variables of `source` that a child gets.
-
-    These are the allow-list, `extra` (PROXY_CHILD_ENV) and `env_keys` (providers' keys in the agent's configuration);
-    credentials of the list only with `credentials`, as for the agent; never PROXY_*.
+    """Returns those variables of `source` that a child gets: the allow-list, `extra` (PROXY_CHILD_ENV) and `env_keys`
+    (providers' keys); credentials of the list only with `credentials`, as for the agent; never PROXY_*.
     """
     named = frozenset((*extra, *env_keys))
     return {

@@ -58,11 +58,8 @@ def make_undumpable() -> bool:
 
 
 def return_large_buffers() -> bool:
-    """Makes glibc map each buffer of `LARGE_BUFFER` bytes and more by itself, so that its memory is returned as soon
-    as it is freed. Returns False if the C library has no such setting.
-
-    By default glibc takes buffers of up to 32 MiB from its heap once a buffer as large was freed, and small objects
-    behind them keep the heap from shrinking: the server would grow by tens of MiB.
+    """Makes glibc map each buffer of `LARGE_BUFFER` bytes and more by itself, so that its memory is returned when it is
+    freed: in the heap, small objects after it would keep it. Returns False if the C library has no such setting.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGE_BUFFER))

@@ -1,6 +1,5 @@
-"""The proxy's ends of a child's pipes: reading with backpressure, and writing that never blocks.
-
-Both work in callbacks of the event loop, without a task per chunk, and own their descriptor.
+"""The proxy's ends of a child's pipes: reading with backpressure, and writing that never blocks, in callbacks of the
+event loop. Both own their descriptor.
 """
 
 import asyncio
@@ -14,9 +13,8 @@ MAX_GATHERED_BYTES = 64 * 1024
 
 
 class PipeReader:
-    """Passes each chunk of a pipe to `received`, and calls `closed` at its end or an error.
-
-    While it is paused, the process at the other end has to wait.
+    """Passes each chunk of a pipe to `received`, and calls `closed` at its end or an error. While it is paused, the
+    process at the other end has to wait.
     """
 
     def __init__(
@@ -97,10 +95,8 @@ def _ignore_end() -> None:
 
 
 class PipeWriter:
-    """Writes to a pipe without blocking, and buffers what it does not take yet.
-
-    All writes of one iteration of the loop go out together in the next: waking the reader costs more than the delay.
-    The buffer is unlimited: its owner watches `unsent`. Data for a closed pipe is dropped.
+    """Writes to a pipe without blocking, and buffers the rest; its owner watches `unsent`. All writes of one iteration
+    of the loop go out together in the next, because waking the reader is expensive. Data for a closed pipe is dropped.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:

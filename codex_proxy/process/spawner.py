@@ -1,11 +1,7 @@
-"""Starts children through one warm process, the spawner, which forks a warden for each (`process/warden.py`).
-
-A fork costs a fraction of the start of an interpreter. The wardens are children of the proxy all the same, so that
-their pids, exit statuses and promises are those of `process/launch.py`, whose way is taken where there is no spawner:
-on systems other than Linux, and where the kernel or a container does not allow this kind of fork.
-
-An event loop has at most one spawner. It starts with the first child, ends with the last server, and is replaced if it
-ends or does not answer: then only the starts that wait for it fail.
+"""Starts children through one warm process, the spawner, which forks a warden for each (`process/warden.py`); the
+wardens are children of the proxy. Without it (other systems than Linux, kernels or containers that do not allow this
+kind of fork) `process/launch.py` starts each warden. An event loop has at most one spawner, which starts with the first
+child, ends with the last server, and is replaced if it ends or does not answer.
 """
 
 from __future__ import annotations
@@ -47,7 +43,8 @@ log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 5.0
 """Seconds within which the spawner has to fork, else it is replaced. It takes a millisecond, and some tenths of a
-second when it starts on a busy machine."""
+second when it starts on a busy machine.
+"""
 LONGEST_ARGUMENT: Final = 32 * os.sysconf("SC_PAGE_SIZE")
 """The bytes that an argument or a variable must stay below: a limit of Linux (MAX_ARG_STRLEN)."""
 
@@ -154,10 +151,10 @@ class SpawnerProcess:
         loop.add_reader(self._socket, self._read_replies)
 
     def request(self, descriptors: list[int], grace: float, size: int) -> asyncio.Future[int]:
-        """Asks for a fork that gets the descriptors (see `warden.DESCRIPTORS`). `grace` are the seconds between SIGTERM
-        and SIGKILL, `size` the bytes of the file. The future gets the pid of the
-        warden; or `OSError` if the fork failed, `ConnectionError` if the spawner ended before. If it is cancelled,
-        the warden is waited for here. Raises `OSError` if the request cannot be sent.
+        """Asks for a fork that gets the descriptors (see `warden.DESCRIPTORS`). `grace`: seconds between SIGTERM and
+        SIGKILL; `size`: bytes of the file. The future gets the pid of the warden, `OSError` if the fork failed, or
+        `ConnectionError` if the spawner ended before. If it is cancelled, the warden is waited for here. Raises
+        `OSError` if the request cannot be sent.
         """
         number = next(self._numbers)
         socket.send_fds(self._socket, [b"%d %d %d" % (number, grace * 1000, size)], descriptors)
@@ -228,8 +225,8 @@ class SpawnerProcess:
 
 
 class Spawner:
-    """Starts the children of an event loop through a spawner process, which it starts when there is a first child, and
-    starts again after one has ended.
+    """Starts the children of an event loop through a spawner process, which it starts with the first child, and again
+    after one has ended.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -242,8 +239,8 @@ class Spawner:
         """The number of servers on this event loop that use it."""
 
     async def launch(self, command: Command) -> Launched:
-        """Starts the command under a warden, as `launch.launch` does, which it calls if the spawner cannot be used.
-        Raises `SpawnError`, also if the spawner ends or hangs. If the call is cancelled, the child is ended.
+        """Starts the command under a warden, by `launch.launch` if the spawner cannot be used. Raises `SpawnError`. If
+        the call is cancelled, the child is ended.
         """
         if not self._forbidden:
             program = find_program(command)
@@ -255,7 +252,7 @@ class Spawner:
 
     async def _fork(self, program: str, command: Command, pipes: Pipes) -> Warden | None:
         """Returns the warden that runs `program` with the child's ends of the pipes; None if there can be no spawner.
-        Raises `OSError` or `ValueError` for what the system does not take, and `SpawnError`.
+        Raises `OSError`, `ValueError` or `SpawnError`.
         """
         with _arguments_file(program, command) as (file, size):
             *stdio, lifeline = pipes.child_ends
@@ -310,9 +307,8 @@ class Spawner:
 
 @contextmanager
 def _arguments_file(program: str, command: Command) -> Iterator[tuple[int, int]]:
-    """Opens a file in RAM with the `warden.Program`, which may be too much for a message. Gives its descriptor and
-    size. Raises `ValueError`
-    for text that no system can pass, and `OSError` for more arguments than the system takes.
+    """Opens a file in RAM with the `warden.Program`, which may be too much for a message. Returns its descriptor and
+    size. Raises `ValueError` for text that no system can pass, `OSError` for too many arguments.
     """
     argv = [os.fsencode(text) for text in (program, *command.argv[1:])]
     env = {os.fsencode(name): os.fsencode(value) for name, value in environment_of(command).items()}
@@ -345,7 +341,7 @@ _spawners: WeakKeyDictionary[asyncio.AbstractEventLoop, Spawner] = WeakKeyDictio
 
 def use_spawner() -> Spawner:
     """Lets `child.spawn` use a spawner on the running event loop, until the returned one is closed. Servers on the same
-    event loop share one, and each of them closes it.
+    loop share one, and each closes it.
     """
     loop = asyncio.get_running_loop()
     spawner = _spawners.get(loop)
@@ -357,8 +353,8 @@ def use_spawner() -> Spawner:
 
 
 async def launch_under_warden(command: Command) -> Launched:
-    """Starts the command by the spawner of the running event loop, or without one if there is none. Raises
-    `SpawnError`, after which no process and no descriptor is left.
+    """Starts the command by the spawner of the running event loop, if there is one. Raises `SpawnError`, after which no
+    process and no descriptor is left.
     """
     spawner = _spawners.get(asyncio.get_running_loop())
     return launch(command) if spawner is None else await spawner.launch(command)
@@ -366,7 +362,7 @@ async def launch_under_warden(command: Command) -> Launched:
 
 async def why_no_spawner() -> str:
     """Returns why children cannot be started by a spawner on this machine, as a phrase; empty if they can. For
-    `doctor`: a spawner is started and ended.
+    `doctor`: starts and ends a spawner.
     """
     loop = asyncio.get_running_loop()
     spawner = Spawner(loop)

@@ -89,9 +89,10 @@ KILL_ROUND_SECONDS = 0.002
 SPAWNER_NAME, WARDEN_NAME = b"codex-spawner", b"codex-warden"
 """The names of the processes in `ps` and `top`, at most 15 characters."""
 MESSAGE_BYTES = 64
-"""More than a message between proxy and spawner has. Messages are decimal numbers with blanks between them: a request
-is its number, GRACE in milliseconds and the size of the file with the `Program`; a reply is the number of the request,
-the warden's pid and an error number of the system (one of the two is 0)."""
+"""More than a message between proxy and spawner has. Messages are decimal numbers with blanks between them. Request:
+its number, GRACE in milliseconds, the size of the file with the `Program`. Reply: the request's number, the warden's
+pid and an error number (one of the two is 0).
+"""
 DESCRIPTORS = 5
 """What comes with a request: the child's stdin, stdout and stderr, a file with the `Program`, and the lifeline."""
 CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
@@ -125,8 +126,8 @@ def main(arguments: list[str]) -> int:
 
 
 def parse_limits(arguments: list[str]) -> list[Limit]:
-    """Returns the limits that the arguments name, each `NAME=NUMBER`, or `soft:NAME=NUMBER` to set the soft limit only.
-    NAME is that of an `RLIMIT_` constant (NOFILE). Those that the system does not know are left out.
+    """Returns the limits that the arguments name, each `NAME=NUMBER`, or `soft:NAME=NUMBER` for the soft limit only.
+    NAME is that of an `RLIMIT_` constant (NOFILE); unknown ones are left out.
     """
     limits = []
     for argument in arguments:
@@ -181,9 +182,9 @@ def serve_forks(control: int, mask: set[int]) -> int:
 
 
 def become_warden(control: int, request: bytes, descriptors: list[int], mask: set[int]) -> None:
-    """Makes this fork of the spawner the warden of one child, and runs it to the end of the process. `descriptors`
-    came with `request`, to which this process replies with its pid on `control`: so the proxy learns of every fork,
-    even if the spawner is killed meanwhile. `mask`: see `serve_forks`.
+    """Makes this fork of the spawner the warden of one child, and runs it to the end of the process. `descriptors` came
+    with `request`, to which this process itself replies with its pid on `control`, so that the proxy learns of every
+    fork. `mask`: see `serve_forks`.
     """
     try:
         setsid()
@@ -203,9 +204,9 @@ def run(
     program: Program | tuple[int, int], stdio: list[int], lifeline: int, grace: int, mask: set[int]
 ) -> int:
     """Runs a program to its end, and then ends all its descendants. `program` is executed, or what the file of a
-    descriptor and a size contains, with the descriptors `stdio`. These are closed here: the child alone decides when
-    they end. (stderr stays open for errors of this process.) `lifeline`, and `grace` in milliseconds: see the top of
-    this file. `mask` are the signals that the child does not get. Returns the exit status to pass on.
+    descriptor and a size contains, with the descriptors `stdio`, which are closed here. `lifeline`, and `grace` in
+    milliseconds: see the top of this file. `mask`: signals that the child does not get. Returns the exit status to pass
+    on.
     """
     subreaper = call_function(PRCTL, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
     call_function(PRCTL, (PR_SET_NAME, WARDEN_NAME, 0, 0, 0))
@@ -225,8 +226,8 @@ def run(
 
 
 def become_child(program: Program | tuple[int, int], stdio: list[int], warden: int, mask: set[int]) -> None:
-    """Makes this process, which was just forked by the process `warden`, the child. The other arguments are those of
-    `run`. Does not return; the process exits with code 127 if the program cannot be executed.
+    """Makes this process, just forked by the process `warden`, the child. The other arguments are those of `run`. Exits
+    with code 127 if the program cannot be executed.
     """
     path = b"a child"
     try:
@@ -260,11 +261,9 @@ def set_limit(kind: int, value: int, soft_only: bool) -> None:
 
 
 def wait_for_child(child: int, lifeline: int, grace: int) -> tuple[int | None, bool]:
-    """Waits until the child has ended, and sends the signals that arrive on the lifeline to the child's process
-    group. At the end of the lifeline the group gets SIGTERM, and the wait lasts `grace` milliseconds more at most.
-
-    Returns what `reap` returns: the child's wait status (None if the child still runs after the grace time), and
-    whether this process has any child left.
+    """Waits until the child has ended, and sends the signals that arrive on the lifeline to its process group. At the
+    end of the lifeline the group gets SIGTERM, and at most `grace` milliseconds. Returns what `reap` returns: the
+    child's wait status (None if it still runs), and whether this process has any child left.
     """
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
@@ -294,12 +293,9 @@ def wait_for_child(child: int, lifeline: int, grace: int) -> tuple[int | None, b
 
 
 def kill_descendants(child: int) -> int | None:
-    """Kills the child's group and all its descendants, generation by generation, until none is left or
-    `KILL_SECONDS` are over.
-
-    Single processes are killed only while they are children of this process, so a reused pid is never hit; the
-    orphans of one generation are the children in the next round. Returns the child's wait status if it ended during
-    this call; else None.
+    """Kills the child's group and all its descendants, generation by generation, for at most `KILL_SECONDS`. Single
+    processes are killed only while they are children of this process, so a reused pid is never hit. Returns the child's
+    wait status if it ended during this call; else None.
     """
     status = None
     deadline = monotonic() + KILL_SECONDS
@@ -318,9 +314,8 @@ def kill_descendants(child: int) -> int | None:
 
 
 def reap(child: int) -> tuple[int | None, bool]:
-    """Collects the exit statuses of all child processes that have ended, without blocking.
-
-    Returns the wait status of `child` (None if it is not among them), and whether this process has any child left.
+    """Collects the exit statuses of all ended child processes, without blocking. Returns the wait status of `child` (or
+    None), and whether this process has any child left.
     """
     status = None
     while True:

@@ -116,8 +116,8 @@ def _problem_text(error: Exception, damaged: str) -> str:
 
 
 def _use_unicode_maps(resources: Any, depth: int) -> None:
-    """Makes the library read each font by its map to Unicode: it ignores embedded encodings (WeasyPrint), and would
-    take codes for letters. `depth`: levels of forms that are searched.
+    """Makes the library read each font by its map to Unicode: it ignores embedded encodings (WeasyPrint). `depth`:
+    levels of forms that are searched.
     """
     from pypdf.generic import NameObject, StreamObject
 

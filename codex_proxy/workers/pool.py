@@ -1,7 +1,6 @@
-"""Processes that answer questions which may take long, so that the event loop is never blocked.
-
-A pool has two at most, started when needed, ended after `IDLE_SECONDS`, killed if an answer takes too long. Each runs
-`main` of one module (`worker_process`). Without an answer the result is a `NoAnswer`.
+"""Processes that answer questions which may take long, so that the event loop is never blocked. A pool has two at most,
+started when needed, ended after `IDLE_SECONDS`, killed if an answer takes too long (`NoAnswer`). Each runs `main` of
+one module (`worker_process`).
 """
 
 from __future__ import annotations
@@ -51,9 +50,8 @@ class WorkerPool(Generic[Q, A]):
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
-        """`module` has the `main` of a worker, `answers` is their type. After `wall_seconds` a worker is killed; its
-        CPU limit may last longer on a busy machine. `owners` is how many API keys share the workers; of several none
-        gets all.
+        """`module` has the `main` of a worker, `answers` is their type. After `wall_seconds` a worker is killed.
+        `owners` is how many API keys share the workers; of several none gets all.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)

@@ -1,7 +1,5 @@
-"""Checks schemas, and texts against them, without blocking the event loop.
-
-A quick check is made at once, any other by a worker (`schema_worker`). Results for schemas are cached. A check that
-could not be made never counts as passed.
+"""Checks schemas, and texts against them, without blocking the event loop: quick checks at once, others by a worker
+(`schema_worker`). Results for schemas are cached. A check that could not be made never counts as passed.
 """
 
 from __future__ import annotations
@@ -66,8 +64,8 @@ class SchemaChecks:
     async def check_schemas(
         self, schemas: Sequence[bytes], seconds: float = BATCH_SECONDS, *, all_or_none: bool = False
     ) -> list[Verdict]:
-        """Returns a verdict on each schema, in order. Raises nothing (`Verdict.unchecked`). Those that were not checked
-        after `seconds` are `BUSY`; with `all_or_none`, so are those after the first that is invalid or takes too long.
+        """Returns a verdict on each schema, in order. Those that were not checked after `seconds` are `BUSY`; with
+        `all_or_none`, so are those after the first that is invalid or takes too long.
         """
         # It brings the validator, which most turns do without.
         from codex_proxy.tools.schemas import QUICK_SCHEMA, is_quick
@@ -117,9 +115,7 @@ class SchemaChecks:
         return verdicts
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
-        """Returns the strict form of a schema; None if it has none or it takes too long. The model is then told the
-        schema.
-        """
+        """Returns the strict form of a schema; None if it has none or it takes too long."""
         from codex_proxy.tools.schemas import QUICK_SCHEMA
 
         digest = hashlib.sha256(schema).digest()

@@ -1,7 +1,5 @@
-"""A limited number of slots, and queues for them: owners take turns, and each gets at most a share.
-
-An owner is a client's API key, or one for all without keys. `FairQueue` decides without waiting, `Slots` gives slots to
-coroutines. With one owner both are a plain queue.
+"""A limited number of slots, and queues for them: owners (API keys) take turns, and each gets at most a share.
+`FairQueue` decides without waiting, `Slots` gives slots to coroutines.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The main loop of a worker process: answers questions one at a time, and may be killed at any time.
-
-Each question and answer is a frame (`frame`) on stdin and stdout. The process ends with its input, with its parent
-(Linux), and when a question takes too much CPU time: the kernel enforces that, since a library cannot be interrupted.
-It also limits the memory.
+"""The main loop of a worker process: answers questions one at a time, as frames (`frame`) on stdin and stdout, and may
+be killed at any time. The process ends with its input, with its parent (Linux), and when a question takes too much CPU
+time or memory, which the kernel enforces.
 """
 
 from __future__ import annotations

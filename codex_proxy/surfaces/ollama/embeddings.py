@@ -1,7 +1,5 @@
-"""Converts Ollama's requests for embeddings to OpenAI's, and OpenAI's answers to Ollama's.
-
-Input: the bytes of a body, or of an answer. Output: bytes. Raises `Fault`: INVALID_REQUEST for a body that cannot be
-used, UPSTREAM_ERROR for an answer that is none.
+"""Converts Ollama's requests for embeddings to OpenAI's, and OpenAI's answers to Ollama's. Raises `Fault`:
+INVALID_REQUEST for a wrong body, UPSTREAM_ERROR for a wrong answer.
 """
 
 from __future__ import annotations

@@ -8,9 +8,7 @@ from codex_proxy.surfaces.ollama.answer import OllamaError
 
 
 def error_body(failure: Failure) -> bytes:
-    """Returns the JSON body of an error. Ollama's errors have no member for the field at fault: its name is put
-    before a message that does not contain it.
-    """
+    """Returns the JSON body of an error. The name of the field is put before a message that does not contain it."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"

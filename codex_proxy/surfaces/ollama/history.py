@@ -1,10 +1,7 @@
-"""Converts the messages of a request of Ollama's API to the history of a turn.
-
-Input: validated messages. Output: history items, oldest first. Ollama's API refuses nothing in a conversation, and
-its clients may leave out the ids of calls. So an output belongs to the call that it names, else to the first call
-of its tool without an output, else to the first call without one. A call without an output gets a text that says so,
-and an output without a call becomes a message of the user. Raises `Fault` INVALID_REQUEST for an image that cannot
-be read.
+"""Converts the messages of a request of Ollama's API to the history of a turn, oldest first. Its clients may leave out
+the ids of calls: an output belongs to the call that it names, else to the first call of its tool without an output,
+else to the first call without one. A call without an output gets a text that says so; an output without a call becomes
+a message of the user. Raises `Fault` INVALID_REQUEST for an unreadable image.
 """
 
 from __future__ import annotations
@@ -34,8 +31,8 @@ def history_of(messages: Sequence[wire.ChatMessage]) -> tuple[HistoryItem, ...]:
 
 
 def message_parts(text: str | None, images: Sequence[str] | None, param: str) -> tuple[Part, ...]:
-    """Returns the text and the images of a message. `param` is the path of the field with the images. Raises `Fault`
-    INVALID_REQUEST for an image that is not base64, or no image.
+    """Returns the text and the images of a message. `param` is the path of the images. Raises `Fault`
+    INVALID_REQUEST.
     """
     texts = [TextPart(text)] if text else []
     return (

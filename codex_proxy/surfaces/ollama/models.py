@@ -1,8 +1,6 @@
-"""Describes models in the form of Ollama's API: the list of `/api/tags`, and one model of `/api/show`.
-
-Input: names, the models, and what the agents can do. Output: JSON values. No model here is a file, so a size is 0 and
-a digest that of the name. Editors read the length of the context from `model_info`, at
-`ARCHITECTURE.context_length`. Source: docs/ollama.md.
+"""Describes models in the form of `/api/tags` and `/api/show`. Size and digest are invented, because no model is a
+file. Editors read the length of the context from `model_info`, at `ARCHITECTURE.context_length`. Source:
+docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -16,8 +14,7 @@ from codex_proxy.surfaces.base import raw_text
 from codex_proxy.surfaces.ollama.answer import OllamaEntry, OllamaModel, OllamaModelDetails
 
 VERSION: Final = "0.20.0"
-"""The version of Ollama's API that is reported. Editors refuse a server with a version that is too old for them:
-Copilot Chat before 0.6.4."""
+"""The version of Ollama's API that is reported. Copilot Chat refuses a version before 0.6.4."""
 
 OLLAMA_PORT: Final = 11434
 """The port at which Ollama's clients look for it."""
@@ -46,8 +43,8 @@ def model_entry(name: str, agent: str, modified_at: str) -> OllamaEntry:
 def model_details(
     name: str, agent: str, model: AgentModel | None, able: Collection[str], modified_at: str
 ) -> OllamaModel:
-    """Returns the answer of `/api/show`. `agent` is the name of the agent that serves the model, `model` its entry
-    (None if it is not listed), `able` what the agent can do (`agents.dialect.Capability`).
+    """Returns the answer of `/api/show`. `agent` serves the model, `model` is its entry (None if it is not listed),
+    `able` what the agent can do.
     """
     info: dict[str, Any] = {
         "general.architecture": agent,
@@ -69,8 +66,7 @@ def model_details(
 
 def capabilities_of(model: AgentModel | None, able: Collection[str]) -> list[str]:
     """Returns what a model can do, by Ollama's names. `model` is its entry, None if it is not listed; `able` is what
-    its agent can do. A model that is not listed, or that lists no modalities, is assumed to see what its agent can
-    send it.
+    its agent can do. A model that lists no modalities is assumed to see what its agent can send it.
     """
     modalities = model.input_modalities if model is not None else ()
     has = {

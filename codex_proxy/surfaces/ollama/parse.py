@@ -1,9 +1,6 @@
-"""Parses a request of Ollama's API into a `Turn`, and what is needed to answer it.
-
-Input: the bytes of the body, the operator's settings, the models, and the headers. Output: `ParsedOllama`;
-`FillIn` for a text before a suffix; or `Preload` for a request without anything to answer, with which clients load a
-model. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is switched off,
-or a wider sandbox than the server's). What the agent can do is checked later, in `admission`. Source: docs/ollama.md.
+"""Parses a request of Ollama's API into a `Turn`, and what is needed to answer it: a `ParsedOllama`; `FillIn` for a
+text before a suffix; or `Preload` for a request without anything to answer. Raises `Fault`: INVALID_REQUEST with
+`param`, MODEL_NOT_FOUND, or NOT_ALLOWED. `admission` checks later what the agent can do. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -83,9 +80,7 @@ class ParsedOllama(ParsedRequest, frozen=True, kw_only=True):
 
 
 class Preload(msgspec.Struct, frozen=True, kw_only=True):
-    """A request without a prompt, with which clients load a model (or, with `keep_alive` 0, unload it). No turn is
-    run; the answer says that it is done.
-    """
+    """A request without a prompt, with which clients load or unload a model. No turn is run."""
 
     model_asked: str
     stream: bool
@@ -93,9 +88,7 @@ class Preload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FillIn(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for the text between a prompt and a `suffix`, which an upstream may be able to fill in. `body` is the
-    body of `/v1/completions` for it.
-    """
+    """A request for the text between a prompt and a `suffix`. `body` is that of `/v1/completions` for it."""
 
     model_asked: str
     stream: bool
@@ -244,9 +237,8 @@ def _format_of(request: ModelRequest) -> Format:
 
 
 def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, ...]) -> str | None:
-    """Returns the reasoning effort of a turn; None for the agent's default. `by_name` is the effort in the model's
-    name, None if it has none; `efforts` are those that the model supports, empty if unknown. Raises `Fault`
-    INVALID_REQUEST for an unknown effort in `think`.
+    """Returns the reasoning effort of a turn; None for the agent's default. `by_name` is that of the model's name,
+    `efforts` are the model's, empty if unknown. Raises `Fault` INVALID_REQUEST for an unknown effort in `think`.
     """
     think = request.think
     if think is not None and not isinstance(think, bool):
@@ -280,8 +272,6 @@ def _stops_of(options: Options) -> tuple[str, ...]:
 
 
 def _ignored_options(options: Options) -> tuple[str, ...]:
-    """Returns the names of the options that change nothing: the sampling, which some agents support, and those that
-    this server does not have, such as the size of the context.
-    """
+    """Returns the names of the options without effect."""
     unknown = [name for name in options.model_extra or {} if FIELD_NAME.fullmatch(name)]
     return (*_sampling_of(options), *unknown[:MAX_NAMED])

@@ -1,12 +1,7 @@
-"""Renders the events of a turn as an answer of Ollama's API: lines of JSON while the events arrive, or one object at
-the end.
-
-Input: batches of well-formed events (see `core/repair.py`). Output: `feed` returns the bytes of a batch, `result`
-the whole answer. Both are made of the same texts and calls, so they cannot differ. Each delta is a line; a call is
-one line, once it is complete; the last line has the counts and times. Source: docs/ollama.md.
-
-Until `visible` is True no part of the answer was sent, and the HTTP handler can still answer a `failure` with an
-HTTP status. `result` raises the `Fault` of a failed turn.
+"""Renders the events of a turn as an answer of Ollama's API: `feed` returns the lines of JSON for a batch of
+well-formed events, `result` the whole answer, both from the same texts and calls. Each delta is a line, each complete
+call too; the last line has the counts and times. Until `visible` nothing was sent, and a `failure` can be an HTTP
+status; `result` raises its `Fault`. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -37,8 +32,8 @@ NO_COMPLETION: Final = Failure(
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
-    """The measured times of a turn, in nanoseconds: all of it; until the agent began; from then until the first
-    visible part of the answer; and from then to the end.
+    """The measured times of a turn, in nanoseconds: all of it; until the agent began; from then until the first visible
+    part of the answer; and from then to the end.
     """
 
     total: int = 0
@@ -48,14 +43,11 @@ class TurnTimes(msgspec.Struct, frozen=True):
 
 
 class OllamaRenderer(OneTextRenderer):
-    """Renders the events of a turn as an answer of Ollama's API. Call `feed` with every event of the turn, in order,
-    in batches of any size. The private methods append lines to `out`.
-
-    `form`: the answer of `/api/chat` or of `/api/generate`. `model` is the client's name of the model, `created_at`
-    the time of the answer. `stream`: the answer is sent in lines. `thinking`: it has the model's thinking.
-    `client_names`: the client's names of tools, by the names that the model is offered. `show_activity`: what the
-    agent does is sent as thinking. `prompt_tokens` estimates the input's tokens; `max_tokens` is the limit that the
-    request sets, None for none. `times` returns the times of the turn, at its end.
+    """Renders a turn as an answer of Ollama's API. `feed` takes every event in order; private methods append lines to
+    `out`. `form`: `/api/chat` or `/api/generate`. `thinking`: the answer has the model's thinking. `client_names`: the
+    client's names of tools, by the offered ones. `show_activity`: what the agent does is thinking. `prompt_tokens`
+    estimates the input; `max_tokens` is the request's limit, or None. `times` returns the times of the turn, at its
+    end.
     """
 
     def __init__(
@@ -122,9 +114,7 @@ class OllamaRenderer(OneTextRenderer):
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
-        """Returns a line with the `message` of a chat, or the `fields` of a completion. `done`: it is the last one,
-        and has the counts and times.
-        """
+        """Returns a line with the `message` of a chat, or the `fields` of a completion. `done`: it is the last one."""
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
         end = {"done_reason": raw_text(self.finish_reason), **self._figures()} if done else {}
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
@@ -182,9 +172,8 @@ class OllamaRenderer(OneTextRenderer):
             self._send_call(item, "".join(pieces), out, complete=event.status == "completed")
 
     def _send_call(self, item: ToolCall, text: str, out: list[bytes], *, complete: bool) -> None:
-        """Sends a call. One that was cut off before or in its arguments is left out. Complete arguments that are not
-        an object, which clients cannot read, are sent as an object with the text in `input`, so that the tool reports
-        the mistake.
+        """Sends a complete call. Arguments that are not an object, which clients cannot read, are sent as an object
+        with the text in `input`.
         """
         arguments = None if item.kind == "custom" else input_of(text)
         if not complete and (arguments is None or not text.strip()):

@@ -1,8 +1,5 @@
-"""The pydantic models of requests of Ollama's API. Types are strict; unknown fields are accepted, and the marks of
-`field_lists` say which fields change nothing.
-
-Input: the bytes of the body. Output: a request, and the notes of the marks. Raises `Fault` INVALID_REQUEST with
-`param`. Source: Ollama's docs/api.md, and the requests of its packages for Python and JavaScript.
+"""The pydantic models of requests of Ollama's API. Types are strict; marks of `field_lists` say which fields are
+ignored. Source: Ollama's docs/api.md, and the requests of its packages for Python and JavaScript.
 """
 
 from __future__ import annotations

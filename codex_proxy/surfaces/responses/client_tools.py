@@ -1,10 +1,7 @@
 """The client's own tools of a Responses request: functions and custom tools (also in namespaces, also deferred), tool
-search and shell.
-
-Agents know no namespaces: a tool is offered as `NAMESPACE__NAME`, and its calls get both back. A deferred tool is
-offered once a client's tool search has listed it, tools of `additional_tools` at once. `local_shell` is offered as a
-function with `local_shell_call` items. Raises `Fault` INVALID_REQUEST for unreadable tools. Sources: OpenAI's own types
-(`namespace`, `tool_search`, `local_shell`), requests of Codex 0.163 and 0.169 as a client.
+search and shell. A tool of a namespace is offered as `NAMESPACE__NAME`; a deferred one once a client's tool search has
+listed it; `local_shell` as a function with `local_shell_call` items. Raises `Fault` INVALID_REQUEST. Sources: OpenAI's
+own types, requests of Codex 0.163 and 0.169 as a client.
 """
 
 from __future__ import annotations
@@ -109,9 +106,8 @@ def search_result_text(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Returns calls and outputs of tool search and shell as those of functions, other items unchanged.
-
-    So is an item without `call_id`, whose call OpenAI's servers ran.
+    """Returns calls and outputs of tool search and shell as those of functions, other items (also those without
+    `call_id`) unchanged.
     """
     if item.get("call_id") is None:
         return item

@@ -1,7 +1,6 @@
-"""Parses the requests that count the tokens of an input or compact it.
-
-`context_history` returns the history, `compaction_turn` the turn that summarises it, `summary_in` its summary. Raises
-`Fault` INVALID_REQUEST or MODEL_NOT_FOUND. Source: docs/wire-rules.md#compaction-counting-and-websocket.
+"""Parses the requests that count the tokens of an input or compact it. `context_history` returns the history,
+`compaction_turn` the turn that summarises it, `summary_in` its summary. Source:
+docs/wire-rules.md#compaction-counting-and-websocket.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Parses a request to count (`counting`) or compact, of `max_items` items at most. `pdfs`: the texts of PDFs.
-    Raises `Fault`: INVALID_REQUEST, also without anything to read, or MODEL_NOT_FOUND.
+    """Parses a request to count (`counting`) or compact, of at most `max_items` items. `pdfs`: the texts of PDFs.
+    Raises `Fault`: INVALID_REQUEST, or MODEL_NOT_FOUND.
     """
     request = parse_body(body, counting=counting)
     check_input(request, max_items)

@@ -1,10 +1,8 @@
-"""Converts items, stored or new, to the history of a turn.
-
-System messages become the developer's. An output is moved behind its call; second outputs and repeated calls are left
-out (docs/contract.md#message-validation). An output with its call's name and arguments gets that call
-(docs/contract.md#outputs-without-their-call). Left out: reasoning without encrypted content, lists of MCP tools,
-activity. A compaction of this server becomes a developer message, a provider's goes back unchanged. Raises `Fault`
-INVALID_REQUEST for a missing call or output, two calls of one id, and unsupported items.
+"""Converts items, stored or new, to the history of a turn. System messages become the developer's. An output is moved
+to its call; second outputs and repeated calls are left out (docs/contract.md#message-validation). An output with its
+call's name and arguments gets that call (docs/contract.md#outputs-without-their-call). Left out: reasoning without
+encrypted content, lists of MCP tools, activity. Raises `Fault` INVALID_REQUEST for missing calls or outputs, and
+unsupported items.
 """
 
 from __future__ import annotations

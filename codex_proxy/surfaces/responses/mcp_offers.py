@@ -1,6 +1,5 @@
 """Decides which listed tools of a request's MCP servers may be called, whether calls need approval, and the choice
-among all tools. Raises `Fault` INVALID_REQUEST (`tool_choice`). Sources: docs/contract.md#tools-of-a-response, OpenAI's
-own types for the filters and for `mcp_list_tools`.
+among all tools. Raises `Fault` INVALID_REQUEST (`tool_choice`). Source: docs/contract.md#tools-of-a-response.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Decides when each output item gets `output_item.done`, and with which status.
-
-Each is done when the next one begins or the turn ends, because only the last item of a response that was cut off is
-`incomplete`. Items of this server keep the status of their end.
+"""Decides when each output item gets `output_item.done`, and with which status: when the next one begins or the turn
+ends, because only the last item of a response that was cut off is `incomplete`. Items of this server keep their own
+status.
 """
 
 from __future__ import annotations
@@ -76,8 +75,8 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
-        """Returns the final status of this server's item: the one it ended with, unless it was cut off: then `status`,
-        or `failed` with an output for a call that is not the last item.
+        """Returns the final status of this server's item: its own, unless it was cut off: then `status`, or `failed`
+        with an output if it is not the last item.
         """
         if ended != "incomplete":
             return ended

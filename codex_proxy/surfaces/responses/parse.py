@@ -1,9 +1,7 @@
 """Parses a Responses request into a `Turn` without history, and what is needed to answer it; `turn_of` adds the
-history.
-
-Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED (agent mode that is off, a wider sandbox).
-`admission` checks later what the agent can do. Sources: docs/contract.md#fields-of-a-request,
-docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
+history. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. `admission` checks later what
+the agent can do. Sources: docs/contract.md#fields-of-a-request, docs/contract.md#errors-of-responses,
+docs/contract.md#the-reasoning-parameter.
 """
 
 from __future__ import annotations
@@ -81,9 +79,7 @@ class ResponsesSettings(RequestSettings, frozen=True, kw_only=True):
 
 
 class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
-    """A parsed Responses request. The history of `turn` is empty until `turn_of` adds it. Fields without a text are
-    those of the request, or their defaults.
-    """
+    """A parsed Responses request. The history of `turn` is empty until `turn_of` adds it."""
 
     fields: FieldNames = FIELDS
     mode_after_calls: Mode

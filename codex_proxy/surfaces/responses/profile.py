@@ -1,10 +1,7 @@
-"""The events of `open-responses-server` instead of OpenAI's, for its clients. Source:
+"""The events of `open-responses-server` instead of OpenAI's: `data:` lines without sequence numbers, no events of items
+or parts, `response.in_progress` again for each new call, and always `response.completed` at the end. A call of this
+server is a function call `in_progress` until it has ended; its result is an item and a text delta. Source:
 docs/contract.md#the-profile-of-open-responses-server.
-
-`data:` lines only, without sequence numbers; no events of items or parts; a new call repeats `response.in_progress` (a
-legacy one: `response.tool_calls.created`); calls have status `ready`, their `arguments.done` come last; the end is
-always `response.completed`. A call of this server is a function call `in_progress` until it has ended; its result is an
-item and a text delta.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Renders the events of a turn as a response: SSE bytes as they arrive, or one object at the end.
-
-`feed` returns the bytes of a batch of well-formed events, `response` the object, both from the same items;
-`ResponseEvents` (or a profile's) encodes. Messages are sent one after the other, and so are the client's calls; this
-server's calls side by side. `OutputOrder` decides when items are done; reasoning waits for its encrypted content if the
-client wants it, lists of MCP tools for the agent's first output. Until `visible` nothing was sent, and a `failure` can
-be an HTTP status; `result` raises its `Fault`.
+"""Renders the events of a turn as a response: `feed` returns the SSE bytes of a batch of well-formed events, `response`
+the object, both from the same items. Messages and the client's calls are sent one after the other, this server's calls
+side by side. Reasoning waits for its encrypted content if the client wants it, lists of MCP tools for the agent's first
+output. Until `visible` nothing was sent, and a `failure` can be an HTTP status; `result` raises its `Fault`.
 """
 
 from __future__ import annotations
@@ -102,9 +99,8 @@ class ResponsesRenderer:
         client_names: Mapping[str, ClientName] | None = None,
     ) -> None:
         """`echo`: fields of the request (`response_object.echo_of`). `background`: it begins as `queued`.
-        `encrypted_reasoning`: items have it. `keep_frames`: see `take_frames`; `client_names`, `activity`: see
-        `output_item`. `prompt_tokens` estimates the input; `max_tokens` is the request's limit, if any. `created_at`:
-        seconds since 1970.
+        `keep_frames`: see `take_frames`; `client_names`, `activity`: see `output_item`. `prompt_tokens` estimates the
+        input; `max_tokens` is the request's limit, if any.
         """
         self._head = ResponseHead(id, created_at, echo)
         self._ids = ids
@@ -367,9 +363,7 @@ class ResponsesRenderer:
     # --- texts ----------------------------------------------------------------------------------
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends texts of a part, a delta event each; keeps them if the item waits or has no such events. Nothing for
-        items that are not in the answer.
-        """
+        """Sends texts of a part, a delta event each; keeps them if the item waits or has no such events."""
         output = self._items.get(id)
         if output is None:
             return

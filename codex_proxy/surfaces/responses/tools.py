@@ -1,8 +1,5 @@
-"""Reads a Responses request's tools and `tool_choice`: the client's tools, MCP servers, web search.
-
-Input: a validated request. Output: `ResponsesTools`, which also has the tools' form for the response object. Raises
-`Fault` INVALID_REQUEST for tools that only OpenAI's servers run, for two tools or MCP servers of one name, and for
-a choice of a tool that is not offered. Sources: docs/contract.md#tools-of-a-response,
+"""Reads a Responses request's tools and `tool_choice`: the client's tools, MCP servers, web search. Raises `Fault`
+INVALID_REQUEST, also for tools that only OpenAI's servers run. Sources: docs/contract.md#tools-of-a-response,
 docs/wire-rules.md#the-context-of-a-turn.
 """
 
@@ -64,10 +61,8 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
-    """What the model is offered, and which of the tools it may or must call. `tools` are the client's, `mcp` the
-    MCP servers; `choice` and `mcp_choice` are the choices among their tools. `web_search`: the agent's own web
-    search is on. `shown` and `shown_choice` are the request's `tools` and `tool_choice` in the form that the
-    response object has.
+    """What the model is offered: `tools` of the client, `mcp` servers, and the choices among them. `web_search`: the
+    agent's own web search is on. `shown` and `shown_choice` are for the response object.
     """
 
     mcp: tuple[McpOffer, ...]
@@ -83,9 +78,8 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
 def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> ResponsesTools:
-    """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice`.
-    `input_tools` are the client's tools that items of the input contain (see `client_tools.tools_in`). Raises
-    `Fault` INVALID_REQUEST for hosted tools, duplicate names, and a choice of a tool that is not offered.
+    """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice`,
+    `input_tools` the client's tools in items of the input (`client_tools.tools_in`). Raises `Fault` INVALID_REQUEST.
     """
     given = given or ()
     for index, tool in enumerate(given):
@@ -287,8 +281,7 @@ def _choice_echo(choice: wire.ToolChoice | None) -> Any:
 
 
 def _dumped(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
-    """Returns a validated value as a dict, without `hidden` fields and None.
-
-    Pydantic's warnings about unions are off: their tags are not in the values.
+    """Returns a validated value as a dict, without `hidden` fields and None. Pydantic's warnings are off, because the
+    tags of unions are not in the values.
     """
     return value.model_dump(exclude=hidden, exclude_none=True, by_alias=True, warnings=False)

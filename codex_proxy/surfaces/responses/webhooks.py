@@ -1,7 +1,6 @@
-"""Webhooks for the end of a background response, signed as the SDKs' `webhooks.unwrap()` expects.
-
-Standard Webhooks: `v1`, HMAC-SHA256 over `id.timestamp.body`. A secret with `whsec_` continues in base64; any other is
-used as it is. Raises `ValueError` for a bad one.
+"""Webhooks for the end of a background response, signed as the SDKs' `webhooks.unwrap()` expects (Standard Webhooks:
+`v1`, HMAC-SHA256 over `id.timestamp.body`). A secret with `whsec_` continues in base64; any other is used as it is.
+Raises `ValueError` for a bad one.
 """
 
 from __future__ import annotations

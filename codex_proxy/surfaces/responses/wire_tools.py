@@ -1,5 +1,5 @@
-"""The pydantic models of a Responses request's tools and choice: types are strict; marks of `field_lists` say which
-fields change nothing or are refused. Sources: docs/contract.md#tools-of-a-response, OpenAI's own types.
+"""The pydantic models of a Responses request's tools and choice. Sources: docs/contract.md#tools-of-a-response,
+OpenAI's own types.
 """
 
 from __future__ import annotations
