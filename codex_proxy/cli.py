@@ -30,7 +30,7 @@ def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="codex-proxy")
 def main() -> None:
-    """A local coding agent as an OpenAI endpoint on localhost."""
+    """Local coding agents behind the APIs of OpenAI, Anthropic and Ollama."""
 
 
 CONFIG_OPTION = click.option(
@@ -178,7 +178,7 @@ def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@main.command(short_help="Serve the agent as an OpenAI endpoint.")
+@main.command(short_help="Serve the agent through the HTTP APIs.")
 @with_settings
 @with_cassettes
 @click.option("--worker", type=int, default=0, hidden=True)

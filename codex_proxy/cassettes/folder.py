@@ -110,7 +110,7 @@ class Folder:
         more = f"; and {len(wrong) - MAX_DIFFERENCES} more" if len(wrong) > MAX_DIFFERENCES else ""
         return (
             f"No cassette answers this request. The nearest is {name}, which differs in {shown}{more}. "
-            "Record the request with --record-missing, or leave out of --match what should not count."
+            "Record the request with --record-missing, or name in --match only what must be equal."
         )
 
 

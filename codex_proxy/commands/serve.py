@@ -144,7 +144,7 @@ def _cassette_lines(server: Any) -> list[str]:
     if isinstance(server.agent, ReplayAgent):
         folder, missing = server.agent.folder, server.agent.missing
         asked = "" if missing is None else f"; {missing.name} is asked for what they lack"
-        lines.append(f"  REPLAYS    {len(folder.cassettes)} cassettes of {folder.path}{asked}")
+        lines.append(f"  REPLAYS    the cassettes in {folder.path} ({len(folder.cassettes)}){asked}")
     recorder = server.cassettes.recorder
     if recorder is not None:
         lines.append(

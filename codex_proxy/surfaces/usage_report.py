@@ -258,7 +258,7 @@ def _page(text: str, first: int, end: int, width: Width) -> int:
         start = int(digits)
         if first <= start < end and start == _floor(start, width):
             return start
-    raise _invalid("page", "expected the 'next_page' of an answer to the same question")
+    raise _invalid("page", "expected the 'next_page' of an answer to the same query")
 
 
 def _floor(time: int, width: Width) -> int:

@@ -35,8 +35,8 @@ _OVERLOADED: Final = 529
 """The status of Anthropic's API for which HTTP has no phrase."""
 
 _DESCRIPTION: Final = (
-    "A local coding agent as an OpenAI endpoint. Unknown fields of bodies are ignored; null means the same as a "
-    "missing field. After a stream has begun, an error is sent as an event of it: see docs/api.md."
+    "Local coding agents behind the APIs of OpenAI, Anthropic and Ollama. Unknown fields of bodies are ignored; null "
+    "means the same as a missing field. After a stream has begun, an error is sent as an event of it: see docs/api.md."
 )
 TURN_HEADERS: Final = {
     "x-codex-agent": "The agent that ran the turn.",

@@ -1,0 +1,102 @@
+"""The settings, flags, headers, paths and error codes that the pages for users name are the server's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click import Command, Group, Option
+
+from codex_proxy.cli import main
+from codex_proxy.http.endpoints import ENDPOINTS
+from codex_proxy.settings.fields import Settings
+from scripts.gen_configuration import variable
+
+ROOT = Path(__file__).parents[2]
+DEVELOPERS = frozenset(
+    (
+        "adding-an-agent",
+        "architecture",
+        "contract",
+        "decisions",
+        "performance",
+        "releasing",
+        "testing",
+        "wire-rules",
+    )
+)
+PAGES = {page.stem: page.read_text("utf-8") for page in sorted((ROOT / "docs").glob("*.md"))}
+USERS = {
+    name: text for name, text in PAGES.items() if name not in DEVELOPERS and not name.startswith("migration")
+} | {name: (ROOT / f"{name}.md").read_text("utf-8") for name in ("README", "SECURITY")}
+SOURCE = "\n".join(path.read_text("utf-8") for path in (ROOT / "codex_proxy").rglob("*.py"))
+OTHERS_FLAGS = frozenset(
+    (
+        "--acp",
+        "--all",
+        "--cassettes",
+        "--init",
+        "--its-acp-flag",
+        "--only",
+        "--rm",
+        "--strict",
+        "--user",
+        "--with-codex",
+    )
+)
+"""Flags of other programs, and of this project's scripts."""
+
+
+def inline(text: str) -> list[str]:
+    """The texts in backticks, outside of code blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def flags_of(command: Command) -> set[str]:
+    """The long options of a command and of the commands below it."""
+    own = {"--help"} | {
+        name for option in command.params if isinstance(option, Option) for name in option.opts
+    }
+    below = command.commands.values() if isinstance(command, Group) else ()
+    return own.union(*map(flags_of, below))
+
+
+@pytest.mark.parametrize("page", USERS)
+def test_every_setting_that_a_page_names_exists(page: str) -> None:
+    known = {variable(name, field) for name, field in Settings.model_fields.items()}
+    known |= {f"PROXY_{name.upper()}" for name in Settings.model_fields}
+    named = set(re.findall(r"\bPROXY_[A-Z][A-Z_]*[A-Z]\b(?![*_])", USERS[page]))
+    assert named - known == set()
+
+
+@pytest.mark.parametrize("page", USERS)
+def test_every_flag_that_a_page_names_exists(page: str) -> None:
+    named = {word for text in inline(USERS[page]) for word in re.findall(r"(?:^|\s)(--[a-z][a-z-]+)", text)}
+    assert named - flags_of(main) - OTHERS_FLAGS == set()
+
+
+@pytest.mark.parametrize("page", USERS)
+def test_every_header_of_ours_that_a_page_names_exists(page: str) -> None:
+    named = {
+        name.lower() for name in re.findall(r"\bx-(?:codex|conc)-[a-z-]+[a-z]\b", USERS[page], re.IGNORECASE)
+    }
+    assert {name for name in named if name not in SOURCE.lower()} == set()
+
+
+@pytest.mark.parametrize("page", USERS)
+def test_every_error_code_that_a_page_names_exists(page: str) -> None:
+    named = set(re.findall(r"\b[45]\d\d `([a-z]+(?:_[a-z]+)+)`", USERS[page]))
+    assert {code for code in named if f'"{code}"' not in SOURCE} == set()
+
+
+@pytest.mark.parametrize("page", USERS)
+def test_every_path_that_a_page_names_is_served(page: str) -> None:
+    served = {("/v1" if each.versioned else "") + each.path for each in ENDPOINTS}
+    served |= {each.path for each in ENDPOINTS}
+    named = {
+        path
+        for text in inline(USERS[page])
+        for path in re.findall(r"^(?:(?:GET|POST|DELETE|HEAD) )?(/(?:v1|api|ui)/[\w/{}.-]+)$", text)
+    }
+    assert {path for path in named if not any(f"{each}/".startswith(f"{path}/") for each in served)} == set()
