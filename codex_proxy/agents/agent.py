@@ -51,8 +51,8 @@ class Agent(Protocol):
 
     @property
     def warning(self) -> str:
-        """One or two sentences for the operator if the agent does less, or is confined less, than its settings
-        suggest; empty if not. They are printed at the start, logged, and in /healthz.
+        """Text for the operator if the agent does less, or is confined less, than its settings suggest; empty if not.
+        It is printed at the start, logged, and in /healthz.
         """
         ...
 
@@ -64,7 +64,7 @@ class Agent(Protocol):
     @property
     def members(self) -> Mapping[str, Agent]:
         """The agents that this object combines, by name, the default one first; empty if it is a single agent. The
-        other properties are those of all members together; `agent_for` returns the member that serves a model.
+        other properties are those of all members together.
         """
         ...
 
@@ -86,9 +86,8 @@ class Agent(Protocol):
         ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        """Ends the use of a session that `open` returned. `finished`: whether the agent has ended the turn. If so,
-        its process may serve other turns; if not, the process gets no further ones, because it may still work on
-        this one.
+        """Ends the use of a session that `open` returned. `finished`: whether the agent has ended the turn; if not, the
+        process gets no further turns.
         """
         ...
 
@@ -97,8 +96,8 @@ class Agent(Protocol):
         ...
 
     async def ask_limits(self) -> None:
-        """Asks the agent for the limits of the user's account, and waits until `limits` has been updated. Returns
-        without an update if the agent does not answer in time, or cannot report limits.
+        """Asks the agent for the limits of the user's account, and waits until `limits` has been updated, or the agent
+        does not answer in time or cannot report them.
         """
         ...
 
@@ -109,8 +108,8 @@ class Agent(Protocol):
         ...
 
     def trouble(self) -> Failure | None:
-        """Returns the failure with which a turn would end now, if it is known without running one (for example:
-        nobody is signed in); None if none is known.
+        """Returns the failure with which a turn would end now, if it is known without running one (nobody is signed
+        in); or None.
         """
         ...
 
@@ -124,8 +123,8 @@ class Agent(Protocol):
 
 
 class AgentBase:
-    """The common part of agents: what holds for an agent that is a single one, lacks nothing, reports no limits and
-    keeps no processes. A subclass implements the rest of `Agent`, and overrides what differs.
+    """The common part of agents: a single one, which lacks nothing, reports no limits and keeps no processes. A
+    subclass implements the rest of `Agent`, and overrides what differs.
     """
 
     version = ""
@@ -181,8 +180,8 @@ class UpstreamState(Protocol):
 
 
 def agent_for(agent: Agent, model: str) -> Agent:
-    """Returns the agent that serves a model: `agent` itself if it is a single one, else the member whose name comes
-    before the `/` in the model's name, or the first member if no member has that name.
+    """Returns the agent that serves a model: `agent` if it is a single one, else the member named before the `/` in the
+    model's name, or the first member.
     """
     if not agent.members:
         return agent

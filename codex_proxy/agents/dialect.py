@@ -1,5 +1,5 @@
-"""The interface of a dialect, which converts between turns and the messages of one agent's protocol, and the names
-of agents' capabilities. A child is a process that this server has started for an agent.
+"""The interface of a dialect, which converts between turns and the messages of one agent's protocol, and the names of
+agents' capabilities.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ Reply = ToolReply | Decision
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: its exit code, or the number of the signal that ended it (the other one is None), and the
-    last part of its stderr.
+    """How a child ended: its exit code, or the number of its signal (the other is None), and the last part of its
+    stderr.
     """
 
     code: int | None = None
@@ -125,11 +125,9 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 class Dialect(Protocol[L_contra]):
     """Converts turns to the messages of an agent's protocol, and its messages to events, without IO. `L_contra` is what
-    it reads: lines, or decoded messages. A thread is one conversation in the agent, of one turn after the other.
-
-    Each method returns events, and bytes to write. After a turn's `TurnEnded` there are no more events of it; there may
-    be bytes that stop it. A message that cannot be understood becomes an event: only `receive` raises, and only
-    `TooMuchHeld`, after which the caller ends the turn and calls `interrupt`.
+    it reads: lines, or decoded messages. Each method returns events, and bytes to write. After a turn's `TurnEnded`
+    there are no more events of it; there may be bytes that stop it. A message that cannot be understood becomes an
+    event: only `receive` raises, and only `TooMuchHeld`, after which the caller ends the turn and calls `interrupt`.
     """
 
     @property
@@ -167,8 +165,8 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def interrupt(self) -> Step:
-        """Returns the bytes that stop the agent's work on the turn, for which the client does not wait any more.
-        `TurnEnded` (interrupted) comes at once or, if only the agent can end the turn, with a later `receive` or `eof`.
+        """Returns the bytes that stop the agent's work on the turn. `TurnEnded` (interrupted) comes at once or, if only
+        the agent can end the turn, with a later `receive` or `eof`.
         """
         ...
 
@@ -180,9 +178,7 @@ class Dialect(Protocol[L_contra]):
 
 
 class SingleTurn:
-    """The common part of `Dialect`s that serve one turn: their agent keeps no state that another turn could use. A
-    subclass sets `_ended` when the turn has ended.
-    """
+    """The common part of `Dialect`s that serve one turn. A subclass sets `_ended` when the turn has ended."""
 
     _ended = False
 
@@ -223,8 +219,8 @@ class ReopeningDialect(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether `reopen` has failed before the model was called. If so, the turn has ended with a failure, and
-        the caller can start it on a new session.
+        """Whether `reopen` has failed before the model was called. Then the turn has ended with a failure, and the
+        caller can start it on a new session.
         """
         ...
 

@@ -93,7 +93,7 @@ class Settings(CassetteSettings, SourcedSettings):
     agent: str = Field(
         registry.DEFAULT,
         description="the agent; auto: that of the plugin, otherwise the installed Codex; unset, with `upstream_url`: "
-        "openai-chat",
+        "the one for Chat Completions",
         examples=[*registry.names()],
     )
     agent_command: str | None = Field(
@@ -252,7 +252,7 @@ class Settings(CassetteSettings, SourcedSettings):
         32,
         ge=0,
         description="idle agent sessions that are kept for a next request; 0: none. Claude Code: an eighth of them; "
-        "`codex-app-server`: one process of each kind per 16 of them",
+        "Codex: one process of each kind per 16 of them",
     )
     kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that an idle session is kept")
     drain_ms: int = Field(

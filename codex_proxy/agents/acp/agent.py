@@ -45,8 +45,9 @@ MAX_AGE_SECONDS: Final = 4 * 3600.0
 MAX_MEMORY: Final = 2 << 30
 """The age, and the resident memory in bytes, at which a process is replaced. The programs take 0.1 to 0.6 GiB."""
 MAX_PROCESSES: Final = 4
-"""The most processes without a running turn that are kept. More than one is needed if the processes are confined to
-folders, or if a session with tools has a process to itself."""
+"""The most processes without a running turn that are kept, for other folders and for sessions with tools that have a
+process to themselves.
+"""
 READS_ONLY: Final = (
     "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
 )
@@ -65,11 +66,9 @@ WHERE: Final[Mapping[Sandbox, str]] = {
 
 
 class ProcessScope(msgspec.Struct, frozen=True):
-    """What the sessions of a process have in common. Turns share a process only if all of it is equal: a process that
-    this server confines can write to the same folders as long as it runs.
-
-    Most programs keep the sessions of one process apart. Where a program does not (`AcpPreset.apart`), a session with
-    tools of the client gets a process that serves no other session at the same time, and only sessions of one key.
+    """What the sessions of a process have in common; turns share a process only if all of it is equal. Where a program
+    does not keep its sessions apart (`AcpPreset.apart`), a session with tools of the client gets a process that serves
+    no other session at the same time, and only sessions of one key.
     """
 
     workdir: str
@@ -93,8 +92,9 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     """The working folder in the settings. The process that is started before the first turn has it."""
     unconfined: bool = False
-    """The setting `agent_unconfined`: the agent is served even if it has no mode in which it asks before it acts,
-    and is allowed everything in turns with the sandbox `danger-full-access`."""
+    """The setting `agent_unconfined`: the agent is served even if it does not ask before it acts, and is allowed
+    everything in turns with the sandbox `danger-full-access`.
+    """
     sandbox: Sandbox = "read-only"
     """The sandbox in the settings. The process that is started before the first turn has it."""
     confinement: Confinement | None = None
@@ -105,17 +105,16 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     state_folders: tuple[str, ...] = ()
     """The folders other than the workspace that a confined process may write to."""
     plain: PlainConfinement | None = None
-    """What keeps processes of plain-model turns from reading the user's files. If nothing does, these turns have the
-    same processes as read-only turns of the agent. None for the fake agent, which reads nothing."""
+    """What keeps processes of plain-model turns from reading the user's files, or None. If nothing does, these turns
+    use the processes of read-only agent turns.
+    """
     plain_folder: str = ""
     """The working folder of plain-model turns whose processes are confined. It is empty."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
-        """Returns the scope of the process that serves turns with this folder and sandbox. A process that this server
-        confines to writing in a turn's folder serves only turns with that folder. Every other process serves all
-        folders, and has the folder of the settings. A process that is not confined has the sandbox
-        `danger-full-access`. If it is not known what the program keeps between sessions, a process serves the turns
-        of one key (`owner`).
+        """Returns the scope of the process that serves turns with this folder and sandbox. A process that is confined
+        to a turn's folder serves only that folder; every other serves all folders. If it is not known what the program
+        keeps between sessions, a process serves the turns of one key (`owner`).
         """
         owner = owner if self.preset.apart == "processes" else ""
         if self.confinement is None or sandbox == "danger-full-access":
@@ -151,7 +150,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def warning(self) -> str:
         """A text for the operator: what confines the agent's process, that its turns cannot write in spite of the
-        sandbox setting, or that nothing confines it. Empty if its turns simply have the sandbox of the settings.
+        sandbox setting, or that nothing confines it; or empty.
         """
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
@@ -227,8 +226,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._trial = asyncio.ensure_future(self._try_confined())
 
     async def _try_confined(self) -> None:
-        """Starts the process for plain-model turns, and tries out with it whether the program works confined. If it
-        does not, these turns are served by the other processes.
+        """Starts the process for plain-model turns, and tests whether the program works confined. If not, other
+        processes serve these turns.
         """
         plain, scope = self._launch.plain, self._launch.plain_scope()
         if plain is None or scope is None:
@@ -252,8 +251,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             await asyncio.gather(*(process.end() for process in started))
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session for the turn, whose `begin` the caller has to call. Raises `Fault` if the program or
-        the server of the client's tools cannot be started.
+        """Returns a session for the turn; the caller calls `begin`. Raises `Fault` if the program or the server of the
+        client's tools cannot be started.
         """
         if not turn.workdir:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
@@ -356,8 +355,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._store_answers(process)
 
     def _store_answers(self, process: AcpProcess) -> None:
-        """Stores in this agent what a new process has declared (`version`, `capabilities`), and what its probe
-        session offers (`session_options`). If the probe session could not be opened, keeps the former options.
+        """Stores what a new process has declared (`version`, `capabilities`), and what its probe session offers
+        (`session_options`), unless that failed.
         """
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None

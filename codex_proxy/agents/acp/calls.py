@@ -1,9 +1,9 @@
-"""The calls of the client's tools within one turn of a session: from the agent's call at the session's tool server
-to the output that the client gives. Without IO.
+"""The calls of the client's tools within one turn of a session: from the agent's call at the session's tool server to
+the client's output. Without IO.
 
-A program that serves several sessions may confuse their tool servers, and make the call of one session's model at the
-server of another. So the client gets only calls that the agent has also reported for its session (in an update, or in
-a request for permission, which may come before the call or after it); all others are refused.
+A program with several sessions may make the call of one session's model at the tool server of another. So the client
+gets only calls that the agent has also reported for its session (in an update or a request for permission); all others
+are refused.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _ZERO: Final = re.compile(rb"\.0(?=[],}]|$)")
 
 
 class ClientCalls:
-    """The calls of one session's turn. Events are appended to those of the `reader`, which reads the agent's
-    updates; what is written to the tool server is appended to `writes`.
+    """The calls of one session's turn. Events are appended to those of the `reader`; what is written to the tool server
+    is appended to `writes`.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class ClientCalls:
         one_at_a_time: bool,
         alone: bool,
     ) -> None:
-        """`new_id` returns a new id that begins with the given prefix. `one_at_a_time`: see
-        `AcpPreset.one_call_at_a_time`. `alone`: the session has its process to itself, so that no call can be
-        another session's, and one that the agent does not report is passed on, too."""
+        """`new_id` returns a new id with a prefix. `one_at_a_time`: see `AcpPreset.one_call_at_a_time`. `alone`: the
+        session has its process to itself, so calls that the agent does not report are passed on, too.
+        """
         self.tools = ClientTools()
         self.broken = False
         """Whether the agent has stopped waiting for the output of a call in this turn and gone on without it."""
@@ -81,8 +81,7 @@ class ClientCalls:
         return bool(self._waiting)
 
     def clear(self) -> None:
-        """Forgets all calls, because the turn is over. Those that the client was not asked for are refused: nobody
-        else would answer the program that waits for their outputs."""
+        """Forgets all calls, because the turn is over, and refuses those that the client was not asked for."""
         for call in self._new:
             self.refuse(call)
         self._waiting.clear()
@@ -102,9 +101,8 @@ class ClientCalls:
         self._writes.append(tool_output(call.key, call_result((TextPart(REFUSED),), success=False)))
 
     def settle(self, message: ToolsSettled) -> None:
-        """Handles that no further call has come for a while: asks the client for the outputs if no further call of
-        this step is to come. If the time to wait for one is over, asks for the calls that the agent has reported,
-        and refuses the others.
+        """Called when no further call has come for a while: asks the client for the outputs if this step is complete.
+        When the time is over, asks for the calls that the agent has reported, and refuses the others.
         """
         if not message.last:
             self._settled = True
@@ -125,8 +123,8 @@ class ClientCalls:
             self._ask_client(self._new)
 
     def _reported(self) -> dict[str, str]:
-        """Returns the agent's id of the reported call for each new call that the agent has reported, by the key of
-        the tool server. No report counts for two calls. Reports whose arguments are known are taken first.
+        """Returns the agent's id of the reported call for each new call, by the key of the tool server. No report
+        counts for two calls; reports whose arguments are known are taken first.
         """
         reports = self._open_reports()
         free: dict[tuple[str, bytes], deque[str]] = {}
@@ -152,8 +150,9 @@ class ClientCalls:
         return found
 
     def _open_reports(self) -> dict[str, _Report]:
-        """Returns the agent's reports of open calls that the client was not asked for, by the agent's ids. Their
-        arguments are read again only where they are new."""
+        """Returns the agent's reports of open calls that the client was not asked for, by the agent's ids. Only new
+        arguments are read.
+        """
         reports: dict[str, _Report] = {}
         for update in self._reader.open_client_calls():
             id = update.tool_call_id or ""
@@ -169,9 +168,10 @@ class ClientCalls:
         return reports
 
     def _all_arrived(self) -> bool:
-        """Returns whether exactly those calls have arrived at the tool server that the agent has reported; for an
-        agent that makes its calls one after the other, whether all that have arrived were reported. If so, no further
-        call of this step (one call of the model), and no text that comes before the calls, can arrive."""
+        """Returns whether exactly those calls have arrived that the agent has reported (for an agent that makes one
+        call after the other: whether all that have arrived were reported). Then this step (one call of the model) is
+        complete.
+        """
         found = self._reported()
         return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))
 
@@ -182,9 +182,9 @@ class ClientCalls:
         self._ask_client([call for call in self._new if self._alone or call.key in reported])
 
     def _ask_client(self, calls: list[ToolCalled]) -> None:
-        """Adds a `ToolCallRequested` event for each call, so that the client is asked for the outputs, and then the
-        end of the step (one call of the model). For a call of a tool that the client does not offer, the agent
-        gets a failed output instead. Does nothing if there are no calls."""
+        """Adds a `ToolCallRequested` event for each call, and then the end of the step. For a tool that the client does
+        not offer, the agent gets a failed output instead.
+        """
         if not calls:
             return
         self._passed_on.update(self._reported().values())
@@ -206,8 +206,9 @@ class ClientCalls:
         events.append(StepCompleted())
 
     def give_output(self, call_id: str, reply: ToolReply) -> None:
-        """Gives the agent the output of a call; does nothing if the call does not wait for one. After the last
-        output, the client is asked for the calls that were made meanwhile."""
+        """Gives the agent the output of a call, if the call waits for one. After the last output, the client is asked
+        for the calls that were made meanwhile.
+        """
         key = self._waiting.pop(call_id, None)
         if key is not None:
             self._writes.append(tool_output(key, call_result(reply.parts, success=reply.success)))
@@ -215,8 +216,9 @@ class ClientCalls:
                 self.ask_client()
 
     def drop(self, key: str) -> None:
-        """Forgets the call `key`, because the agent has stopped waiting for its output, if the client was not asked
-        for it yet. If it was, the turn cannot be resumed with outputs any more (`broken`)."""
+        """Forgets the call `key`, because the agent no longer waits for its output. If the client was asked for it, the
+        turn cannot be resumed with outputs any more (`broken`).
+        """
         self._new = [call for call in self._new if call.key != key]
         self._made.pop(key, None)
         if key in self._waiting.values():
@@ -224,8 +226,9 @@ class ClientCalls:
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """What an agent has reported about a call: the agent's name of the client's `tool`, empty for another one, the
-    arguments as they were `given`, and in the form of `_comparable`, empty if they are not known yet."""
+    """What an agent has reported about a call: its name of the client's `tool` (empty for another one), the arguments
+    as `given`, and in the form of `_comparable` (empty: not known yet).
+    """
 
     tool: str
     given: Any

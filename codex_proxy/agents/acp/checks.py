@@ -25,9 +25,8 @@ from codex_proxy.process.child import Command, SpawnError
 async def check_program(
     preset: AcpPreset, launch_of: Callable[[], Awaitable[AcpLaunch]], command_setting: str
 ) -> list[Check]:
-    """Starts the program, opens a session, and ends the program, without a turn. A step that fails is a check with the
-    status `failed`. `launch_of` returns how the program is started, or raises `NoAgentError`; `command_setting` is the
-    setting with its command, for the advice.
+    """Starts the program, opens a session, and ends the program, without a turn. `launch_of` returns how the program is
+    started, or raises `NoAgentError`; `command_setting` is the setting with its command, for the advice.
     """
     try:
         launch = await launch_of()

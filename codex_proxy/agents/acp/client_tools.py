@@ -1,9 +1,6 @@
-"""The client's tools as tools of an MCP server: their definitions and results, and the recognition of their calls
-in the agent's reports.
-
-In reports, agents put the MCP server's name before the tool's name, each in a different way, and many shorten or
-refuse long and unusual names; so a tool with such a name is offered under a generated one. Source: recordings of
-six agents.
+"""The client's tools as tools of an MCP server: their definitions and results, and the recognition of their calls in
+the agent's reports. Agents put the server's name before the tool's name, each in a different way, and many shorten or
+refuse long and unusual names, so such a tool is offered under a generated name. Source: recordings of six agents.
 """
 
 from __future__ import annotations
@@ -36,8 +33,8 @@ call."""
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which the agent is offered the client's tool `name`: the same name if every agent
-    accepts it, else a name that consists of `tool_`, the first characters of `name`, and a digest.
+    """Returns the name under which the agent is offered the client's tool `name`: the same if every agent accepts it,
+    else `tool_`, the first characters of `name`, and a digest.
     """
     if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
         return name
@@ -62,8 +59,8 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
 
 
 def _object_schema(parameters: msgspec.Raw) -> Any:
-    """Decodes the JSON Schema of a tool's arguments, and sets its `type` to `object`, which MCP requires. Returns
-    only that type if the schema cannot be decoded or is not an object.
+    """Decodes the JSON Schema of a tool's arguments, and sets its `type` to `object`, which MCP requires; only that
+    type if it cannot be decoded.
     """
     try:
         schema = msgspec.json.decode(parameters)
@@ -104,9 +101,8 @@ class ClientTools:
         return self._tools.get(name)
 
     def is_called_by(self, call: Update) -> bool:
-        """Returns whether a tool call that the agent reports is a call of one of these tools. If so, the client
-        gets it as a function call, not as an activity of the agent. The report's title is used, too, although the
-        model may have written it, because a report does not need a permission.
+        """Returns whether a tool call that the agent reports is a call of one of these tools. The report's title
+        counts, too, although the model may have written it, because a report allows nothing.
         """
         return self.called_in(call) is not None
 
@@ -115,9 +111,8 @@ class ClientTools:
         return self._named(call)
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Returns whether the tool call for which the agent requests permission is a call of one of these tools.
-        This is decided by the tool's name, as the agent's own code reports it, and by the kind of the call; text
-        that the model may have written is not used.
+        """Returns whether the tool call for which the agent requests permission is a call of one of these tools, by the
+        name and kind that the agent's own code reports, never by text of the model.
         """
         return call.kind not in ACTING_KINDS and self._named(call, titles=False) is not None
 

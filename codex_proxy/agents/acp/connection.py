@@ -1,8 +1,6 @@
-"""The JSON-RPC connection to one process of an ACP agent, without IO: assigns each message to a channel.
-
-Many sessions share a connection. Each has a channel: a number that determines the ids of its JSON-RPC requests, and
-to which the messages about its session are assigned. Channel 0 belongs to the connection itself: the request
-`initialize`, and a probe session, which is opened at the start only to read the agent's models and modes.
+"""The JSON-RPC connection to one process of an ACP agent, without IO. Each session has a channel: a number from which
+the ids of its requests are made, and to which the messages about its session are assigned. Channel 0 is the
+connection's own, for `initialize` and the probe session.
 """
 
 from __future__ import annotations
@@ -29,9 +27,7 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class AcpConnection:
-    """The state of the JSON-RPC connection to one agent process: what the agent has declared, its open channels
-    (one for each session, see the module), and the sessions on them.
-    """
+    """The connection to one agent process: what the agent has declared, its open channels, and the sessions on them."""
 
     def __init__(
         self, client_name: str, client_version: str, session_meta: Mapping[str, Any] | None = None
@@ -70,8 +66,8 @@ class AcpConnection:
         return b"" if self.probe is None else self.closing(self.probe)
 
     def closing(self, opened: Message) -> bytes:
-        """Returns the line with the request that closes a session; empty if the agent cannot close sessions, or
-        `opened` contains no session. `opened` is the agent's response to `session/new`.
+        """Returns the line that closes the session in `opened`, the agent's response to `session/new`; empty if there
+        is none, or the agent cannot close sessions.
         """
         session = opened.result.get("sessionId") if isinstance(opened.result, dict) else None
         if self.declared is None or not self.declared.closes or not session:
@@ -87,9 +83,8 @@ class AcpConnection:
         return self._last_channel
 
     def open_ahead(self, folder: str) -> bytes:
-        """Opens a channel for a later turn, and returns the line with the request that opens a session on it in
-        this folder. There is at most one such channel: before the next call, `take_ahead` or `close_channel` must
-        be called for it.
+        """Opens a channel for a later turn, and returns the line that opens a session on it in this folder. There is at
+        most one such channel, until `take_ahead` or `close_channel`.
         """
         self._ahead = self.open_channel()
         params = new_session(folder, (), self._session_meta)
@@ -107,15 +102,13 @@ class AcpConnection:
         self._ahead = None
 
     def expect_session(self, session: str, channel: int) -> None:
-        """Assigns messages about a session to a channel. Called with the id of a session that is opened again,
-        because the agent may send messages about it before it answers the request.
+        """Assigns messages about a session that is opened again to a channel, because they may come before the answer
+        to the request.
         """
         self._sessions[session] = channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel. From now on the agent's messages for it are dropped, and its requests about the session
-        are refused (see `receive`). Nothing has to be written then.
-        """
+        """Closes a channel: the agent's messages for it are dropped, and its requests refused (see `receive`)."""
         self._open.discard(channel)
         self._answered.discard(channel)
         if channel == self._ahead:
@@ -130,9 +123,8 @@ class AcpConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes]) -> Received:
-        """Decodes lines from the agent, and assigns each message to its channel. Drops lines that are not JSON-RPC
-        messages, and messages that belong to no open channel; requests among these are refused in the result's
-        `writes`. Raises nothing.
+        """Decodes lines from the agent, and assigns each message to its channel. Drops other lines, and messages of no
+        open channel; requests among these are refused in the result's `writes`.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
@@ -146,8 +138,8 @@ class AcpConnection:
         return Received(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of a message; None if the connection has handled it, or it belongs to no open
-        channel. The refusal of a request that belongs to no open channel is appended to `writes`.
+        """Returns the channel of a message; None if the connection has handled it, or it belongs to no open channel.
+        Refusals are appended to `writes`.
         """
         if message.method is not None:
             channel = self._sessions.get(message.params.session_id)

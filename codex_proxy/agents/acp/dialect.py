@@ -1,11 +1,10 @@
-"""The dialect of ACP: converts the turns of one session to the agent's messages, and its messages to events.
-Without IO.
+"""The dialect of ACP: converts the turns of one session to the agent's messages, and its messages to events. Without
+IO.
 
-A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer ends the turn.
-To continue a session that was closed, `session/resume` or `session/load` is sent in place of `session/new`; the
-updates about earlier turns that follow are dropped. The agent calls the client's tools at the session's tool server
-(an MCP server); its turn continues when a later request of the client brings the outputs. After a turn that
-succeeded the session takes another prompt; after one that failed or was cancelled it takes none.
+A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer ends the turn. A
+closed session is continued by `session/resume` or `session/load`; the updates about earlier turns that follow are
+dropped. The agent calls the client's tools at the session's tool server (an MCP server); its turn continues when a
+later request brings the outputs. After a turn that failed or was cancelled the session takes no other.
 """
 
 from __future__ import annotations
@@ -63,9 +62,10 @@ APPROVALS: Final = {
 
 
 class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
-    """The `Dialect` of agents that speak ACP: the turns of one session, one after the other. It reads the messages
-    of one channel of an `AcpConnection` and the tool server's events; `turn_states` has its states. Its questions are
-    requests for permission: the request id and the options of each."""
+    """The `Dialect` of agents that speak ACP. It reads the messages of one channel of an `AcpConnection` and the tool
+    server's events; `turn_states` has its states. Its questions are requests for permission: the request id and the
+    options of each.
+    """
 
     def __init__(
         self,
@@ -77,9 +77,9 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         ahead: bool = False,
         alone: bool = False,
     ) -> None:
-        """`channel` is the number of the session's channel, from which its request ids are made. `new_id` returns a
-        new id that begins with the given prefix. `alone`: the process serves only this session. `servers` and
-        `ahead`: see `SessionOpening`."""
+        """`channel` is the number of the session's channel. `new_id` returns a new id with a prefix. `alone`: the
+        process serves only this session. `servers` and `ahead`: see `SessionOpening`.
+        """
         self._reader = UpdateReader(new_id, program.preset)
         super().__init__(STATES, self._reader.events)
         self._program = program
@@ -313,8 +313,9 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
-        """Ends the client's turn with `ended`. Called if nothing has to be cancelled, because the agent has ended
-        its turn or never got the prompt. `well`: the session can be used for another turn."""
+        """Ends the client's turn when the agent is not working on it. `well`: the session can be used for another
+        turn.
+        """
         self._close_items()
         self._events.append(ended)
         self.calls.clear()

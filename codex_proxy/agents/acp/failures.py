@@ -1,8 +1,6 @@
-"""Converts an agent's errors to failures of the turn.
-
-The stop reason `end_turn` does not mean success. The official adapters (for Claude Code and Codex) report a failed turn
-by `sessionFailure` in the result's `_meta`, if the client declares that it reads it; other agents by a JSON-RPC error,
-or an error text as the answer. Source: recordings of six agents whose model server failed in seven ways.
+"""Converts an agent's errors to failures of the turn. The official adapters report a failed turn by `sessionFailure` in
+the result's `_meta`; other agents by a JSON-RPC error, or an error text as the answer, even with the stop reason
+`end_turn`. Source: recordings of six agents whose model server failed in seven ways.
 """
 
 from __future__ import annotations
@@ -97,8 +95,8 @@ def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
 def failure_of_text(
     text: str, preset: AcpPreset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
-    """Returns the failure that an agent's error text describes. `kind` and `status` are what the agent itself reports,
-    if anything; a kind that shows in the text wins.
+    """Returns the failure that an agent's error text describes. `kind` and `status` are what the agent reports; a kind
+    that shows in the text has priority.
     """
     text = ADDRESSES.sub("", text[:MAX_READ].removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)

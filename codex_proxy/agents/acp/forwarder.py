@@ -43,7 +43,7 @@ def field_of(line: bytes, name: str) -> object:
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
     """Posts one message to the URL, and prints each message of the response. A request that is not answered gets a
-    JSON-RPC error, because the agent might wait for ever.
+    JSON-RPC error.
     """
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
     headers = {

@@ -1,7 +1,5 @@
-"""The messages of the Agent Client Protocol, version 1 (JSON-RPC 2.0, one object per line, requests in both
-directions), and the events of the tool server, the MCP server at which the agent calls the client's tools.
-
-Agents differ in what a field contains, so most are plain JSON values. Source: npm @agentclientprotocol/sdk 2.4.0
+"""The messages of the Agent Client Protocol, version 1 (JSON-RPC 2.0), and the events of the tool server. Agents differ
+in what a field contains, so most are plain JSON values. Source: npm @agentclientprotocol/sdk 2.4.0
 `schema/v1/schema.json`, and recordings of eight agents.
 """
 
@@ -98,7 +96,7 @@ class ToolCalled(msgspec.Struct, frozen=True):
 
 class ToolsSettled(msgspec.Struct, frozen=True):
     """Event of the tool server: no further call has come for 0.2 s (`SETTLE_SECONDS`). `last`: for 5 s
-    (`UNREPORTED_SECONDS`), so the turn waits for no more, even if the agent has reported some.
+    (`UNREPORTED_SECONDS`), so the turn waits no longer.
     """
 
     last: bool = False
@@ -178,9 +176,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line from the agent. Returns None if it is no JSON-RPC message. One with unexpected fields keeps its
-    id, so that it can be refused, or fail the turn that waits for it; so does one of more than `LONG_JSON` that has too
-    many values.
+    """Decodes a line from the agent; None if it is no JSON-RPC message. One with unexpected fields, or too many values,
+    keeps its id, so that it can be refused, or fail the turn that waits for it.
     """
     if len(line) > LONG_JSON:
         return _decode_long(line)
@@ -308,8 +305,8 @@ CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """Returns the result of `session/request_permission`: of `options`, the one whose kind allows (`allow`) or rejects
-    the call, best for this time only. If there is none, `CANCELLED`, which allows nothing.
+    """Returns the result of `session/request_permission`: the option whose kind allows (`allow`) or rejects the call,
+    best for this time only; without one `CANCELLED`, which allows nothing.
     """
     given = options if isinstance(options, list) else []
     for kind in ALLOW if allow else REJECT:

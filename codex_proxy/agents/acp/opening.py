@@ -1,5 +1,5 @@
-"""The opening of a session, until its first prompt can be sent: opens a new session or one that was closed, sets its
-mode, model and effort, and waits until the agent has listed the client's tools. Without IO.
+"""The opening of a session, until its first prompt can be sent: opens a new or closed session, sets its mode, model and
+effort, and waits until the agent has listed the client's tools. Without IO.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class SessionOpening:
         return not self._tools_listed
 
     def take_result(self) -> list[dict[str, Any]] | Failure | None:
-        """Returns, once, the content blocks of the first prompt, which can be sent now, or the failure because of which
-        it never can. None while neither is known.
+        """Returns, once, the content blocks of the first prompt, or the failure because of which it cannot be sent.
+        None while neither is known.
         """
         result, self._result = self._result, None
         return result
@@ -168,8 +168,8 @@ class SessionOpening:
         self._continue()
 
     def _continue(self) -> None:
-        """Sends the next request that sets up the session. If there are no more, the prompt can be sent, but for an
-        agent that has not listed the client's tools yet.
+        """Sends the next request that sets up the session. Without one, the prompt can be sent once the agent has
+        listed the client's tools.
         """
         if self._kind == "over":
             return

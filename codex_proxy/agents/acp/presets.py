@@ -14,15 +14,16 @@ from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.processes.claude_variables import CLAUDE_VARIABLES
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
-"""What an agent's token count covers: `turn`: the turn; `last`: the last model call of the turn; `session`: all turns
-of the session so far; `chunks`: one model call, reported in an update after each."""
+"""What an agent's token count covers: `turn`: the turn; `last`: its last model call; `session`: all turns so far;
+`chunks`: one model call, in an update after each.
+"""
 
 
 Apart: TypeAlias = Literal["sessions", "folders", "processes"]
-"""What keeps two clients of a program apart: their tools, conversations, permissions and cancelling. `sessions`: each
-has a session, and one process serves them all. `folders`: sessions with the same working folder share the MCP servers,
-so a session with tools has a process to itself, or a folder. `processes`: nothing is known but that processes do, so a
-session with tools has one to itself, and all sessions of a process are of one key."""
+"""What keeps two clients of a program apart. `sessions`: one process serves all sessions. `folders`: sessions with the
+same folder share the MCP servers, so a session with tools has a process or a folder to itself. `processes`: a session
+with tools has a process to itself, and all sessions of a process are of one key.
+"""
 
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
@@ -53,8 +54,9 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     """The product name, for messages."""
     argv: tuple[str, ...]
-    """The command that starts the program with ACP on stdin and stdout: the program's name and its arguments. Empty
-    for the agent `acp`, whose command is in the settings."""
+    """The command that starts the program with ACP on stdin and stdout; empty for the agent `acp`, whose command is in
+    the settings.
+    """
     package: str = ""
     """The npm package that contains the program."""
     tested: str = ""
@@ -94,27 +96,33 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
     sign_in: str = ""
     """What the user has to do to sign in, for messages."""
     errors_as_text: bool = False
-    """Whether the agent ends a failed turn as if it had succeeded, with a text that begins with `Error: ` and
-    without usage. A text of such an agent that begins with `Info: ` is about a retry."""
+    """Whether the agent ends a failed turn as if it had succeeded, with a text that begins with `Error: ` and without
+    usage (`Info: `: a retry).
+    """
     null_usage_fails: bool = False
     """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
     """Whether the agent makes the calls of a step one after the other, although it announces all of them first."""
     error_log: str = ""
     """A regular expression for the lines on stderr that report a failed model call, with the groups `session` and
-    `error`. Empty if stderr is not read, because the agent reports such calls through ACP, or logs none."""
+    `error`; empty if the agent reports such calls through ACP, or not at all.
+    """
     silence_hint: str = ""
-    """A sentence for the client about what the agent is probably doing if it sends nothing for long. It is added to
-    the message of a turn that exceeds a time limit."""
+    """A sentence about what the agent is probably doing if it sends nothing for long, for the message of a time
+    limit.
+    """
     reopens: bool = False
-    """Whether the agent can open a closed session again, with all its messages, by `session/resume` or
-    `session/load`: also after `session/close`, and in another process after its own was killed."""
+    """Whether the agent can open a closed session again, with all its messages, by `session/resume` or `session/load`,
+    also in another process.
+    """
     max_output: int | None = 10_000
-    """The largest output of a client's tool, in bytes, that reaches the model whole when it is given to a call that
-    waits for it; None if none is cut. A larger one is given in a new session, as part of the prompt."""
+    """The largest output of a client's tool, in bytes, that reaches the model whole when it is given to a waiting call;
+    None: any. A larger one is put into the prompt of a new session.
+    """
     declining_env: Mapping[str, str] = {}
-    """Environment variables with which the agent is started if this server declines all that it asks for, in place of
-    those of the same name in `env`. They forbid it from the start, so that the model is not offered it."""
+    """Environment variables, in place of those in `env`, if this server declines all that the agent asks for, so that
+    the model is not offered it.
+    """
     adds_skills: bool = False
     """Whether a text with `$NAME` adds an installed skill of Codex's to the prompt."""
     lists_late: bool = False
@@ -129,8 +137,9 @@ _CLAUDE_KEYS: Final = (
 
 
 def _opencode_config(action: str) -> str:
-    """Returns the settings of opencode in which it asks for what it does (`action`: `ask`), or may not do it (`deny`),
-    gives outputs of tools to its model whole, and does nothing unasked."""
+    """Returns the settings of opencode in which it asks (`action`: `ask`) or is denied (`deny`), gives outputs of tools
+    to its model whole, and does nothing unasked.
+    """
     acting = (
         "bash",
         "edit",

@@ -36,15 +36,14 @@ AHEAD_PAUSE_SECONDS = 0.2
 wait for that.
 """
 AHEAD_SECONDS = 10.0
-"""The seconds after which a session that was opened ahead is closed, so that what the agent read for it (instructions,
-names of files, the date) is no older.
+"""The seconds after which a session that was opened ahead is closed, so that its instructions, names of files and date
+are no older.
 """
 
 
 class AcpProcess(SharedProcess[AcpConnection]):
     """A process with many sessions, each on a channel of its `connection`. Call `start` and `probe`, then
-    `open_channel` for each session. When no turn runs, it opens one session ahead, which the next turn gets by
-    `take_ahead`.
+    `open_channel` for each session. When no turn runs, it opens one session ahead, for `take_ahead`.
     """
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
@@ -76,7 +75,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
             raise
 
     async def probe(self, folder: str, *, timeout_seconds: float) -> None:
-        """Opens a session in the folder and closes it; stores the answer (modes and models, or an error) in
+        """Opens and closes a session in the folder; stores the answer (modes and models, or an error) in
         `connection.probe`. Raises `Fault` if the process ends or does not answer in time.
         """
         self._write(self.connection.open_probe(folder))
@@ -127,8 +126,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
         super()._turn_began(channel)
 
     def take_ahead(self, folder: str) -> int | None:
-        """Gives the session that was opened ahead in this folder to a turn, without tools and system prompt, and
-        returns its channel; None if there is none. Its `session/new` may not be answered yet.
+        """Returns the channel of the session that was opened ahead in this folder, for a turn without tools and system
+        prompt; or None. Its `session/new` may not be answered yet.
         """
         channel = self.connection.ahead
         if channel is None or folder != self._folder:
@@ -220,8 +219,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
     def _received_without_reader(self, messages: Sequence[Message]) -> None:
-        """Handles messages for the session that was opened ahead: keeps the answer to `session/new` for its turn, or
-        closes the channel if that is an error. Refuses requests.
+        """Handles messages for the session that was opened ahead: keeps the answer to `session/new`, or closes the
+        channel if that is an error. Refuses requests.
         """
         for message in messages:
             if message.method is None:

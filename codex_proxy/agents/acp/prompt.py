@@ -1,8 +1,6 @@
-"""Converts the part of a history that a session has not seen to a prompt: a list of ACP content blocks.
-
-A prompt is one message of the user; only some agents take a system prompt. So a history with other messages is one
-text, in which each has a label with its role. So is a message that begins with `/`, which agents take for a command; a
-line break or blank before it helps with some of them, a label with all.
+"""Converts the part of a history that a session has not seen to a prompt: a list of ACP content blocks. A prompt is one
+message of the user, so a history with other messages is one text, in which each has a label with its role. So is a
+message that begins with `/`, which agents take for a command.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
     """Returns the prompt for a session that has seen everything before `items`. A single message of the user is sent
-    unchanged, and instructions after it as texts that begin with `[system]`; anything else as one text with labels.
+    unchanged, instructions after it as texts that begin with `[system]`; anything else as one text with labels.
     """
     first, *rest = items or (None,)
     if (

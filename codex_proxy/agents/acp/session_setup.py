@@ -1,8 +1,6 @@
 """Reads the settings that a new session offers (modes, models, efforts), and makes the requests that set them for a
-turn.
-
-Models are in an option of the category `model` (`session/set_config_option`), or in `models` (`session/set_model`) of
-older agents. Modes are in `modes`, in an option of the category `mode`, or in both.
+turn. Models are in an option of the category `model` (`session/set_config_option`), or in `models`
+(`session/set_model`); modes in `modes`, or in an option of the category `mode`.
 """
 
 from __future__ import annotations
@@ -183,7 +181,7 @@ def _option(option: dict[str, Any]) -> SessionOption | None:
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> SessionOption | None:
     """Converts the `modes` or `models` of `session/new` (`given`); None without values. `list`, `id` and `current` are
-    the names of its fields; `method` and `key`: see `SessionOption`. The current value is always included.
+    the names of its fields; `method` and `key`: see `SessionOption`.
     """
     if not isinstance(given, dict):
         return None

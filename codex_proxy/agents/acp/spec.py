@@ -37,8 +37,8 @@ NO_FOLDERS: Final = (
 
 
 def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
-    """Returns how the agent's program is started, by the preset and the settings in `context`. Raises
-    `NoAgentError`, whose text says which setting to change, if no command is set or it cannot be parsed.
+    """Returns how the agent's program is started, by the preset and the settings. Raises `NoAgentError` if the command
+    is missing or cannot be parsed.
     """
     from codex_proxy.agents.acp.agent import AcpLaunch
     from codex_proxy.process.child import Command
@@ -69,9 +69,8 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
 
 async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with what keeps processes of plain-model turns from reading the user's files. They may use the
-    program's state, and read the sign-ins of other programs that it uses. Raises `NoAgentError` as `with_confinement`
-    does.
+    """Returns the launch with what keeps processes of plain-model turns from reading the user's files, except the
+    program's state and the sign-ins that it uses. Raises `NoAgentError` as `with_confinement` does.
     """
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
     from codex_proxy.files.private import make_folder
@@ -90,15 +89,10 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with the mechanism that confines the program's processes, such as Codex's sandbox or
-    bubblewrap. Finds the mechanism, and creates the folders that it needs.
-
-    Returns the launch without a mechanism if the program has a sandbox of its own, or the setting
-    `agent_confinement` is `none`; with `auto` also if the setting `agent_unconfined` is off, or if no mechanism
-    works on this machine.
-
-    Raises `NoAgentError` if the mechanism in the settings does not work, if its folders cannot be used, or if the
-    program could write to the server's own files.
+    """Returns the launch with the mechanism that confines the program's processes, and creates the folders that it
+    needs. None if the program has a sandbox of its own or the setting `agent_confinement` is `none`; with `auto` also
+    if `agent_unconfined` is off or no mechanism works. Raises `NoAgentError` if the mechanism in the settings does not
+    work, its folders cannot be used, or the program could write to the server's files.
     """
     from codex_proxy.agents.codex.program import find_codex
     from codex_proxy.agents.confinement.confine import find_confinement
@@ -146,9 +140,8 @@ def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
 
 
 def preset_variables(own: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that a preset sets (`own`), by name. If a value is a JSON object and `environ` has the
-    variable, too, with a JSON object, the result has the members of both, at every depth; those of the preset take
-    precedence.
+    """Returns the variables that a preset sets (`own`). JSON objects are merged with those in `environ`, at every
+    depth; the preset's values take precedence.
     """
     out = dict(own)
     for name, value in own.items():
@@ -171,10 +164,8 @@ def _merged(theirs: Any, ours: Any) -> Any:
 
 
 def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with the variable that names the preset's settings file; unchanged if the preset has none.
-    Writes that file: the machine's own settings of this kind, and over them those of the preset.
-
-    Raises `NoAgentError` if the machine's own settings cannot be read, or the file cannot be written.
+    """Returns the launch with the variable that names the preset's settings file, if any. Writes that file: the
+    machine's own settings of this kind, and over them those of the preset. Raises `NoAgentError`.
     """
     from codex_proxy.files.private import make_folder, replacing
 

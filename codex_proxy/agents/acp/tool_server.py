@@ -1,8 +1,6 @@
-"""The MCP server at which agents call the client's tools: streamable HTTP on a loopback port.
-
-Each session has an endpoint (`ToolEndpoint`) with its own bearer token. A call is answered by an event stream at once,
-which progress notifications keep open until the client brings the output: agents time out after 60 s without a
-response, but not on an open stream. Source: six agents, each of which waited for 100 s.
+"""The MCP server at which agents call the client's tools: streamable HTTP on a loopback port. Each session has an
+endpoint (`ToolEndpoint`) with its own bearer token. A call is answered by an event stream at once, which progress
+notifications keep open until the client brings the output, because agents time out after 60 s without a response.
 """
 
 from __future__ import annotations
@@ -46,9 +44,7 @@ SETTLE_SECONDS: Final = 0.2
 UNREPORTED_SECONDS: Final = 5.0
 """Seconds to wait instead of `SETTLE_SECONDS` if the agent has reported other calls than it has made."""
 LIST_SECONDS: Final = 45.0
-"""The most seconds until a tested program requests the tools of a new session. It takes one second, more on a busy
-machine, and where two sessions are opened at once.
-"""
+"""The most seconds until a tested program requests the tools of a new session: one, more on a busy machine."""
 UNTESTED_LIST_SECONDS: Final = 10.0
 """The most seconds for any other program. After that it gets its prompt anyway, since it may request them later."""
 MAX_CALLS: Final = 128

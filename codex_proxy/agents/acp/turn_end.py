@@ -33,8 +33,8 @@ def turn_end(
     result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
 ) -> TurnEnded | Failure:
     """Returns the end of the turn, or its failure, by the result of `session/prompt` and the text that `reader` has
-    held back, which stays held if it is no error; the agent's text about itself becomes a `Notice`. `rejected`: a
-    permission was rejected in the turn, which has failed if the model has said nothing since.
+    held back; the agent's text about itself becomes a `Notice`. `rejected`: a permission was rejected, so the turn has
+    failed if the model has said nothing since.
     """
     failure = _failure_in(result, reader, preset, rejected=rejected)
     if failure is not None:

@@ -1,8 +1,6 @@
-"""Converts `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls (activities).
-
-A message ends when another item begins, since not every agent gives messages an id; its text is then added as a raw
-item (of the Responses API), for later turns. A tool call becomes an item when the agent first reports it. Source:
-recordings of eight agents.
+"""Converts `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls (activities). A
+message ends when another item begins, since not every agent gives messages an id; its text is then added as a raw item
+(of the Responses API), for later turns. Source: recordings of eight agents.
 """
 
 from __future__ import annotations
@@ -59,8 +57,8 @@ RETRIES: Final = ("Retrying...", "retrying...")
 
 
 class OpenCall(msgspec.Struct):
-    """A tool call that the agent has reported and that has not ended. `id` is that of its item: empty if that has not
-    begun, because the call is not described yet; None for a client's tool, for which the dialect adds a function call.
+    """A tool call that has not ended. `id` is that of its item: empty if that has not begun; None for a client's tool,
+    for which the dialect adds a function call.
     """
 
     id: str | None
@@ -210,7 +208,7 @@ class UpdateReader:
 
     def add_call(self, call: Update) -> Update:
         """Adds the events of a report about a tool call (an update, or a `toolCall`). Returns the call with all that
-        was reported so far. Adds nothing for a call without an id, or one that has ended.
+        was reported so far. Nothing for a call without an id, or one that has ended.
         """
         name = call.tool_call_id
         if not name or name in self._ended_calls:
@@ -253,7 +251,7 @@ class UpdateReader:
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
         """Adds the new part of the call's output. An update has the next piece, or the whole output so far, which is
-        ignored if it does not continue what is in `state`.
+        ignored if it does not continue `state`.
         """
         delta = _terminal_delta(call.meta)
         if not delta:
@@ -303,8 +301,8 @@ class UpdateReader:
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
-        """Called when text or reasoning of a model call begins. Adds `StepCompleted` for the call before it if that had
-        tool calls, so that a retry does not affect it.
+        """Called when text or reasoning of a model call begins. Adds `StepCompleted` for a call before it with tool
+        calls, so that a retry does not affect that.
         """
         self.spoke = True
         if self._step_called:

@@ -1,9 +1,6 @@
 """Converts the token counts that an agent reports. A count that covers more or less than the client's request
-(`AcpPreset.usage`) is not used.
-
-Agents differ in whether `inputTokens` includes cached tokens, and `outputTokens` thought tokens; `totalTokens` shows
-it. Source: one model call of 1200 input tokens (1000 cached) and 34 output tokens (7 thought), as reported by seven
-agents.
+(`AcpPreset.usage`) is not used. Whether `inputTokens` includes cached, and `outputTokens` thought tokens, shows in
+`totalTokens`. Source: the same model call as reported by seven agents.
 """
 
 from __future__ import annotations
@@ -74,7 +71,7 @@ class UsageCounter:
 
     def start_request(self) -> None:
         """Begins another request of the client within the same turn of the agent. A count of the whole turn is then not
-        used; one of the last model call is.
+        used.
         """
         self._turn = NO_TOKENS
         self._whole = False

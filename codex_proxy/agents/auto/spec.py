@@ -1,7 +1,5 @@
-"""The agent `auto`: finds the installed Codex, and chooses the agent for a protocol that this release supports.
-
-`codex app-server` is preferred to `codex proto`. If this server can use neither with the release, it uses
-`codex exec`, and warns the operator, because that agent has fewer capabilities.
+"""The agent `auto`: finds the installed Codex, and chooses the agent for a protocol that this release supports: `codex
+app-server`, else `codex proto`, else `codex exec` (with a warning).
 """
 
 from __future__ import annotations

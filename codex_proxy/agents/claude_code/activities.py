@@ -1,5 +1,5 @@
-"""Converts Claude Code's own tool calls to activities (items that only describe what the agent does), and decides the
-program's requests for permission, without regard to text that the model wrote.
+"""Converts Claude Code's own tool calls to activities, and decides the program's requests for permission, without
+regard to text of the model.
 """
 
 from __future__ import annotations

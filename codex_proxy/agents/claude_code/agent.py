@@ -1,9 +1,6 @@
-"""The agent `claude-code`: one process for each conversation, and processes that wait for the next conversation.
-
-A process serves one conversation, and is kept after a turn as long as the client may continue the conversation. For
-each mode in use (plain-model turns, agent turns) one process is started in advance, shortly after a turn has taken
-the one before, so that no turn has to wait for the start. The prompt, the tools and the schema are sent to a
-process with the turn.
+"""The agent `claude-code`: one process for each conversation, which is kept after a turn as long as the client may
+continue, and for each mode in use (plain-model turns, agent turns) one that waits for the next conversation. The
+prompt, the tools and the schema are sent to a process with the turn.
 """
 
 from __future__ import annotations
@@ -41,8 +38,9 @@ from codex_proxy.process.launch import find_program
 log = structlog.get_logger(__name__)
 
 RESTOCK_SECONDS: Final = 0.3
-"""Seconds from when a turn takes the waiting process until the next one is started. A start keeps a core busy for
-about as long, which would slow the turn's beginning."""
+"""Seconds from when a turn takes the waiting process until the next one is started, so that the start does not slow the
+turn's beginning.
+"""
 MAX_WAIT_SECONDS: Final = 3600.0
 """The most seconds that a process waits for a turn. After that the settings and sign-in that it read at its start
 may be outdated."""
@@ -66,8 +64,9 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
     advice: str = ""
     """What the operator should do if a process cannot be started, as a sentence; empty if nothing is known."""
     kept: int = 4
-    """The most processes that are kept without a running turn: those that wait for a turn (one for each mode in
-    use), and those of conversations that may continue, of which at least one is kept."""
+    """The most processes that are kept without a running turn: one that waits for each mode in use, and those of
+    conversations that may continue (at least one).
+    """
 
 
 class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
@@ -168,9 +167,8 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         return self._initialized.models
 
     def trouble(self) -> Failure | None:
-        """Returns the failure if the program is missing, or if nobody was signed in when the program was last
-        asked; None if neither. If nobody was signed in, asks the program again in the background, at most every
-        `RECHECK_SECONDS`.
+        """Returns the failure if the program is missing, or nobody was signed in when it was last asked. Then asks
+        again in the background, at most every `RECHECK_SECONDS`.
         """
         try:
             find_program(self._processes.command(self._processes.warm))

@@ -1,12 +1,11 @@
-"""The dialect of Claude Code's JSON lines: converts the turns of one process to lines, and its lines to events.
-Without IO.
+"""The dialect of Claude Code's JSON lines: converts the turns of one process to lines, and its lines to events. Without
+IO.
 
-A turn is `initialize` with the prompt, the tools and the schema; then the history line by line (the program
-confirms each line of the user by an empty `result`); then the user's line that the model answers; then the stream
-of the answer until `result`. This server acts as an MCP server for the client's tools, over the same lines. The
-calls in a message of the model are passed on to the client when the message ends, and wait for the client without a
-time limit. A process whose turn has succeeded takes the next turn of the conversation; one that waits for outputs
-continues its turn with them. Source: recordings of release 2.1.330.
+A turn is `initialize` with the prompt, the tools and the schema; then the history line by line (the program confirms
+each line of the user by an empty `result`); then the user's line that the model answers; then the stream of the answer
+until `result`. Over the same lines this server acts as an MCP server for the client's tools. The calls in a message of
+the model are passed on when the message ends, and wait for the client without a time limit. A process whose turn has
+succeeded takes the next turn of the conversation. Source: recordings of release 2.1.330.
 """
 
 from __future__ import annotations
@@ -251,8 +250,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._give_next()
 
     def _give_next(self) -> None:
-        """Writes the next lines of the history, up to and including the next line of the user. If that is the last
-        one, the model begins to answer it.
+        """Writes the next lines of the history, up to and including the next line of the user, the last of which the
+        model answers.
         """
         writes, last = self._feed.next()
         self._writes.append(writes)
@@ -278,8 +277,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
-        """Handles the beginning of a message of the model. If the one before has not ended, it broke off, and the
-        new one repeats it, so `Retrying` is added.
+        """Handles the beginning of a message of the model. If the one before has not ended, the new one repeats it, so
+        `Retrying` is added.
         """
         if self._step_open:
             self._events.append(Retrying(BROKE_OFF))
@@ -326,9 +325,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._reader.assistant(whole)
 
     def _user(self, message: WholeMessage) -> None:
-        """Handles a user message in the stream, which contains outputs that the program itself has given to the
-        model: ends the activities of these calls. If one of them is a call of a client's tool, the client's output
-        for it is not used.
+        """Handles a user message in the stream, with outputs that the program itself has given to the model: ends the
+        activities of these calls. The client's output for such a call is not used.
         """
         for block in message.blocks:
             if block.type == "tool_result":
@@ -353,7 +351,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
         """Returns the line that answers a JSON-RPC message to the MCP server with the client's tools; empty if the
-        answer must wait for a tool's output, or has been added to `_writes`.
+        answer must wait, or has been added to `_writes`.
         """
         match rpc.method:
             case "initialize":
@@ -373,9 +371,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return rpc_refusal(request_id, rpc.id)
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Handles the program's `tools/call` request (`rpc`) for the output of a call. Returns the line that
-        answers it; empty if there is no output yet. If the call was not in the stream, adds the events that ask the
-        client for the output. Refuses requests that do not belong to a running turn or to an offered tool.
+        """Handles the program's `tools/call` request (`rpc`). Returns the line that answers it; empty if there is no
+        output yet. If the call was not in the stream, asks the client. Refuses requests without a running turn or an
+        offered tool.
         """
         params = rpc.params or RpcParams()
         id = params.meta.call_id if params.meta is not None else None
@@ -393,8 +391,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _permission(self, request_id: str, request: ControlRequest) -> None:
         """Handles a request for permission: allows calls of the client's tools, and everything in the sandbox
-        `danger-full-access`. For any other request adds an `ApprovalRequested` event, to which `answer` brings the
-        decision; after the end of the turn denies the request.
+        `danger-full-access`. For any other request adds an `ApprovalRequested` event; after the end of the turn denies
+        it.
         """
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
         if self._tools.find(request.tool_name) is not None or activities.is_allowed(self._turn.sandbox):
@@ -463,8 +461,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:
-    """Returns the line that gives the program the output of a call, which it has requested. `request` has the ids
-    of the control request and of the JSON-RPC request in it.
+    """Returns the line that gives the program the output of a call. `request` has the ids of the control request and of
+    the JSON-RPC request in it.
     """
     result = {"content": mcp_content(reply.parts)}
     return rpc_answer(*request, result if reply.success else result | {"isError": True})

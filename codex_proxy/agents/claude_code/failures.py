@@ -1,7 +1,6 @@
 """Converts Claude Code's errors to failures of the turn, by its error codes, its provider's HTTP status, and its texts.
-
-The program reports an error by a message of the model `<synthetic>` with an error code, whose text is not part of the
-answer, and then by a `result` with the HTTP status. Source: recordings of release 2.1.330, and its list of codes.
+The program reports an error by a message of the model `<synthetic>` with an error code, and then by a `result` with the
+HTTP status. Source: recordings of release 2.1.330, and its list of codes.
 """
 
 from __future__ import annotations
@@ -88,7 +87,7 @@ _ADVICE: Final = re.compile(
 
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
     """Returns the failure of a turn whose `result` is an error with this text. `code` is that of the `<synthetic>`
-    message, `status` the provider's, `reason` the `terminal_reason`; None if the program has not sent it.
+    message, `status` the provider's, `reason` the `terminal_reason`, or None.
     """
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:

@@ -1,9 +1,6 @@
-"""Converts a turn's history to the system prompt and the lines for Claude Code, each one message of the user or the
-assistant.
-
-The lines alternate, as Anthropic's API requires; a call's output is in the line after the call, and the last line is
-the user's. Reasoning of Claude Code (`ThinkingBlock`) keeps its signature; the provider would refuse any other, so it
-is left out.
+"""Converts a turn's history to the system prompt and the lines for Claude Code. The lines of user and assistant
+alternate, as Anthropic's API requires; a call's output is in the line after the call, and the last line is the user's.
+Only Claude Code's own reasoning (`ThinkingBlock`), which is signed, is kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
-"""The command line and environment variables of a `claude` process.
-
-A *plain-model* process has no tools of its own, none of the user's settings and instructions, and an empty folder. An
-*agent* process works in the turn's folder with the user's settings; the dialect answers its requests for permission.
-Settings in the folder are ignored, since they could name commands that would run without permission. Source:
-experiments with release 2.1.330, and the tests with the real program.
+"""The command line and environment variables of a `claude` process. A *plain-model* process has no tools of its own,
+none of the user's settings and instructions, and an empty folder. An *agent* process works in the turn's folder with
+the user's settings, not the folder's, which could name commands. Source: experiments with release 2.1.330.
 """
 
 from __future__ import annotations
@@ -52,9 +49,8 @@ MODES: Final[Mapping[Sandbox, str]] = {
     "workspace-write": "acceptEdits",
     "danger-full-access": "default",
 }
-"""The program's permission mode for each sandbox. In `default` every change needs permission; `acceptEdits` allows
-changes of files in the folder. In `danger-full-access` this server gives every permission, because the program refuses
-its own mode for that to root.
+"""The program's permission mode for each sandbox. `acceptEdits` allows changes of files in the folder. In
+`danger-full-access` this server gives every permission, because the program refuses its own mode for that to root.
 """
 
 SWITCHES: Final[Mapping[str, str]] = {
@@ -73,8 +69,8 @@ ALLOWED_NAMES: Final = (
     *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
     *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
 )
-"""Environment variables beside the usual ones: the provider's addresses, and the program's home. No keys: one that was
-set for another program would be charged in place of the user's sign-in.
+"""Environment variables besides the usual ones: the provider's addresses, and the program's home. No keys, which would
+be charged in place of the user's sign-in.
 """
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Variables with keys that the operator may pass on by name (PROXY_CHILD_ENV)."""

@@ -1,6 +1,5 @@
-"""Decodes and encodes the JSON lines of `claude -p --input-format stream-json --output-format stream-json`. Fields
-whose form differs between messages stay raw JSON until they are read. Source: recordings of Claude Code 2.1.330
-(tests/golden/recordings/claude-code).
+"""Decodes and encodes the JSON lines of `claude -p --input-format stream-json --output-format stream-json`. Source:
+recordings of Claude Code 2.1.330 (tests/golden/recordings/claude-code).
 """
 
 from __future__ import annotations
@@ -80,7 +79,7 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 class Message(msgspec.Struct, frozen=True):
     """A line from the program; fields that it lacks are None or empty. Of the raw fields, `message` is a
-    `WholeMessage`, `request` a `ControlRequest`, `response` a `ControlResponse`, and `error` the code of an error.
+    `WholeMessage`, `request` a `ControlRequest`, `response` a `ControlResponse`, `error` an error's code.
     """
 
     type: str = ""
@@ -251,7 +250,7 @@ def control_refusal(request_id: str) -> bytes:
 
 def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
     """Returns the line with the result of a JSON-RPC message to the server of the client's tools. `request_id` is the
-    id of the control request around it; `rpc_id` None: of a notification, whose answer needs the id 0.
+    id of the control request around it; `rpc_id` None: of a notification.
     """
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "result": result}
     return control_answer(request_id, {"mcp_response": answer})
@@ -288,7 +287,7 @@ def _no_command(block: dict[str, Any]) -> dict[str, Any]:
 
 def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:
     """Returns the line of an assistant's message in the history. `number` differs for each such message of a process.
-    `model` signed the thinking blocks; the program leaves them out for another one.
+    `model` signed the thinking blocks.
     """
     said = {"role": "assistant", "content": content}
     return encoded(

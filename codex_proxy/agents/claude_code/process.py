@@ -93,8 +93,8 @@ def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
 
 
 class _Question:
-    """Reads the output of a process until it has answered `initialize` and a marked command (see `request_initialize`);
-    then `answer` is done. If the process ends before, it raises `Fault`.
+    """Reads the output of a process until it has answered `initialize` and a marked command; then `answer` is done. If
+    the process ends before, it raises `Fault`.
     """
 
     def __init__(self) -> None:
@@ -130,9 +130,7 @@ class _Question:
 
 async def request_initialize(command: Command) -> InitializeResult:
     """Starts a process, and returns what it answers to `initialize` and to a command that is marked as text. The model
-    is not called: the command is in the history, and a release that does not know the mark answers it by itself.
-
-    Raises `Fault` if the program cannot be started, ends early, is not done within `START_SECONDS`, or cannot be read.
+    is not called: a release that does not know the mark answers the command itself. Raises `Fault`.
     """
     question = _Question()
     try:

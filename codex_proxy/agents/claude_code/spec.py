@@ -32,8 +32,8 @@ OLD: Final = "Claude Code {} is installed; the tested release is {}. Update it w
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Finds the program and its release, and makes the empty folder of plain-model turns. Raises `NoAgentError` if
-    there is no program or folder to use, `Fault` if `claude --version` fails.
+    """Finds the program and its release, and makes the empty folder of plain-model turns. Raises `NoAgentError`, or
+    `Fault` if `claude --version` fails.
     """
     from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
     from codex_proxy.agents.claude_code.launch import (
@@ -216,7 +216,7 @@ def _text_check(takes_mark: bool, version: str) -> Check:
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
     """Returns the check of the sign-in. `account` is its kind, empty if unknown; `models` is their number; `unseen` are
-    variables with keys that are set, but not passed on to the program.
+    variables with keys that the program does not get.
     """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
 

@@ -1,12 +1,10 @@
-"""Converts the stream of model calls, one call after the other, to events and to calls of the client's tools. A
-step is one call of the model. A raw item is an item of the Responses API with what the model said or did; it is
-added as an event, for the history of later turns.
+"""Converts the stream of model calls (steps) to events and to calls of the client's tools. Each text and call is also
+added as a raw item (of the Responses API), for the history of later turns. Input: stream events and complete messages
+of the conversation itself (not of sub-agents). Arguments of calls are passed on as they arrive, unless this server must
+first check them.
 
-Input: stream events and complete messages of the conversation itself (not of sub-agents). Output: events, in
-`events`, and the calls of the client's tools, from `take_calls`. Arguments of calls are passed on as they arrive,
-unless this server must first check them as a whole. If the turn has a JSON schema for the answer, the answer is the
-input of the model's call of the tool `StructuredOutput`. Other text is then held back; it is passed on only if a
-call of a client's tool follows it, or if there is no structured output.
+If the turn has a JSON schema, the answer is the input of the model's call of the tool `StructuredOutput`; other text is
+held back, and passed on only if a call of a client's tool follows it, or if there is no structured output.
 """
 
 from __future__ import annotations
@@ -44,8 +42,8 @@ STRUCTURED_OUTPUT: Final = "StructuredOutput"
 
 
 class _Call:
-    """A call of a client's tool in the current step: its id, the tool, the pieces of its arguments that have
-    arrived (`parts`), and its arguments in a complete message (`whole`; None before that).
+    """A call of a client's tool in the current step: its id, the tool, the pieces of its arguments (`parts`), and its
+    arguments in a complete message (`whole`; None before that).
     """
 
     __slots__ = ("id", "parts", "tool", "whole")
@@ -81,8 +79,7 @@ class _Thought:
 
 class StepReader:
     """Reads what Claude Code prints about its model calls in one turn: stream events (`feed`) and complete messages
-    (`assistant`). Converts each model call (a step) to events about its texts, reasoning and tool calls, and appends
-    them to `events`; the caller empties that list.
+    (`assistant`). Appends events to `events`; the caller empties that list.
     """
 
     def __init__(self, turn: Turn, tools: OfferedTools) -> None:
@@ -99,8 +96,9 @@ class StepReader:
         self._open: dict[int, str] = {}
         """The ids of open text and reasoning items, by the index of their content block."""
         self._complete: list[ItemEnded | RawItem] = []
-        """The ends of items whose content block has ended, and signed thinking blocks. They are added to the events
-        when more of the stream arrives, because a stream that breaks off ends its blocks, too."""
+        """The ends of items whose content block has ended, and signed thinking blocks, until more of the stream
+        arrives: a stream that breaks off ends its blocks, too.
+        """
         self._model = ""
         self._thoughts: dict[int, _Thought] = {}
         """What has arrived of the open blocks of thinking, by block index."""
@@ -223,9 +221,7 @@ class StepReader:
             self._complete.append(ThinkingBlock(self._model, thinking=text, signature=signature).raw_item())
 
     def _add_complete(self) -> None:
-        """Adds the events in `_complete`: the ends of items, and raw items of signed thinking blocks. The end of an
-        item whose text is held back is held back, too.
-        """
+        """Adds the events in `_complete`. The end of an item whose text is held back is held back, too."""
         for event in self._complete:
             held = isinstance(event, ItemEnded) and event.id in self._held_texts
             (self._held if held else self.events).append(event)
@@ -266,9 +262,7 @@ class StepReader:
             self.start_activity(block, id)
 
     def start_activity(self, block: WholeBlock, id: str) -> None:
-        """Adds `ItemStarted` with the activity for a call of one of the agent's own tools, unless it was added
-        before. `id` is the call's id; the caller may be the agent or a sub-agent.
-        """
+        """Adds `ItemStarted` with the activity for a call of one of the agent's own tools (or a sub-agent's), once."""
         if id not in self._activities:
             self._activities.add(id)
             self.events.append(ItemStarted(activities.activity(id, block.name or "", block.input)))
@@ -293,8 +287,7 @@ class StepReader:
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
         """Ends the step: appends its text and its calls to `events` as raw items. Returns the calls of the client's
-        tools as events that are not in `events`; the caller passes them on, because the client must give their
-        outputs.
+        tools, for the caller to pass on.
         """
         self._add_complete()
         requests = [call.request() for call in self._calls.values()]
@@ -306,9 +299,8 @@ class StepReader:
         return requests
 
     def requested_call(self, id: str, name: str, arguments: str) -> ToolCallRequested | None:
-        """Returns the call `id` of the client's tool `name`, although it was not in the stream: for example a
-        sub-agent's call, for which the program requests the output. Returns None if no tool of this name was
-        offered.
+        """Returns the call `id` of the client's tool `name`, although it was not in the stream (a sub-agent's call);
+        None if no such tool was offered.
         """
         tool = self._tools.find(MODEL_PREFIX + name)
         if tool is None:
@@ -318,9 +310,8 @@ class StepReader:
         return call.request()
 
     def finish(self, structured: str | None) -> None:
-        """Ends the answer of a turn that has succeeded; the caller adds `TurnEnded`. `structured` is the JSON of
-        the structured answer, which is added as a message; if it is None, the text that was held back is added. The
-        added text is also added as a raw item.
+        """Ends the answer of a turn that has succeeded; the caller adds `TurnEnded`. `structured` is the JSON of the
+        structured answer, which is added as a message; if it is None, the held text is added.
         """
         self._add_complete()
         if structured is None:
@@ -349,8 +340,8 @@ class StepReader:
             self.events.append(RawItem("message", msgspec.json.encode(message)))
 
     def _drop_step(self) -> None:
-        """Forgets everything that was collected of the current step, held text included. Called when another step
-        begins. If the current one has not ended then, it broke off, and the new one repeats it.
+        """Forgets everything of the current step, held text included, when another step begins: an unfinished one is
+        repeated.
         """
         self._open.clear()
         self._thoughts.clear()
@@ -363,8 +354,8 @@ class StepReader:
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
-    """Returns the output of a call as an item of the Responses API (`function_call_output`), for the history of
-    later turns. Called for calls that this server has run.
+    """Returns the output of a call that this server has run as an item of the Responses API
+    (`function_call_output`).
     """
     output: Any = [
         {"type": "input_text", "text": part.text}

@@ -1,7 +1,6 @@
-"""The client's tools as Claude Code takes them: tools of an MCP server, with the prefix `mcp__<server>__`.
-
-Claude Code silently replaces characters of a name other than letters, digits, `_` and `-`; so such a tool gets a
-generated name, which `OfferedTools.find` converts back. Custom tools become functions with one string argument.
+"""The client's tools as Claude Code takes them: tools of an MCP server, with the prefix `mcp__<server>__`. A name with
+characters other than letters, digits, `_` and `-`, which Claude Code replaces, gets a generated one
+(`OfferedTools.find`). Custom tools become functions with one string argument.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 
 def agent_name(name: str) -> str:
     """Returns the name under which the client's tool is offered: its own if Claude Code keeps it, else `client_`, its
-    first characters and a digest. Different names get different results.
+    first characters and a digest.
     """
     if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _CHANGED.fullmatch(name):
         return name
@@ -71,7 +70,7 @@ def _definition(tool: Tool) -> dict[str, Any]:
 
 def call_input(arguments: str, kind: str) -> dict[str, Any]:
     """Returns the `input` (an object) of a `tool_use` block for a call in the history. `arguments` that are no JSON
-    object are in its only field `arguments`; those of a custom tool (`kind`) in `input`.
+    object are in its only field `arguments`; those of a custom tool in `input`.
     """
     if kind == "custom":
         return {"input": arguments}

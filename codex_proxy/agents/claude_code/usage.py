@@ -1,7 +1,6 @@
-"""Counts the tokens of each model call when it ends, and of the whole turn from its `result`.
-
-Anthropic's `input_tokens` exclude the cache; here they include it, as OpenAI's do. If a turn waits for a tool's output,
-each of the client's requests reports only the tokens since the one before.
+"""Counts the tokens of each model call when it ends, and of the whole turn from its `result`. Anthropic's
+`input_tokens` exclude the cache; here they include it, as OpenAI's do. If a turn waits for a tool's output, each
+request reports the tokens since the one before.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
-"""The models of the installed Codex: the list for clients, and a patched catalog for plain-model turns.
-
-From the JSON of `codex debug models --bundled` it makes `published_models`, and `plain_catalog` for Codex's setting
-`model_catalog_json`. No file is touched. Entries must be patched because they put a client's tools behind a JavaScript
-tool (`code_mode_only`), add tools of the agent, cut tool outputs, and let Codex summarise a long history; no switch
-turns that off. A process gets the file with `-c`, because release 0.163 ignores it in `thread/start`.
-
+"""The models of the installed Codex (`codex debug models --bundled`): the list for clients, and a patched catalog for
+plain-model turns (`model_catalog_json`). Entries must be patched because they put a client's tools behind a JavaScript
+tool (`code_mode_only`), add tools of the agent, cut tool outputs, and let Codex summarise a long history.
 `CatalogError` names the entry and the field, also if a field to patch is missing: it may have been renamed.
 """
 
@@ -123,11 +119,9 @@ def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -
 def plain_catalog(
     bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
 ) -> bytes:
-    """Returns the patched catalog for plain-model turns, as JSON. Raises `CatalogError`.
-
-    `extra_slugs` are models of a provider in the user's config.toml; each gets an entry, because Codex would use
-    fallback values and warn. `lite` sets `use_responses_lite` (tools as an input item, no parallel calls); None keeps
-    it, and is False for `extra_slugs`, whose provider is expected to support the public API.
+    """Returns the patched catalog for plain-model turns, as JSON. Raises `CatalogError`. `extra_slugs` are models of a
+    provider in the user's config.toml. `lite` sets `use_responses_lite` (tools as an input item, no parallel calls);
+    None keeps it, and is False for `extra_slugs`.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}

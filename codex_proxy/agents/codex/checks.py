@@ -1,6 +1,4 @@
-"""The checks of `doctor` for Codex: program, release, protocol, sign-in, sandbox. The model is not called; Codex runs
-with temporary folders, and the user's home for the sign-in.
-"""
+"""The checks of `doctor` for Codex: program, release, protocol, sign-in, sandbox. The model is not called."""
 
 from __future__ import annotations
 
@@ -137,7 +135,7 @@ def protocol_check(protocol: CodexProtocol) -> Check:
 
 def program_check(program: str, named: str | None) -> Check:
     """Returns the check of the program: `warning` for a script (npm's slower wrapper). `named` is the path in the
-    settings or on PATH, if any; for a script that starts `program`, the message says so.
+    settings or on PATH, if any.
     """
     path = os.path.realpath(program)
     wrapper = _is_script(path)
@@ -167,9 +165,8 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, agent: CodexAgentName, context: AgentContext
 ) -> list[Check]:
-    """Returns the checks of sign-in, confinement of plain-model turns, and sandbox. `codex-app-server` reports the
-    sign-in and runs a command in its sandbox; with other protocols only the credentials file is looked for. If
-    config.toml cannot be read, only a failed check.
+    """Returns the checks of sign-in, confinement of plain-model turns, and sandbox; only a failed check if config.toml
+    cannot be read. With other protocols than `codex-app-server` only the credentials file is looked for.
     """
     settings, environ = context.settings, context.environ
     config = settings.codex_home / "config.toml"
@@ -215,8 +212,8 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Asks an app-server in the user's home who is signed in. `failed` if nobody is or it does not start; a `warning`,
-    without a start, if the provider's variable is not set.
+    """Asks an app-server in the user's home who is signed in. `failed` if nobody is or it does not start; a `warning`
+    if the provider's variable is not set.
     """
     home = settings.codex_home
     facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}

@@ -1,9 +1,6 @@
-"""Locks on Codex's files, for all servers with one state folder.
-
-- A new release creates its database at its first start, and fails if two processes do. So they start one after the
-  other (`first_start_lock`) until a file records a start.
-- A temporary home (`private_home`) is locked while it is used. After a kill, the next start finds it unlocked and
-  removes it.
+"""Locks on Codex's files, for all servers with one state folder. A new release creates its database at its first start,
+and fails if two processes do: so they start one after the other (`first_start_lock`). A temporary home (`private_home`)
+is locked while it is used; the next start removes unlocked ones.
 """
 
 from __future__ import annotations
@@ -24,9 +21,7 @@ POLL_SECONDS = 0.02
 @asynccontextmanager
 async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
     """Runs its body under a lock if `mark` does not exist, so that one process at a time starts a new release; then
-    creates `mark`.
-
-    Waits up to `within` seconds, then runs without the lock, whose holder probably hangs. No lock without a `mark`.
+    creates `mark`. Waits up to `within` seconds, then runs without the lock.
     """
     if not mark or _exists(mark):
         yield

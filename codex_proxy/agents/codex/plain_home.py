@@ -1,5 +1,5 @@
 """Creates what processes of plain-model turns need in the state folder: a Codex home (`shadow_home`), a patched model
-catalog (`catalog`), an empty working folder. Nothing is written to the user's home.
+catalog (`catalog`), an empty working folder.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
     """Writes the patched catalog and what it is made from. Returns its path, and the models, with that of config.toml
-    (text `config`). `lite`: see `plain_catalog`. Raises `Fault` or `OSError`.
+    (text `config`). Raises `Fault` or `OSError`.
     """
     bundled_file = _bundled_file(state, version)
     try:

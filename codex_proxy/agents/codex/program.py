@@ -1,7 +1,5 @@
-"""The Codex binary: finds it, reads its release, and runs short commands.
-
-It is the one in the settings, on PATH, or of the extra `[codex]`. npm's Node wrapper takes 30 ms and 43 MiB for each
-child and leaves the binary running when killed, so the native binary is used.
+"""The Codex binary: the one in the settings, on PATH, or of the extra `[codex]`. The native binary is used, because
+npm's Node wrapper takes 30 ms and 43 MiB for each child and leaves the binary running when killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The `-c` switches that limit what Codex's commands read and write: pairs of a key and a TOML value. No IO.
-
-*Sandbox modes* limit writing only. *Permission profiles* can forbid reading too, but make each new thread take 0.2 s or
-more; so only turns whose reading is limited use them.
+"""The `-c` switches that limit what Codex's commands read and write: pairs of a key and a TOML value. *Sandbox modes*
+limit writing only. *Permission profiles* can forbid reading too, but make each new thread take 0.2 s or more.
 """
 
 from __future__ import annotations
@@ -62,10 +60,7 @@ def _bool(value: bool) -> str:
 
 class Profiles(msgspec.Struct, frozen=True):
     """The permission profiles of a process: one for each sandbox, with the `denied` paths and the user's `policy` for
-    writing.
-
-    `name` begins their names and must not be guessable: a project's config.toml could change a profile that it can
-    name.
+    writing. `name` begins their names and must not be guessable, because a project's config.toml could change them.
     """
 
     name: str

@@ -1,8 +1,6 @@
 """The Codex home of plain-model processes (the *shadow home*): the user's sign-in and model provider, and nothing else.
-
 In the user's own home the model would get AGENTS.md, `developer_instructions` and MCP servers, whatever the switches.
-The new home must have no folder `sessions`, which would slow each `thread/start`. `ConfigError` names the line, or the
-key. No file is written here.
+`ConfigError` names the line, or the key. No file is written here.
 """
 
 import tomllib
@@ -41,10 +39,8 @@ class ConfigError(ValueError):
 
 
 class ProviderConfig(msgspec.Struct, frozen=True):
-    """The model provider of a Codex home.
-
-    `custom`: the user has defined it, so that its retries can be set. `env_names` are variables for Codex but not for
-    its shells. `shell_exclude` is the user's own list of such variables, which a switch replaces.
+    """The model provider of a Codex home. `custom`: the user has defined it. `env_names` are variables for Codex but
+    not for its shells. `shell_exclude` is the user's own list of such variables, which a switch replaces.
     """
 
     id: str = DEFAULT_PROVIDER

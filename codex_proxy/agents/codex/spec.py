@@ -98,9 +98,7 @@ async def protocol_of(
     environment: Mapping[str, str],
 ) -> CodexProtocol:
     """Returns the protocol of `agent`; for `auto` the first of app-server, proto and exec that the program supports. If
-    there is none, `fault` says so.
-
-    `check` asks what the app-server supports; if it raises `Fault`, none.
+    there is none, `fault` says so. `check` asks what the app-server supports.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)

@@ -1,5 +1,5 @@
 """The `-c` switches of Codex processes, each with its reason. `COMMON_SWITCHES` turn off what a server does not need,
-`PLAIN_SWITCHES` also the agent's tools and instructions; others depend on the provider. Pure.
+`PLAIN_SWITCHES` also the agent's tools and instructions.
 """
 
 from collections.abc import Iterable

@@ -62,14 +62,14 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     contract: ContractCheck = ContractCheck()
     """Which parts of the protocol the binary lacks."""
     renew_check: Callable[[], Awaitable[None]] | None = None
-    """Asks the binary again what it supports, if the stored answer is a day old, for the next start. Run once, in the
-    background. None for the fake agent.
+    """Asks the binary again what it supports, if the stored answer is a day old, for the next start. None for the fake
+    agent.
     """
 
 
 class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
     """An `Agent` with processes for plain-model turns and for agent turns, or one kind for both. `start` starts those
-    for plain-model turns if `warm_plain`, else the others; the other kind starts with its first turn.
+    for plain-model turns if `warm_plain`, else the others.
     """
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
@@ -160,8 +160,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         return AgentSession(turn, transport.dialect, transport)
 
     async def _permissions(self, turn: Turn) -> str | None:
-        """Returns the permission profile of an agent turn that must not read protected paths; None for a sandbox mode:
-        it may read everything, the release has no profiles, or reading cannot be limited here.
+        """Returns the permission profile of an agent turn that must not read protected paths; None if it may read
+        everything, the release has no profiles, or reading cannot be limited here.
         """
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:

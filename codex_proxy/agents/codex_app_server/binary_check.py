@@ -1,8 +1,6 @@
-"""Finds out which features the installed Codex supports, and stores the answer in the state folder.
-
-It compares the binary's protocol schema with the contract (`contract`), and tries which start switches it accepts. The
-answer is for one binary (path, size, modification time) and one contract; after a day it is renewed in the background,
-since a script's binary may have changed.
+"""Finds out which features the installed Codex supports: compares its protocol schema with the contract (`contract`),
+and tries which start switches it accepts. The answer is stored for one binary (path, size, modification time) and one
+contract; after a day it is renewed in the background.
 """
 
 from __future__ import annotations
@@ -56,7 +54,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
     """Returns the stored answer for a binary, or runs it and stores one. Raises `Fault` if it cannot be run or its
-    schema not read, `OSError` for the state folder.
+    schema not read, or `OSError`.
     """
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
@@ -109,8 +107,7 @@ async def unknown_switches(
     command: tuple[str, ...], switches: Sequence[Switch], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Returns the switches that the binary does not know or whose type it refuses; `command` ends when stdin is empty.
-
-    Errors name one key at a time, so it is run again without each.
+    Errors name one key, so it is run again without each.
     """
     left, unknown = list(switches), list[str]()
     while left:

@@ -1,9 +1,7 @@
 """Converts the client's tools to Codex's form, and finds calls to them in the raw items of a model call
-(`rawResponseItem/completed`).
-
-Codex accepts names of `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, silently leaves out `IGNORED_NAMES`, and has no custom
-tools. Raw items are kept until the model call has ended, because a retry repeats them. Source: experiments with
-releases 0.163 and 0.169.
+(`rawResponseItem/completed`). Codex accepts names of `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, silently leaves out
+`IGNORED_NAMES`, and has no custom tools. Raw items are kept until the model call has ended, because a retry repeats
+them.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
 def agent_name(name: str) -> str:
     """Returns the name under which Codex is offered a tool: the same, or with `client_` if Codex reserves or ignores
-    it, and with a digest if it is too long, has other characters, or ends like one.
+    it, and with a digest if it is not allowed or ends like one.
     """
     if not _must_rename(name):
         return name
@@ -216,9 +214,8 @@ class ModelItems:
         return call_id in self._calls
 
     def add_requested_call(self, params: Params) -> bool:
-        """Adds a requested call that came in no raw item, and returns whether its tool is the client's.
-
-        Models with the single tool `exec` call the client's tools from JavaScript.
+        """Adds a requested call that came in no raw item, and returns whether its tool is the client's: models with the
+        single tool `exec` call the client's tools from JavaScript.
         """
         if not params.call_id or not self._names.is_offered(params.tool or ""):
             return False
@@ -264,7 +261,7 @@ class ModelItems:
         self, call_id: str, name: str, text: str, item_id: str | None, *, as_function: bool
     ) -> ToolCallRequested:
         """Returns the event for a call of a tool by its name for Codex; `text` is JSON arguments or a custom tool's
-        input, `item_id` that of the raw item, if any.
+        input, `item_id` that of the raw item.
         """
         name = self._names.client_name(name)
         kind = self._tools[name].kind

@@ -1,7 +1,5 @@
-"""The JSON-RPC connection to one process, without IO: assigns each message to a channel.
-
-Each session has a *channel*, a number. Its request ids are `<channel>.<n>`, and the thread that it starts belongs to
-it. Channel 0 is the connection's own, for `initialize` and the account.
+"""The JSON-RPC connection to one process, without IO. Each session has a *channel*, a number: its request ids are
+`<channel>.<n>`, and the thread that it starts belongs to it. Channel 0 is the connection's own.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
 
 class AppServerConnection:
     """The connection to one process. `ready`: it has answered `initialize` and who is signed in. `signed_in` is False
-    if that is needed and missing. `fault` is why the process cannot be used, if so.
+    if that is needed and missing. `fault` is why the process cannot be used.
     """
 
     def __init__(self, client_name: str, client_version: str) -> None:
@@ -97,8 +95,8 @@ class AppServerConnection:
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel: messages for it are dropped from now on (requests are refused), and its own requests no
-        longer count as unanswered. Returns writes of other channels that were held until then, to be written now.
+        """Closes a channel: messages for it are dropped (requests are refused), and its requests no longer count as
+        unanswered. Returns writes of other channels that were held until then.
         """
         self._in_flight -= self._unanswered.pop(channel, 0)
         thread = self._thread_of.pop(channel, None)

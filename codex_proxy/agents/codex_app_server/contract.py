@@ -1,10 +1,8 @@
-"""The contract: what this server needs of the protocol of `codex app-server`, compared with a binary's schema.
-
-`ContractCheck` names what is missing in the schema of `codex app-server generate-json-schema --experimental`, and the
-feature that needs it; without a feature, every turn does. So the schema decides whether a binary can be used, not its
-release. Paths: `turn.id`, `input[].text` for elements, `item<reasoning>.summary` for the variant of that `type`; values
-are JSON types, or values of an enumeration in quotes. Of our messages the binary must require no field that we do not
-send. Source: the schemas of releases 0.133 to 0.169.
+"""The contract: what this server needs of the protocol of `codex app-server`, compared with the binary's schema (`codex
+app-server generate-json-schema --experimental`). `ContractCheck` names what is missing, and the feature that needs it;
+without a feature, every turn does. Paths: `turn.id`, `input[].text` for elements, `item<reasoning>.summary` for the
+variant of that `type`; values are JSON types, or values of an enumeration in quotes. Of our messages the binary must
+require no field that we do not send.
 """
 
 from __future__ import annotations

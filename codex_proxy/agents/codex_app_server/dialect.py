@@ -1,9 +1,7 @@
-"""The dialect of `codex app-server`: the turns on one thread as messages, and its messages as events. No IO.
-
-A turn is `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until
-`turn/completed`. Calls are collected from raw items and reported at `rawResponse/completed`. A thread whose turn has
-ended well, or waits for outputs, can be resumed; `interrupt` stops its turn and unsubscribes it. Source: recordings of
-releases 0.163 and 0.169.
+"""The dialect of `codex app-server`: the turns on one thread as messages, and its messages as events. No IO. A turn is
+`thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until `turn/completed`.
+Calls are collected from raw items and reported at `rawResponse/completed`. A thread whose turn has ended well, or waits
+for outputs, can be resumed. Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -71,8 +69,8 @@ BAD_ANSWER = Failure(
 
 
 class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
-    """The `Dialect` of `codex app-server`: the turns on one thread, one after the other. It reads the messages of
-    one channel of an `AppServerConnection`; `turn_states` has its states.
+    """The `Dialect` of `codex app-server`: the turns on one thread. It reads the messages of one channel of an
+    `AppServerConnection`; `turn_states` has its states.
     """
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:

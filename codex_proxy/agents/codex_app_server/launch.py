@@ -1,9 +1,7 @@
-"""The arguments of `codex app-server`, and the parameters of `initialize`. No IO.
-
-A *plain-model* process runs in a home of its own (the shadow home) and only calls the model. An *agent* process runs in
-the user's home; its switches turn off only what a server does not need. Switches (`agents.codex.switches`) are
-arguments, because in `thread/start` they would be too late, or are ignored. An invalid one ends the process. Source:
-experiments with releases 0.133 to 0.169, and the tests with the real binary.
+"""The arguments of `codex app-server`, and the parameters of `initialize`. A *plain-model* process runs in a home of
+its own (the shadow home) and only calls the model; an *agent* process in the user's home. Switches
+(`agents.codex.switches`) are arguments, because in `thread/start` they would be too late, or are ignored. An invalid
+one ends the process.
 """
 
 from collections.abc import Collection, Iterable
@@ -59,12 +57,10 @@ def app_server_argv(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of an app-server for plain-model turns (`plain`) or agent turns.
-
-    `catalog_path` is the file of `plain_catalog`; a plain process without one raises `ValueError`, because some models
-    would get a single JavaScript tool. The retries of a user's own `provider` are off, since they repeat text. In an
-    agent process shells do not get the provider's keys and `hidden`. `extra` are further `-c` settings; `unknown` ones
-    are left out; `version` decides about those for earlier releases.
+    """Returns the argument vector of an app-server for plain-model turns (`plain`) or agent turns. `catalog_path` is
+    the file of `plain_catalog`; a plain process without one raises `ValueError`. The retries of a user's own `provider`
+    are off, since they repeat text. In an agent process shells do not get the provider's keys and `hidden`. `extra` are
+    further `-c` settings; `unknown` ones are left out.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")

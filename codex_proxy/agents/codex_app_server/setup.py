@@ -1,6 +1,5 @@
 """Prepares the start of app-server processes: asks the binary for its release, protocol and models, reads the user's
-config.toml, and creates the home and catalog of plain-model turns in the state folder. Nothing is written to the user's
-home.
+config.toml, and creates the home and catalog of plain-model turns in the state folder.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""The parameters of `thread/start`, `thread/inject_items` and `turn/start`, from a `Turn`.
-
-They avoid that Codex drops system messages silently, refuses all items because of an empty message, and replaces images
-of low detail by a text. Source: experiments with releases 0.163 and 0.169.
+"""The parameters of `thread/start`, `thread/inject_items` and `turn/start`, from a `Turn`. Codex drops system messages
+silently, refuses all items because of an empty message, and replaces images of low detail by a text; this avoids it.
 """
 
 from __future__ import annotations
@@ -42,10 +40,8 @@ MAX_ID_CHARS = 64
 
 
 def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
-    """Converts a history to Responses items, without empty messages.
-
-    An item without an id gets one from its content and position (from `first` on), since Codex's own would defeat the
-    provider's cache.
+    """Converts a history to Responses items, without empty messages. An item without an id gets one from its content
+    and position (from `first` on), since Codex's own would defeat the provider's cache.
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):
@@ -116,11 +112,9 @@ def _output(parts: Sequence[Part]) -> Any:
 def split_input(
     turn: Turn, history: Sequence[HistoryItem], *, first: int = 0
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Splits a history (all, or what the thread lacks, from position `first` on) into items to inject and the `input`
-    of `turn/start`.
-
-    In the mode `agent` the input is a last user message without a `MENTION`, of at most `MAX_TURN_INPUT` characters.
-    Otherwise all is injected, so that in the mode `model` the model sees exactly the client's items.
+    """Splits a history (from position `first` on) into items to inject and the `input` of `turn/start`. In the mode
+    `agent` the input is a last user message without a `MENTION`, of at most `MAX_TURN_INPUT` characters. Otherwise all
+    is injected, so that the model sees exactly the client's items.
     """
     if turn.mode == "agent" and history:
         last = history[-1]

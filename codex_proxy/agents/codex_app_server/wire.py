@@ -1,8 +1,5 @@
-"""The messages of `codex app-server`: JSON-RPC lines without `jsonrpc`, and the objects in them; their conversion to
-`Usage`, failures and events.
-
-A line is decoded once, into the fields that are used: id and method are a request of the agent, a method a
-notification, an id an answer. Source: recordings of releases 0.163 and 0.169.
+"""The messages of `codex app-server`: JSON-RPC lines without `jsonrpc`; their conversion to `Usage`, failures and
+events. A line is decoded once, into the fields that are used. Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -116,10 +113,8 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC.
-
-    Of a line with a wrong field or too many values, reads what it can, because a request must be refused and a turn
-    must end.
+    """Decodes a line; None if it is no JSON-RPC. Of a line with a wrong field or too many values, reads what it can,
+    because a request must be refused and a turn must end.
     """
     try:
         if not has_too_many_values(line):
@@ -131,7 +126,7 @@ def decode(line: bytes) -> Message | None:
 
 def _decode_loosely(line: bytes) -> Message | None:
     """Reads id and method and, if possible, thread and turn of a line. Without a method it is an answer with
-    `UNREADABLE_ANSWER`. None if it is no object, or has neither.
+    `UNREADABLE_ANSWER`. None if it has neither.
     """
     for decoder in _LOOSE_DECODERS:
         try:

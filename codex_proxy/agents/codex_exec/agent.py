@@ -1,6 +1,5 @@
-"""The agent `codex-exec`: a child for each turn, with files for its images and schema.
-
-They are in a temporary folder in the state folder, removed with the turn, or at the next start after a kill.
+"""The agent `codex-exec`: a child for each turn, with files for its images and schema in a temporary folder in the
+state folder, which is removed with the turn, or at the next start after a kill.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class CodexExecAgent(ChildPerTurnAgent):
         can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
         """`command` returns the command of a turn and its files, below `state`. `not_signed_in` returns a failure for
-        all turns, or None. `profiles` keep commands from the server's data, if `can_confine` says that they can.
+        all turns, or None. `profiles` keep commands from the server's data, if `can_confine`.
         """
         super().__init__(spec)
         self._profiles = profiles

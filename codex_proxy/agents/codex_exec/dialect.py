@@ -1,8 +1,6 @@
-"""The dialect of `codex exec --json`: output lines to events, a turn to the prompt on stdin.
-
-Each line has a whole item: no deltas, no requests. Commands, file changes, MCP calls, searches and plans become
-`Activity` items. Tables map types of lines and items to handlers; others are ignored. Source: recordings of releases
-0.163 and 0.169 (`tests/golden/recordings/exec`).
+"""The dialect of `codex exec --json`: output lines to events, a turn to the prompt on stdin. Each line has a whole
+item: no deltas, no requests. Commands, file changes, MCP calls, searches and plans become `Activity` items. Source:
+recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
 """
 
 from __future__ import annotations

@@ -41,9 +41,8 @@ def exec_argv(
     images: Sequence[str] = (),
     schema: str | None = None,
 ) -> tuple[str, ...]:
-    """Returns a turn's argument vector. `pairs` are for `-c`; `images` and `schema` are files.
-
-    A plain-model turn is read-only. With `permissions` a turn uses that profile of `pairs` instead of a sandbox.
+    """Returns a turn's argument vector. `pairs` are for `-c`; `images` and `schema` are files. A plain-model turn is
+    read-only. With `permissions` a turn uses that profile instead of a sandbox.
     """
     argv = [program, "exec"]
     for path in images:

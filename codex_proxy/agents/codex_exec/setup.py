@@ -71,10 +71,8 @@ async def prepare_exec(
     child_env: tuple[str, ...],
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Returns how `codex exec` starts, after creating what plain-model turns need. Raises `Fault` or `OSError`.
-
-    Children get harmless variables of `environment`, and `child_env`. `unknown`: switches that the binary does not
-    support.
+    """Returns how `codex exec` starts. Raises `Fault` or `OSError`. Children get harmless variables of `environment`,
+    and `child_env`. `unknown`: switches that the binary does not support.
     """
     text, shadow = user_config(paths.codex_home)
     env = child_environment(

@@ -1,9 +1,7 @@
 """The dialect of `codex proto`: converts one turn's output lines to events, and the turn and answers to lines for
-stdin.
-
-A table maps each event's name to its handler; unknown events are ignored, since later releases have more. Source:
-recordings of release 0.42 (`tests/golden/recordings/proto`). The fake agent, a test program that imitates `codex
-proto`, has extensions: calls of the client's tools, choices, finish reasons.
+stdin. A table maps each event's name to its handler; unknown events are ignored. Source: recordings of release 0.42
+(`tests/golden/recordings/proto`). The fake agent, which imitates `codex proto`, also has calls of the client's tools,
+choices and finish reasons.
 """
 
 from __future__ import annotations
@@ -232,10 +230,7 @@ class CodexProto(SingleTurn):
             add(key, call.id, function.name, function.arguments or "", kind, out)
 
     def _choice_of_calls(self, msg: Msg) -> int | None:
-        """Returns the choice of an event's calls, if the turn has choices.
-
-        The child also writes 0 without choices, which counts only after a message with a choice.
-        """
+        """Returns the choice of an event's calls, if the turn has choices. The child also writes 0 without choices."""
         return msg.choice_index if msg.choice_index or self._messages.by_choice else None
 
     def _function_call_delta(self, msg: Msg, out: list[Event]) -> None:

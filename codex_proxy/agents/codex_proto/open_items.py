@@ -1,5 +1,5 @@
 """The items that the model is writing: messages, reasoning, and calls of the client's tools. The child gives no ids to
-the first two, so they get `m0`, `r0` here (calls `c0`). Methods append events to `out`.
+the first two, so they get `m0`, `r0` here (calls `c0`).
 """
 
 from __future__ import annotations
@@ -88,10 +88,8 @@ class Messages:
 
 
 class ReasoningItems:
-    """The open reasoning item, if any.
-
-    The child writes the deltas of all summary parts, then each part's full text, with a section break before each.
-    After a full text, anything else opens a new item.
+    """The open reasoning item, if any. The child writes the deltas of all summary parts, then each part's full text,
+    with a section break before each.
     """
 
     __slots__ = ("_count", "_full_texts", "_item", "_part", "_parts_with_deltas", "_raw_deltas")
@@ -128,10 +126,8 @@ class ReasoningItems:
             out.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Appends the full text of the next part (of which `core.repair` drops what was sent).
-
-        Left out: a summary whose part had no deltas although others had, since they are in an earlier part; a raw text
-        after deltas.
+        """Appends the full text of the next part. Left out: a summary whose part had no deltas although others had,
+        since they are in an earlier part; a raw text after deltas.
         """
         self._start(out)
         part = self._full_texts[kind]
@@ -195,9 +191,8 @@ LEGACY = "function_call"
 
 
 class Calls:
-    """The open calls, by `key`: choice (or None) and index. `last_kind` is the newest one's kind.
-
-    Ids may come late or never; a call without one gets a number behind `earlier_calls` of the conversation.
+    """The open calls, by `key`: choice (or None) and index. `last_kind` is the newest one's kind. A call without an id
+    gets a number after `earlier_calls` of the conversation.
     """
 
     __slots__ = ("_count", "_done", "_earlier_calls", "_held", "_keys", "_open", "last_kind")

@@ -39,10 +39,8 @@ def proto_argv(
     custom_provider: str | None = None,
     parallel_tool_calls: bool = False,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of `codex proto`; 0.42 reads `-c` values as JSON.
-
-    `config` overrides the proxy's own settings. `custom_provider` is a provider in config.toml, whose retries are
-    switched off, because they repeat text (None: a built-in one, whose cannot be).
+    """Returns the argument vector of `codex proto`; 0.42 reads `-c` values as JSON. `config` overrides the proxy's own
+    settings. `custom_provider` is a provider in config.toml, whose retries are switched off, because they repeat text.
     """
     overrides = {
         **NO_VIEW_IMAGE,

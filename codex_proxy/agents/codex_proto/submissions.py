@@ -1,7 +1,5 @@
-"""Converts a `Turn` to lines for `codex proto`.
-
-Release 0.42 takes one user message: a longer history becomes one transcript with labels. The fake agent (`extended`)
-also takes history, tools and choices, in fields that the real one ignores.
+"""Converts a `Turn` to lines for `codex proto`. Release 0.42 takes one user message: a longer history becomes one
+transcript with labels. The fake agent (`extended`) also takes history, tools and choices.
 """
 
 from __future__ import annotations
@@ -55,9 +53,8 @@ def needs_model(turn: Turn) -> bool:
 
 
 def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) -> bytes:
-    """Returns the lines that start the turn, whose events will have `submission_id`.
-
-    Without a `model` the child's default is used, and settings are a line of their own.
+    """Returns the lines that start the turn, whose events will have `submission_id`. Without a `model` the child's
+    default is used.
     """
     settings: dict[str, Any] = {
         "cwd": turn.workdir or ".",

@@ -1,8 +1,6 @@
-"""Decodes one line of `codex proto` into a `Line` with the event's fields that the dialect reads.
-
-Release 0.42 writes `{"id": submission id, "msg": {"type", ...}}`. Older ones write type and fields at the top level,
-or `codex/event/` before the type; later ones renamed some types. The decoders are typed, so that each line is decoded
-once.
+"""Decodes one line of `codex proto` into a `Line`. Release 0.42 writes `{"id": submission id, "msg": {"type", ...}}`;
+older ones write type and fields at the top level, or `codex/event/` before the type; later ones renamed some types.
+Each line is decoded once.
 """
 
 from __future__ import annotations
@@ -178,10 +176,8 @@ class _DeltaLine(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line. `id` is None in releases that write none.
-
-    `flat`: type and fields are at the top level. `damaged`: a field has an unexpected type; then `msg` has only its
-    type.
+    """A decoded line. `id` may be None. `flat`: type and fields are at the top level. `damaged`: a field has an
+    unexpected type; then `msg` has only its type.
     """
 
     id: str | int | None
@@ -198,18 +194,16 @@ _DELTA_HEAD: Final = b'{"id":"1","msg":{"type":"agent_message_delta",'
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Returns a table with every spelling of these event names as a key: the name itself, its alias in later
-    releases, and both with the prefix of older releases. The value is the name itself.
+    """Returns a table with every spelling of these event names (later aliases, older prefixes) as a key, and the name
+    as the value.
     """
     plain = {name: name for name in names} | ALIASES
     return plain | {PREFIX + spelling: name for spelling, name in plain.items()}
 
 
 def plain_delta(line: bytes) -> str | None:
-    """Returns the text of a line that has the form in which release 0.42 writes text deltas, without a choice; None
-    for other lines.
-
-    Most lines are such deltas, and decoding their two fields takes half the time of a whole `Msg`.
+    """Returns the text of a line in release 0.42's form of text deltas, without a choice; None for other lines. Most
+    lines are such deltas, and this is twice as fast as decoding a `Msg`.
     """
     if not line.startswith(_DELTA_HEAD):
         return None
@@ -222,7 +216,7 @@ def plain_delta(line: bytes) -> str | None:
 
 def decode(line: bytes) -> Line | None:
     """Decodes a line; None if it is not a JSON object of this protocol. If a field has an unexpected type, or the line
-    has too many values, only the id and type are decoded, and `damaged` is True.
+    has too many values, only id and type are decoded, and `damaged` is True.
     """
     if len(line) > LONG_JSON and has_too_many_values(line):
         return _decode_damaged(line)
@@ -254,10 +248,8 @@ NO_USAGE = Usage()
 
 
 class TurnUsage:
-    """Counts the tokens of one turn: the session's total now, minus the total before the turn.
-
-    At the start of each model call the child reports a count that only repeats the session's total. So the counts
-    of the last call (`last_token_usage`) must not be summed.
+    """Counts the tokens of one turn: the session's total now, minus the total before the turn. At the start of each
+    model call the child repeats the session's total, so the counts of the last call must not be summed.
     """
 
     __slots__ = ("_session_before", "_session_total")
@@ -272,10 +264,8 @@ class TurnUsage:
         return _difference(self._session_total, self._session_before or NO_USAGE)
 
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
-        """Handles a `token_count` event. Returns the tokens that it adds to the turn, or None if it adds none.
-
-        `has_output`: whether the model has sent any output since the previous count. It decides whether the last
-        call of the first count belongs to this turn (True) or to an earlier one.
+        """Handles a `token_count` event. Returns the tokens that it adds to the turn, or None. `has_output`: the model
+        has sent output since the previous count, so the last call of the first count belongs to this turn.
         """
         info = msg.info
         if info is None:
@@ -291,8 +281,8 @@ class TurnUsage:
         return None if new == NO_USAGE else new
 
     def _add(self, msg: Msg) -> Usage | None:
-        """Adds a count in the form of the oldest releases: the tokens of one model call, at the top level of the
-        event. Returns them, or None if they are all 0.
+        """Adds a count in the form of the oldest releases: the tokens of one model call. Returns them, or None if they
+        are all 0.
         """
         used = Usage(
             msg.input_tokens or 0,

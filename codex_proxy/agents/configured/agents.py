@@ -1,9 +1,6 @@
 """Creates the server's agents, by name: the agent given by `--agent`, or those in the tables `[agents.NAME]` and
-`[upstreams.NAME]` of the settings file.
-
-An upstream is an agent of type `openai-chat` or `openai-responses`, configured by its table. That of a single one is
-`[upstreams.default]`, for which there are short settings (`upstream_url`). An error in the tables prevents the server's
-start; a problem of one agent (a key, a program, a sign-in) affects only that agent.
+`[upstreams.NAME]`. A single upstream is `[upstreams.default]`, with short settings (`upstream_url`). An error in the
+tables prevents the server's start; a problem of one agent affects only that agent.
 """
 
 from __future__ import annotations
@@ -87,8 +84,8 @@ def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
 
 
 def is_single(settings: Settings) -> bool:
-    """Returns whether the server has one agent, whose models have no prefix: there are no tables, or the only one is
-    `[upstreams.default]`, and no other agent is named beside it.
+    """Returns whether the server has one agent, whose models have no prefix: there are no tables, or only
+    `[upstreams.default]` and no other agent.
     """
     alone = not settings.agents and not settings.upstreams.keys() - {DEFAULT}
     return alone and (not settings.upstreams or settings.agent in (DEFAULT, *WIRES))
@@ -119,8 +116,8 @@ def runs_codex(settings: Settings) -> bool:
 
 
 def is_plain_only(settings: Settings) -> bool:
-    """Whether every agent only serves plain models (the model answers without an agent's own prompt and tools): no
-    agent has a folder, commands or a sandbox. False if the agents cannot be determined.
+    """Whether every agent only serves plain models, so that none has a folder, commands or a sandbox. False if the
+    agents cannot be determined.
     """
     known = _agents_or_none(settings)
     return bool(known) and all(each.spec.plain_only for each in known)
@@ -138,9 +135,8 @@ def plugin_references(settings: Settings) -> tuple[str, ...]:
 
 
 def settings_without_effect(settings: Settings) -> tuple[str, ...]:
-    """Returns the names of the settings that the operator has set although they have no effect with the server's
-    agents, which declare what they use (`AgentSpec.effective_settings`). Returns none if the agents cannot be
-    determined, or one is a plugin's, which may use any setting.
+    """Returns the names of the settings that are set but have no effect with the server's agents
+    (`AgentSpec.effective_settings`). None if the agents cannot be determined, or one is a plugin's.
     """
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
@@ -156,8 +152,8 @@ def _used_by(named: ConfiguredAgent) -> frozenset[str]:
 
 
 def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
-    """Returns every agent of the server; also if `settings` are those of one agent, since these refer to the
-    server's. Returns none if the agents cannot be determined, because of an invalid table or an unusable plugin.
+    """Returns every agent of the server, also if `settings` are those of one agent; None if they cannot be
+    determined.
     """
     try:
         return configured_agents(settings.of_server)
@@ -166,8 +162,8 @@ def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
 
 
 def _settings_for_one(settings: Settings, **more: Any) -> Settings:
-    """Returns a copy of the settings without the tables of agents and upstreams, for one agent of several, with the
-    fields `more` replaced. The server's settings stay available as `of_server`.
+    """Returns a copy of the settings without the tables, for one agent of several, with the fields `more` replaced. The
+    server's settings are `of_server`.
     """
     own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
     own._server = settings
@@ -251,9 +247,8 @@ def context_of(named: ConfiguredAgent, context: AgentContext) -> AgentContext:
 
 
 async def make_agent(context: AgentContext) -> Agent:
-    """Returns the agent of the settings, not yet started. If the settings have tables of agents, that is one agent
-    which combines them. Raises `NoAgentError` if there is no such agent or the tables have an error, and `Fault` if
-    it cannot be used.
+    """Returns the agent of the settings, not yet started; with tables one agent which combines theirs. Raises
+    `NoAgentError`, or `Fault` if it cannot be used.
     """
     named = configured_agents(context.settings)
     if named[0].name:

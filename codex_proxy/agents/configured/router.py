@@ -1,7 +1,5 @@
-"""Combines several agents into one `Agent`, which passes each turn to the agent that has its model.
-
-Clients name a model `NAME/MODEL`; the agent NAME gets only MODEL. Content that only one agent can decrypt is marked
-with its name.
+"""Combines several agents into one `Agent`, which passes each turn to the agent that has its model (`NAME/MODEL`, of
+which the agent gets MODEL). Content that only one agent can decrypt is marked with its name.
 """
 
 from __future__ import annotations
@@ -28,8 +26,8 @@ Listed = tuple[tuple[AgentModel, ...], ...]
 
 
 class AgentRouter(AgentBase):
-    """Passes each turn to one of its members, by the model. The first member is the default. A model without a member's
-    name in front must be in the list of models. Warnings, limits and missing features are the members' own.
+    """Passes each turn to one of its members, by the model; the first is the default. A model without a member's name
+    must be in the list of models.
     """
 
     name = "several"
@@ -129,8 +127,8 @@ class AgentRouter(AgentBase):
             member.kill()
 
     def _agent_and_model(self, model: str) -> tuple[str, str]:
-        """Splits `NAME/MODEL` into the member's name and its own name for the model (empty: its default). Without a
-        member's name, the whole text is a model of the first.
+        """Splits `NAME/MODEL` into the member's name and its own name for the model (empty: its default); without a
+        member's name, the whole is a model of the first.
         """
         name, _, own = model.partition(MODEL_SEPARATOR)
         if name not in self.members:
@@ -139,8 +137,8 @@ class AgentRouter(AgentBase):
 
 
 class AgentSlot:
-    """One member of a router: its `Agent` is made when the server starts, under the operator's name. If it cannot
-    start, its turns are refused (UNAVAILABLE); other members go on.
+    """One member of a router, whose `Agent` is made when the server starts. If it cannot start, its turns are refused
+    (UNAVAILABLE); other members go on.
     """
 
     members: Mapping[str, Agent] = {}
@@ -226,9 +224,7 @@ class AgentSlot:
         await self._late.start()
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Opens a session of the actual agent for a turn with the agent's own name of the model. Raises `Fault` if the
-        agent cannot be started, or cannot open the session.
-        """
+        """Opens a session of the actual agent for a turn with the agent's own name of the model. Raises `Fault`."""
         agent = await self._late.for_turn()
         history = self._marks.unmark(turn.history)
         session = await agent.open(msgspec.structs.replace(turn, history=history))

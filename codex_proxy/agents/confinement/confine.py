@@ -1,8 +1,7 @@
 """Confines the process of an agent: it can write only to listed folders and, if wanted, read only what is listed.
-
-`find_confinement` chooses the mechanism (`codex sandbox`, bubblewrap or Landlock) once, by a probe that tries to write
-and read outside; a `Confinement` converts commands. The network is free, since the agent has to reach its provider and
-the client's tools; sockets of the user's session (`/run/user`) are hidden if the mechanism can do that.
+`find_confinement` chooses the mechanism (`codex sandbox`, bubblewrap or Landlock) by a probe that tries to write and
+read outside; a `Confinement` converts commands. The network is free; sockets of the user's session (`/run/user`) are
+hidden if the mechanism can do that.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Command:
         """Returns `command` confined: it can write only to the paths in `writable` that exist, and to its temporary
         folder. With `readable` it can read only these, those, its working folder and its `read_list`. Raises
-        `SpawnError` if its program is not found.
+        `SpawnError`.
         """
         program = find_program(command)
         written = _existing((*writable, self.tmp), by_name=readable is not None)
@@ -154,7 +153,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     ) -> tuple[str, ...]:
         """Returns the arguments that run `inner` with `codex sandbox`, which gets a CODEX_HOME and TMPDIR of its own
         and changes PATH; for `inner` they are restored from `env`. The profile has a random name, because Codex merges
-        it with one of the same name in other files, which could allow more.
+        it with one of the same name in other files.
         """
         name = f"confined_{secrets.token_hex(8)}"
         # Codex takes whatever may be written for a folder; a single file stays readable.
@@ -181,7 +180,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         self, inner: Sequence[str], writable: Sequence[str], readable: Sequence[str] | None, cwd: str
     ) -> tuple[str, ...]:
         """Returns the arguments that run `inner` in `cwd` with bubblewrap. The user namespace and the dropped
-        capabilities restrict root, too, who could otherwise mount the folders writable again.
+        capabilities keep root from mounting the folders writable again.
         """
         devices = ("--dev", "/dev", *(() if self.sees_others else ("--unshare-pid", "--proc", "/proc")))
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
@@ -199,8 +198,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _existing(paths: Iterable[str], *, by_name: bool) -> tuple[str, ...]:
-    """Returns those of the paths that exist, each once, with their symbolic links resolved. `by_name`: and also as
-    they are named, for a program that sees nothing but these.
+    """Returns those of the paths that exist, each once, with their symbolic links resolved. `by_name`: also as they are
+    named.
     """
     spellings = (os.path.abspath, os.path.realpath) if by_name else (os.path.realpath,)
     found = dict.fromkeys(spelled(path) for path in paths for spelled in spellings)
@@ -266,8 +265,8 @@ def _tried(wanted: Wanted, order: Sequence[Mechanism]) -> Sequence[Mechanism]:
 
 
 def _variants(plain: Confinement) -> Iterator[Confinement]:
-    """Yields the variants of a mechanism, the strictest first: bubblewrap with a process namespace of its own, then
-    without one. The stricter variant mounts /proc, which containers often forbid.
+    """Yields the variants of a mechanism, the strictest first: bubblewrap with a process namespace of its own (which
+    mounts /proc, often forbidden in containers), then without one.
     """
     yield plain
     if plain.mechanism == "bubblewrap":

@@ -1,7 +1,6 @@
-"""Keeps the processes of an agent's plain-model turns from reading the user's files.
-
-Such a process may read what it needs to run, its own state (with its sign-in) and its temporary folder. This is tried
-once, when the agent starts; a program that does not work so is served unconfined, and the operator is told.
+"""Keeps the processes of an agent's plain-model turns from reading the user's files. Such a process may read what it
+needs to run, its own state (with its sign-in) and its temporary folder. This is tried when the agent starts; a program
+that does not work so is served unconfined, and the operator is told.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ PROGRAM_ADVICE: Final = (
 
 
 class PlainConfinement:
-    """Confines the processes of plain-model turns of one agent. It never stops doing so after `try_out`, so that a
-    later failure of a program cannot widen what it reads.
+    """Confines the processes of plain-model turns of one agent. After `try_out` it never stops doing so, whatever
+    fails.
     """
 
     def __init__(
@@ -55,9 +54,8 @@ class PlainConfinement:
         required: bool = False,
     ) -> None:
         """`title` is the agent's name for messages. Processes may also read and write `written` (the program's state),
-        and read `read`; missing paths are ignored. `confinement` None: none is confined, for the reason `why`, with
-        `advice` for the operator. `required`: the operator named the mechanism, so a program that does not work with it
-        is not served.
+        and read `read`. `confinement` None: none is confined, for the reason `why`, with `advice` for the operator.
+        `required`: the operator named the mechanism, so a program that does not work with it is not served.
         """
         self.confinement = confinement
         self.advice = advice
@@ -90,8 +88,7 @@ class PlainConfinement:
         is_signed_in: Callable[[T], bool] = lambda _: True,
     ) -> T:
         """Starts the program confined, by `start`, and returns the result. If that raises `Fault`, or nobody is signed
-        in, starts it unconfined; if that is better, plain-model turns stay unconfined. Raises the `Fault` of the last
-        start.
+        in, starts it unconfined; if that is better, plain-model turns stay unconfined. Raises the last `Fault`.
         """
         if self.confinement is None:
             return await start(command)

@@ -1,6 +1,6 @@
 """Lists what a program has to read to run, for a process that may read nothing else of the user: the system's programs,
 libraries, settings and certificates; the program with its package and interpreter; and what its variables and arguments
-name. Its own state (its sign-in) is not in the list.
+name.
 """
 
 from __future__ import annotations

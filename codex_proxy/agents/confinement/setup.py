@@ -24,8 +24,7 @@ NO_MECHANISM: Final = (
 
 def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tuple[str, ...]:
     """Returns the folders of the program's state: `names` in the folder `home`, which are created, and the setting
-    `agent_state_folders`. Raises `NoAgentError` if one contains files of the server, `OSError` if one cannot be
-    created.
+    `agent_state_folders`. Raises `NoAgentError` if one contains files of the server, or `OSError`.
     """
 
     own = [os.path.join(home, name) for name in names if os.path.isdir(home)]
@@ -54,8 +53,7 @@ async def plain_confinement(
 ) -> PlainConfinement:
     """Returns what keeps plain-model turns from reading the user's files, by the setting `agent_confinement`. `title`,
     `written`, `read`: see `PlainConfinement`; `unusable` are mechanisms that do not fit the program, with the reason.
-    Raises `NoAgentError` if the setting's mechanism is one of these or does not work, or the state folder cannot be
-    used.
+    Raises `NoAgentError`.
     """
 
     wanted = context.settings.agent_confinement

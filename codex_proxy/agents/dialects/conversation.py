@@ -1,7 +1,6 @@
 """The common part of the dialects whose agents keep a conversation: the turns of one session, one after the other.
-
-A turn ends well, and the session takes another; or the agent waits for outputs of calls, and continues with them; or
-the session is given up. Which of these holds is a state of a table (`ConversationStates`). Without IO.
+Whether the session takes another turn, waits for outputs or is given up is a state of a table (`ConversationStates`).
+Without IO.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
 
 class ConversationTurn(ABC, Generic[S, C, Q]):
     """The common part of the `Dialect`s whose sessions serve several turns. `Q` is what a dialect keeps of an agent's
-    question to the client, such as a request for permission, until it is answered.
+    question to the client until it is answered.
     """
 
     def __init__(self, states: ConversationStates[S, C], events: list[Event]) -> None:

@@ -1,6 +1,5 @@
 """Converts what an agent's protocol lacks: custom tools become functions with one string `input`; raw items of the
-Responses API become other history items, or are left out (reasoning, which only models of that API understand). Also
-converts the client's tools to tools of an MCP server.
+Responses API become other history items, or are left out; the client's tools become tools of an MCP server.
 """
 
 from __future__ import annotations
@@ -72,8 +71,8 @@ def custom_arguments(text: str) -> str:
 
 
 def custom_input(arguments: str) -> str:
-    """Returns the input of a custom tool from the JSON arguments of the function that represents it. If they do not
-    have the expected form, returns them unchanged.
+    """Returns the input of a custom tool from the JSON arguments of its function; unchanged if they do not have the
+    expected form.
     """
     reader = CustomInput()
     return reader.feed(arguments) + reader.close()
@@ -81,10 +80,8 @@ def custom_input(arguments: str) -> str:
 
 class CustomInput:
     """Reads the arguments of a function that represents a custom tool, piece by piece. What `feed` and `close` return
-    is, joined, the tool's input.
-
-    `{"input": "..."}` is read as it arrives; anything else when it is complete. Invalid JSON is read as far as
-    possible, since models leave newlines unescaped; without a readable `input` the arguments are returned unchanged.
+    is, joined, the tool's input. `{"input": "..."}` is read as it arrives; anything else when it is complete. Invalid
+    JSON is read as far as possible, since models leave newlines unescaped.
     """
 
     def __init__(self) -> None:
@@ -181,8 +178,7 @@ READ_ONLY: Final[Mapping[str, bool]] = {
 """The MCP annotations of the client's tools. They declare a tool harmless, so that an agent makes several calls at
 the same time."""
 WHOLE_OUTPUTS: Final[Mapping[str, Any]] = {"anthropic/maxResultSizeChars": 500_000}
-"""The `_meta` of a tool with which Claude Code gives outputs of up to so many characters to its model whole; it allows
-no more. Other agents ignore it."""
+"""The `_meta` of a tool with which Claude Code gives outputs of up to so many characters to its model whole."""
 CLAUDE_MAX_OUTPUT: Final = 400_000
 """The largest output of a tool with `WHOLE_OUTPUTS` that was seen to reach Claude Code's model whole, in bytes."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)

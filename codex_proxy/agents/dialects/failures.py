@@ -1,9 +1,7 @@
-"""Converts an agent's error text to a `Failure`.
-
-Codex reports most errors as English sentences; the tables come from real binaries (proto 0.42, exec and app-server
+"""Converts an agent's error text to a `Failure`. The tables come from real binaries (proto 0.42, exec and app-server
 0.169) whose provider failed on purpose. The kind is that of the first that is known: the provider's error code; an
 error kind with one meaning; a text with one meaning; the HTTP status; an ambiguous text; an ambiguous error kind.
-Addresses, keys and request ids are removed. No text makes a function here raise.
+Addresses, keys and request ids are removed.
 """
 
 from __future__ import annotations
@@ -224,8 +222,7 @@ def failure_from_text(
     text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
 ) -> Failure:
     """Returns the failure for the text of an error that has ended a turn; UPSTREAM_ERROR if it is unknown. `kind` is
-    the name in Codex's `codexErrorInfo`, `http_status` its number, `details` the error's `additionalDetails`; None if
-    not reported.
+    the name in Codex's `codexErrorInfo`, `http_status` its number, `details` the error's `additionalDetails`; or None.
     """
     said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)

@@ -1,8 +1,6 @@
 """Marks encrypted content (reasoning, summaries) with the name of the agent that made it, because another provider
-refuses what it cannot decrypt.
-
-The name is put before the text, which clients send back unchanged. In a history for an agent the mark is removed from
-its own items; items of other agents are left out.
+refuses what it cannot decrypt. In a history for an agent the mark is removed from its own items; items of other agents
+are left out.
 """
 
 from __future__ import annotations

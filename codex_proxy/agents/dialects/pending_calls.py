@@ -1,7 +1,5 @@
-"""Matches the outputs of the client's tools with an agent's requests for them, without IO.
-
-A dialect knows a call from the model's stream; the agent requests its output by a separate message, at any time,
-sometimes only after an earlier output. So the output may come before the request. A request waits without a time limit.
+"""Matches the outputs of the client's tools with an agent's requests for them, without IO. The output may come before
+the request, because the agent requests it by a separate message. A request waits without a time limit.
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ class PendingCalls(Generic[R]):
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def add_request(self, call_id: str, request: R) -> bytes:
-        """Handles the agent's request for a call's output; `request` has its ids. Returns the line that answers it, or
-        empty: then `add_reply` does. Raises `TooMuchHeld` if too many wait.
+        """Handles the agent's request for a call's output. Returns the line that answers it, or empty: then `add_reply`
+        does. Raises `TooMuchHeld` if too many wait.
         """
         reply = self._replies.pop(call_id, None)
         if reply is not None:

@@ -1,6 +1,5 @@
 """Writes a conversation as one text, for an agent that accepts a single prompt: every message with the name of its
-speaker. Images are numbered in the text, and returned in that order. Raw items (encrypted reasoning) have no text and
-are left out.
+speaker. Images are numbered in the text, and returned in that order.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ def _as_users(item: HistoryItem) -> HistoryItem:
 
 
 def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """Returns the whole history as one text in which every message has the name of its speaker, and the images. A
-    number in the text stands for each image.
+    """Returns the whole history as one text in which every message has the name of its speaker, and the images, for
+    which numbers stand in the text.
     """
     images: list[ImagePart] = []
     blocks = [PREAMBLE]

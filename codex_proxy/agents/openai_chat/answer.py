@@ -1,7 +1,5 @@
-"""Reads one answer of a Chat Completions server: text, reasoning, refusals and parts of calls.
-
-Input: decoded chunks (`choices[0].delta`), or a whole answer (`choices[0].message`), in any form. Output: the events of
-its items. The dialect decides what the end means.
+"""Reads one answer of a Chat Completions server: decoded chunks (`choices[0].delta`), or a whole answer
+(`choices[0].message`), in any form, to the events of its items.
 """
 
 from __future__ import annotations
@@ -53,9 +51,9 @@ class ChatAnswer:
         streamed_kind: Callable[[str], Kind | None],
         taken_ids: Container[str] = (),
     ) -> None:
-        """`new_id` returns a new id with the given prefix. `streamed_kind` returns the kind of a tool (by name) whose
-        calls are sent while their arguments arrive; None: they are only stored in `calls`. `taken_ids`: of earlier
-        calls in the conversation; a call with one of them gets a new id.
+        """`new_id` returns a new id with the given prefix. `streamed_kind` returns the kind of a tool whose calls are
+        sent while their arguments arrive, or None. `taken_ids`: of earlier calls in the conversation; a call with one
+        of them gets a new id.
         """
         self.finish: str | None = None
         """The first finish reason in the answer; None before there is one."""

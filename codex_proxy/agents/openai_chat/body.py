@@ -23,7 +23,7 @@ OPTIONAL: Final[Mapping[str, bytes]] = {
     "strict": b"strict",
 }
 """Fields that are left out, or sent in another form, for an upstream that refuses them, with the word by which its
-error is recognised. This server enforces or estimates what they are for.
+error is recognised.
 """
 _NO_SCHEMAS: Final = re.compile(
     rb"json_schema.{0,200}(?:support|available|must be|expected|one of|unknown|invalid type)"
@@ -140,8 +140,7 @@ def refused_field(
     turn: Turn, messages: Sequence[Any], refused: Collection[str], status: int, error: bytes
 ) -> str | None:
     """Returns what the upstream refuses in this request: a key of `OPTIONAL`, `json_schema`, or `parts` (lists of text
-    parts); None if its error is about something else. `refused` is already left out; `status` and `error` are the
-    upstream's answer.
+    parts); or None. `refused` is already left out; `status` and `error` are the upstream's answer.
     """
     if status not in _REFUSING:
         return None

@@ -1,7 +1,5 @@
-"""Assembles the tool calls of one answer from deltas, which servers number in different ways.
-
-A call may have an index, an id, both, or neither; the id may be in one delta, in every delta, or in none; several calls
-may all have the index 0.
+"""Assembles the tool calls of one answer from deltas. Servers number them in different ways: a call may have an index,
+an id, both, or neither; the id may be in one delta, in every delta, or in none; several calls may all have the index 0.
 """
 
 from __future__ import annotations
@@ -88,8 +86,8 @@ class ToolCalls:
     """Collects the tool calls of one answer from deltas. `all` has them in the order in which they began."""
 
     def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
-        """`new_id` returns a new id with the given prefix. `taken`: ids of earlier calls in the conversation, which
-        some servers use again; such a call gets a new one.
+        """`new_id` returns a new id with the given prefix. `taken`: ids of earlier calls in the conversation; a call
+        with one of them gets a new id.
         """
         self.all: list[Call] = []
         self._new_id = new_id

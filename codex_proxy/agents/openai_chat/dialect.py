@@ -1,7 +1,5 @@
-"""The dialect of Chat Completions servers, for one turn: one request, or several if codex-proxy runs tools.
-
-An answer is complete only with a finish reason or `[DONE]`; otherwise the turn fails. tests/golden/upstreams has the
-behaviour of real servers.
+"""The dialect of Chat Completions servers, for one turn: one request, or several if codex-proxy runs tools. An answer
+is complete only with a finish reason or `[DONE]`. tests/golden/upstreams has the behaviour of real servers.
 """
 
 from __future__ import annotations
@@ -58,7 +56,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
 
     def __init__(self, model: str, context: UpstreamContext, *, reasoning_back: str = "") -> None:
         """`model`: the upstream's name. `context`: shared by all its turns. `reasoning_back`: the field of an assistant
-        message in which reasoning is sent back with its calls; empty: it is not.
+        message in which reasoning is sent back, or empty.
         """
         super().__init__(model, context)
         self._reasoning_back = reasoning_back
@@ -189,7 +187,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
 
     def _request_outputs(self, answer: ChatAnswer, calls: Sequence[Call], out: list[Event]) -> None:
         """Adds the calls to the conversation and, as raw items and then requests for outputs, to `out`. An invalid call
-        gets an error text as its output at once; if all are invalid, `_writes` is the next request.
+        gets an error text as its output; if all are invalid, `_writes` is the next request.
         """
         asks: list[ToolCallRequested] = []
         if self._reasoning_back and answer.reasoning:

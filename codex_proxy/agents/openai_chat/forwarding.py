@@ -1,7 +1,5 @@
-"""The dialect of a Chat Completions request that is forwarded, almost unchanged, to a server with the same API.
-
-Its events have the answer's bytes (`ForwardedBytes`, changed only where `pass_through` has to), usage, and how it
-ended. An answer is complete only with a finish reason or `[DONE]`.
+"""The dialect of a Chat Completions request that is forwarded, almost unchanged, to a server with the same API. Its
+events have the answer's bytes (`ForwardedBytes`), usage, and how it ended.
 """
 
 from __future__ import annotations
@@ -122,8 +120,8 @@ class Forwarding(SingleTurn):
         return b""
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> bytes:
-        """Handles an answer with an error status. Returns the body of a second request if the upstream refused the
-        usage option that only this server had added; otherwise fails the turn.
+        """Handles an answer with an error status: repeats the request if the upstream refused the usage option that
+        only this server had added; otherwise fails the turn.
         """
         ours = self._request.stream and _USAGE not in self._request.fields and _USAGE not in self._refused
         if ours and head.status in _REFUSING and _USAGE.encode() in body:

@@ -1,8 +1,6 @@
-"""The HTTP client of one upstream (one aiohttp session with a connection pool), and the exchange of a request and its
-answer.
-
-The client follows no redirects, keeps no cookies, requests and decodes no compression, and reads no .netrc. The
-length of header lines is limited. Errors become a `Failure` that contains no address.
+"""The HTTP client of one upstream (one aiohttp session), and the exchange of a request and its answer. The client
+follows no redirects, keeps no cookies, requests no compression, and reads no .netrc. Errors become a `Failure` that
+contains no address.
 """
 
 from __future__ import annotations
@@ -85,17 +83,17 @@ class UpstreamClient:
             await self._session.close()
 
     def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver, *, path: str = "") -> Exchange:
-        """Starts a POST request in a task, and returns the `Exchange` that reads the answer. Calls `deliver` with
-        lists of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes. If the
-        request fails, the only message is an `End` with the failure. `headers` are added to those of every request.
-        `path` is the path of the endpoint; empty for that of the upstream's API.
+        """Starts a POST request in a task, and returns the `Exchange` that reads the answer. Calls `deliver` with lists
+        of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes. If the request
+        fails, the only message is an `End` with the failure. `path` is the path of the endpoint; empty for that of the
+        upstream's API.
         """
         sent = self._sender(body, headers, path or self._upstream.config.api.path)
         return Exchange(sent, self._upstream.config, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
-        """Sends GET /models. Returns the status, headers and body; the body is cut off after `MAX_LIST_BYTES`.
-        Raises `aiohttp.ClientError` or `OSError` (`TimeoutError` after `LIST_SECONDS`) if there is no answer.
+        """Sends GET /models. Returns the status, headers and body (at most `MAX_LIST_BYTES`). Raises
+        `aiohttp.ClientError` or `OSError` (`TimeoutError` after `LIST_SECONDS`).
         """
         assert self._session is not None
         async with (
@@ -146,9 +144,8 @@ class UpstreamClient:
 
 
 class Exchange:
-    """One HTTP request and its answer. A task of the exchange sends the request as soon as the exchange is created,
-    and passes the answer's messages to the function `deliver`. An error or a timeout becomes the failure of the
-    last message, the `End`.
+    """One HTTP request and its answer. A task sends the request at once, and passes the answer's messages to `deliver`.
+    An error or a timeout becomes the failure of the `End`.
     """
 
     def __init__(self, sent: Send, limits: UpstreamConfig, secrets: SecretsReader, deliver: Deliver) -> None:
@@ -166,13 +163,14 @@ class Exchange:
         self._deadline = math.inf
         """The deadline of the current read, by the loop's clock."""
         self._check: asyncio.TimerHandle | None = None
-        """The timer that checks the deadline. At that time it is set again for a later deadline, because a timer
-        for each read would cost more than the read."""
+        """The timer that checks the deadline. It is set again then, because a timer for each read would cost more than
+        the read.
+        """
         self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
-        """Stops passing on the answer. The remaining bytes are read and dropped for at most `DRAIN_SECONDS`, so
-        that the connection can be reused; if the answer has not ended by then, the connection is closed.
+        """Stops passing on the answer. The remaining bytes are dropped for at most `DRAIN_SECONDS`, so that the
+        connection can be reused; then it is closed.
         """
         if not self._over:
             self._over = True
@@ -188,8 +186,8 @@ class Exchange:
         self._may_read.set()
 
     async def close(self) -> None:
-        """Stops the exchange, and returns when its connection is closed. If `finish` was called before, waits for
-        the end of the answer as `finish` describes, so that the connection may be reused.
+        """Stops the exchange, and returns when its connection is closed, or after `finish` when the answer has
+        ended.
         """
         if not self._over:
             self._over = True

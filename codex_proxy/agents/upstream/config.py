@@ -1,5 +1,5 @@
-"""The configuration of an upstream (a model server): its table in the settings file, and what is made of it: its
-address, its key, and what it can do.
+"""The configuration of an upstream (a model server): its table in the settings file, and its address, key and
+capabilities.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_table(cls, table: str) -> SettingNames:
-        """Returns the names for an upstream whose settings are in the table `table` of the settings file, like
-        `[upstreams.groq]`. An empty `table` means that they are settings of the server.
+        """Returns the names for an upstream whose settings are in the table `table`, like `[upstreams.groq]`; empty:
+        settings of the server.
         """
         if not table:
             return cls()
@@ -274,8 +274,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The texts that are cut out of all that the upstream sends: the key, and headers that hold one. A short text
-        is no key but a placeholder (`lm-studio`), and a model may write about it.
+        """The texts that are removed from all that the upstream sends: the key, and headers that hold one. A short text
+        is no key but a placeholder (`lm-studio`).
         """
         headers = self.config.headers.items()
         keys = (value.get_secret_value() for name, value in headers if _HOLDS_A_KEY.search(name))

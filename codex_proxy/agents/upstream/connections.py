@@ -1,5 +1,5 @@
-"""The pool of connections to one upstream. A connection is used for another request only if nothing has come on it
-since the last answer: such bytes are the answer to no request, and would be read as that of the next one.
+"""The pool of connections to one upstream. A connection is used again only if nothing has come on it since the last
+answer: such bytes would be read as the answer to the next request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class UpstreamConnection(ResponseHandler):
 
 class UpstreamConnections(aiohttp.TCPConnector):
     """A connector whose idle connections stay without a byte, or are closed. It overrides how aiohttp takes a
-    connection from the pool and puts it back, for which aiohttp has no public interface.
+    connection from the pool and puts it back.
     """
 
     def __init__(self, **settings: Any) -> None:

@@ -1,10 +1,8 @@
-"""Converts an upstream's errors to failures, from the status, headers and body of its answer.
-
-The known forms are OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's `{"detail": ...}`, vLLM's
-`{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with a number in a string and with errors
-as events of a stream, and HTML pages. The failure quotes the upstream's own text, without addresses and keys. If
-the upstream refuses the key, the text is left out, since some servers repeat the key in it. No function here
-raises, whatever the body is.
+"""Converts an upstream's errors to failures, from the status, headers and body of its answer. The known forms are
+OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's `{"detail": ...}`, vLLM's `{"object": "error",
+...}`, llama.cpp's with a number as `code`, LiteLLM's with a number in a string and with errors as events of a stream,
+and HTML pages. The failure quotes the upstream's text, without addresses and keys; not if the upstream refuses the key,
+which may be in it.
 """
 
 from __future__ import annotations
@@ -89,10 +87,9 @@ class ErrorReader:
         path: str = CHAT.path,
         setting_names: SettingNames = SettingNames(),  # noqa: B008
     ) -> None:
-        """`secrets`: texts, such as the key, that are replaced by `[hidden]` in every message. `clients_key`:
-        whether requests have the client's own key; if so, an error 401 is a fault of the client, otherwise of the
-        operator. `path`: the path of the upstream's endpoint. `setting_names`: the names of the settings that a
-        message advises the operator to check.
+        """`secrets`: texts that are replaced by `[hidden]` in every message. `clients_key`: requests have the client's
+        own key, so an error 401 is a fault of the client. `path`: that of the upstream's endpoint. `setting_names`: the
+        settings that a message advises to check.
         """
         self._secrets = tuple(secret for secret in secrets if secret)
         self._path = path
@@ -127,8 +124,8 @@ class ErrorReader:
         return Failure(kind=K.AGENT_MISCONFIGURED, message=message, quoted=words)
 
     def of_event(self, value: Any) -> Failure:
-        """Returns the failure for an error inside an answer that has begun. `value`: the decoded JSON of the event,
-        of any type. A value without a known form of error becomes an UPSTREAM_ERROR.
+        """Returns the failure for an error inside an answer that has begun; UPSTREAM_ERROR without a known form.
+        `value`: the decoded JSON of the event.
         """
         error = value.get("error", value) if isinstance(value, dict) else value
         return self._failure_in(value, _status_in(error))
@@ -165,9 +162,8 @@ class ErrorReader:
 
 
 def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
-    """Returns the kind of fault for an error of an upstream. `found` is the kind that `failure_from_text` has
-    determined; its rules are made for Codex, so the kind is corrected here. `status` is the HTTP status, None if
-    there is none; `text` is the error's code, type and message.
+    """Returns the kind of fault for an error of an upstream: corrects `found`, the result of `failure_from_text`, whose
+    rules are made for Codex. `status` is the HTTP status, or None; `text` is the error's code, type and message.
     """
     refused = status is None or status in (
         400,
@@ -238,8 +234,8 @@ def _error_in(value: Any) -> Mapping[str, Any]:
 
 
 def words_in(value: Any) -> str:
-    """Returns the message of an error, in any of the known forms; empty for an HTML page. `value` is the decoded
-    JSON of the error, or its text.
+    """Returns the message of an error, in any of the known forms; empty for an HTML page. `value` is the decoded JSON
+    of the error, or its text.
     """
     if isinstance(value, str):
         return "" if value.lstrip().startswith("<") else value.strip()

@@ -17,8 +17,8 @@ _MAX_NAME_CHARS: Final = 200
 
 
 def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
-    """Returns the models in the JSON body of a list of models, the first of them as the default; None if the body
-    is not such a list, or has too many values.
+    """Returns the models in the JSON body of a list, the first of them as the default; None if the body is not such a
+    list, or has too many values.
     """
     if has_too_many_values(body):
         return None
@@ -72,9 +72,8 @@ def _window_of(model: dict[str, Any]) -> int | None:
 
 
 def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-    """Returns the models to serve; the first of them is the default. `wanted` are names, and patterns with `*`: a
-    named model is served even if the upstream does not list it; a pattern stands for the models in the upstream's
-    list (`listed`) that match it. If `wanted` is empty, returns `listed`.
+    """Returns the models to serve, the default first. `wanted` are names, which are served even if not listed, and
+    patterns with `*` for the models in `listed`; empty: `listed`.
     """
     if not wanted:
         return tuple(listed)

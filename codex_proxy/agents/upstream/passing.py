@@ -58,7 +58,7 @@ class UpstreamAnswer:
 
     async def begin(self, errors: ErrorReader, now: float) -> None:
         """Waits until the answer has begun. Raises `Fault` if there is none, or if it is an error. `errors` reads the
-        error, `now` is the time in seconds since 1970.
+        error.
         """
         while self._head is None and self._end is None:
             await self._next()

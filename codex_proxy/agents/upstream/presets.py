@@ -1,9 +1,6 @@
-"""Presets for common model servers: their URL, the environment variable of their key, and what they cannot do. They
-are based on each server's documentation, and on tests with the server.
-
-The table of an upstream can set another URL, key and field for reasoning, and can name further capabilities that
-are missing. A preset lists what a server answers with an error; the proxy refuses such requests itself, or sends
-them in another way. What a server ignores is not listed.
+"""Presets for common model servers: their URL, the environment variable of their key, and what they cannot do, by their
+documentation and tests with the servers. What a server answers with an error is listed; the proxy then refuses such
+requests, or sends them in another way.
 """
 
 from __future__ import annotations
@@ -21,9 +18,7 @@ PresetName: TypeAlias = Literal[
 
 
 class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
-    """The default settings for one kind of model server, and what it cannot do. They apply to an upstream whose
-    table in the settings file names the preset.
-    """
+    """The defaults for one kind of model server, and what it cannot do, for upstreams whose table names the preset."""
 
     url: str
     """The base URL of the server's API, including `/v1`."""

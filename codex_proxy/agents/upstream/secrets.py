@@ -1,7 +1,5 @@
-"""Replaces secrets in what an upstream sends, before anything else reads it: its key, and headers that prove who asks.
-
-Input: bytes, in chunks that may end at any point. Output: the same bytes, with `[hidden]` in place of each secret, also
-where a JSON text has some of its characters escaped. Pure.
+"""Replaces secrets in what an upstream sends, before anything else reads it, by `[hidden]`: its key, and headers with
+credentials, also where a JSON text has some of their characters escaped.
 """
 
 from __future__ import annotations
@@ -51,8 +49,8 @@ class Secrets:
 
 
 class SecretsReader:
-    """Replaces the secrets in the chunks of one answer. The end of a chunk that may be the beginning of a secret is
-    held back until the next chunk, or until `close`.
+    """Replaces the secrets in the chunks of one answer. The end of a chunk that may begin a secret is held back until
+    the next chunk, or `close`.
     """
 
     def __init__(self, secrets: Secrets) -> None:

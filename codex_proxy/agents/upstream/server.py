@@ -73,18 +73,16 @@ class ModelServer:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Requests the list of models at once, and then at intervals in a background task. An upstream that cannot
-        be reached does not prevent the start; `trouble` reports it.
+        """Requests the list of models at once, and then at intervals. An upstream that cannot be reached does not
+        prevent the start; `trouble` reports it.
         """
         await self.client.start()
         await self._refresh_models()
         self._watch = asyncio.get_running_loop().create_task(self._refresh_models_at_intervals())
 
     def prepare(self, turn: Turn) -> tuple[Turn, Dialect[Message], dict[str, str]]:
-        """Returns the turn as this upstream gets it, its dialect, and the headers of its requests. Raises `Fault` if
-        the request has come from this server itself or has passed through too many codex-proxies, if neither the turn
-        nor the upstream's list names a model, or if the server passes the keys of clients on and this client has
-        sent none.
+        """Returns the turn as this upstream gets it, its dialect, and the headers of its requests. Raises `Fault` as
+        `headers_for`, or if neither the turn nor the upstream's list names a model.
         """
         headers = self.headers_for(turn.origin)
         model = turn.model or next((model.id for model in self._models if model.is_default), "")
@@ -96,8 +94,7 @@ class ModelServer:
 
     def headers_for(self, origin: Origin) -> dict[str, str]:
         """Returns the headers of a request that comes from `origin`. Raises `Fault` if it has come from this server
-        itself or has passed through too many codex-proxies, or if the server passes the keys of clients on and this
-        client has sent none.
+        itself or has passed through too many codex-proxies, or if the client's key is needed and missing.
         """
         hops = origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
@@ -138,8 +135,8 @@ class ModelServer:
         await self.client.close()
 
     def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-        """Returns the models that clients can use, from those that the upstream lists (`listed`) and those that the
-        operator has named. A model without a context window gets the one in the settings.
+        """Returns the models that clients can use, from those that the upstream lists (`listed`) and those in the
+        settings. A model without a context window gets the one in the settings.
         """
         window = self._upstream.config.context_window
         found = models_of(self._upstream.config.models, listed)
@@ -155,9 +152,8 @@ class ModelServer:
             await self._refresh_models()
 
     async def _refresh_models(self) -> None:
-        """Requests the list of models. Stores the models, or the failure if there is one, and logs when the
-        upstream starts to fail or works again. A server that has no such list (status 404, 405 or 501) counts as
-        working.
+        """Requests the list of models. Stores the models, or the failure, and logs when the upstream starts to fail or
+        works again. A server without such a list (404, 405 or 501) counts as working.
         """
         before = self._trouble
         self._trouble = await self._request_models()

@@ -33,9 +33,9 @@ _MAX_KEY_CHARS: Final = 10_000
 
 
 def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamAgent:
-    """Returns the agent of the upstream that the context's settings describe, not yet started. `make_dialect` creates
-    the dialect of a turn. Raises `NoAgentError` if a setting of a single upstream is missing or invalid; one of
-    several says that when it starts.
+    """Returns the agent of the upstream that the settings describe, not yet started. `make_dialect` creates the dialect
+    of a turn. Raises `NoAgentError` if a setting of a single upstream is missing or invalid; one of several says that
+    when it starts.
     """
     from codex_proxy.agents.upstream.agent import UpstreamAgent
     from codex_proxy.agents.upstream.server import ModelServer
@@ -63,10 +63,8 @@ def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamA
 
 
 async def check_upstream(context: AgentContext) -> list[Check]:
-    """Returns a list with one check for the command `doctor`: whether the upstream answers a request for its list of
-    models, and how many it has. No model is run. The check is `failed` if the settings are invalid or the upstream
-    refuses or does not answer, a warning if it lists no models, and `skipped` if requests use the keys of clients,
-    since `doctor` has none.
+    """Returns a check for `doctor`: whether the upstream answers a request for its list of models, and how many it has.
+    A warning if it lists no models, `skipped` if requests use the keys of clients.
     """
     from codex_proxy.agents.upstream.server import request_models_once
 
@@ -103,8 +101,8 @@ async def check_upstream(context: AgentContext) -> list[Check]:
 
 
 def upstream_of(context: AgentContext) -> Upstream:
-    """Returns the upstream that the context's settings describe. Raises `NoAgentError`, whose text says what to
-    change, if its address, its key or a file is missing or invalid.
+    """Returns the upstream that the settings describe. Raises `NoAgentError` if its address, its key or a file is
+    missing or invalid.
     """
     config, settings = context.upstream or UpstreamConfig(), context.settings
     api = config.api
@@ -137,9 +135,9 @@ def upstream_of(context: AgentContext) -> Upstream:
 
 
 def _checked_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
-    """Returns the base URL for requests, without a trailing slash, from the value `given` of the setting. A URL
-    without a path gets `/v1`; if the URL ends with the path of the endpoint of `api`, that path is removed. `names` has
-    the names of the settings, for error messages. Raises `NoAgentError` if the URL is invalid.
+    """Returns the base URL for requests, without a trailing slash. A URL without a path gets `/v1`; the path of the
+    endpoint of `api` is removed. `names` has the names of the settings, for error messages. Raises `NoAgentError` if
+    the URL is invalid.
     """
     wrong = f"{names.url} must be an address like http://127.0.0.1:11434/v1"
     try:
@@ -161,7 +159,7 @@ def _key_of(
     config: UpstreamConfig, given: SecretStr | None, environ: Mapping[str, str], names: SettingNames
 ) -> str:
     """Returns the API key for the upstream; empty if there is none. `given` is the setting `upstream_key`. Raises
-    `NoAgentError` if a key is set twice, missing, or not made of characters that a key can have.
+    `NoAgentError` if a key is set twice, missing, or has impossible characters.
     """
     if sum(each is not None for each in (given, config.key_file, config.key_env)) > 1:
         raise NoAgentError(f"The upstream's key is set twice. Remove {names.key} or {names.key_file}.")
@@ -180,8 +178,8 @@ def _key_of(
 
 
 def _key_in_environment(config: UpstreamConfig, environ: Mapping[str, str], names: SettingNames) -> str:
-    """Returns the key in the environment variable that the table, the preset or open-responses-server names; empty if
-    there is none. Raises `NoAgentError` if a variable that is needed is not set.
+    """Returns the key in the environment variable that the table, the preset or open-responses-server names, or empty.
+    Raises `NoAgentError` if a needed variable is not set.
     """
     # A key that lies about for a provider is sent to that provider's own address only.
     variable, is_needed = config.key_env or "", config.key_env is not None

@@ -1,10 +1,6 @@
-"""The messages of one HTTP exchange with an upstream, as a transport passes them to a `Dialect` (the converter of
-the upstream's protocol): a `Head`, then bytes of the body, then an `End`; and the reader of the body, which
-consists of server-sent events, or of one JSON object if the server does not stream.
-
-Input of the reader: bytes, in chunks that may end at any point. Output: the decoded events. A line ends with a
-newline, with or without a carriage return. Lines other than `data:` (comments, ids, event names) are ignored,
-except `event: error`, which marks its data as an error.
+"""The messages of one HTTP exchange with an upstream: a `Head`, then bytes of the body, then an `End`; and the reader
+of the body, which consists of server-sent events, or of one JSON object. Lines other than `data:` are ignored, except
+`event: error`, which marks its data as an error.
 """
 
 from __future__ import annotations
@@ -27,7 +23,8 @@ MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
 models have a third of this."""
 MAX_EVENT_MARKS: Final = 1 << 20
 """The most commas and opening brackets of one event, which bound the number of its values: a byte of `[],[],[]` takes
-thirty of memory. The largest events, of long texts and images, have some ten thousand."""
+thirty of memory. The largest events have some ten thousand.
+"""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -54,9 +51,8 @@ class StreamEvent(msgspec.Struct, frozen=True):
     """
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
-    """`chunk` or `error`: decoded JSON; `done`: `[DONE]`; `no_json`: data that cannot be decoded; `no_answer`: the
-    body is neither a stream nor a JSON object; `too_long`: an event or the JSON object exceeds a limit, or so much
-    came without any event, and no events follow.
+    """`chunk` or `error`: decoded JSON; `done`: `[DONE]`; `no_json`: data that cannot be decoded; `no_answer`: neither
+    a stream nor a JSON object; `too_long`: a limit is exceeded, and no events follow.
     """
     value: Any = None
 
@@ -66,9 +62,8 @@ _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 
 
 class AnswerReader:
-    """Reads the body of one HTTP answer of a model server, which is a stream of server-sent events or one JSON
-    object. Call `feed` with each chunk of bytes, then `close`; both return the events that were completed.
-    Unreadable bodies become events of the kinds `no_json`, `no_answer` and `too_long`; nothing is raised.
+    """Reads the body of one HTTP answer of a model server. Call `feed` with each chunk of bytes, then `close`; both
+    return the events that were completed. Unreadable bodies become events; nothing is raised.
     """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
@@ -100,8 +95,8 @@ class AnswerReader:
         return []
 
     def close(self) -> list[StreamEvent]:
-        """Ends the body. Returns the last event of a stream if its line was complete except for the newline, or the
-        whole answer of a body that is one JSON object. A cut-off line is dropped.
+        """Ends the body. Returns the last event of a stream if only its newline is missing, or the whole answer of a
+        body that is one JSON object. A cut-off line is dropped.
         """
         if self._form == "events":
             rest = self._framer.close()
@@ -114,7 +109,7 @@ class AnswerReader:
 
     def _recognised(self, chunk: bytes) -> list[StreamEvent]:
         """Detects the body's format by its first character, since content types are often wrong. Returns the event
-        `no_answer` if it is neither a stream nor a JSON object, else no events.
+        `no_answer` if it is neither.
         """
         first = chunk.lstrip(_SPACE)[:1]
         if not first:
@@ -150,8 +145,8 @@ class AnswerReader:
 
 
 def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
-    """Returns an event of this kind with the JSON in `data` decoded; one of kind `no_json` if it cannot be decoded,
-    and `too_long` if it has too many values.
+    """Returns an event of this kind with the JSON in `data` decoded; one of kind `no_json` or `too_long` if that is
+    impossible.
     """
     if has_too_many_values(data):
         return StreamEvent("too_long")

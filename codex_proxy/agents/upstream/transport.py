@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 
 
 class NotAskedError(Fault):
-    """This server refused an attempt without asking the upstream: the upstream has not started, its breaker is open
-    (both with the fault UNAVAILABLE), or too many turns are running (CONCURRENCY_EXCEEDED).
+    """This server refused an attempt without asking the upstream: it has not started or its breaker is open
+    (UNAVAILABLE), or too many turns are running (CONCURRENCY_EXCEEDED).
     """
 
 
@@ -49,9 +49,9 @@ class OpenAttempt(msgspec.Struct, frozen=True):
 
 
 class UpstreamTransport:
-    """The `Transport` of one turn over HTTP requests instead of a child process. Its reader gets the messages of
-    each answer: a `Head` (status and headers), bytes of the body, and an `End`; and after a failed attempt an
-    `Attempt` or a `NoAttempt`. `AttemptedTurn` is the dialect that reads them.
+    """The `Transport` of one turn over HTTP requests. Its reader gets the messages of each answer: a `Head`, bytes of
+    the body, and an `End`; after a failed attempt an `Attempt` or a `NoAttempt`. `AttemptedTurn` is the dialect that
+    reads them.
     """
 
     exclusive = True
@@ -62,9 +62,9 @@ class UpstreamTransport:
         open_attempt: Callable[[UpstreamTarget, bool], Awaitable[OpenAttempt]],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        """`open_attempt` opens an attempt at a target; its second argument is whether it waits for another turn to
-        end if too many are running. It raises `Fault` if the attempt cannot be opened, and `NotAskedError` if this
-        server itself refuses it. `sleep` waits for a number of seconds.
+        """`open_attempt` opens an attempt at a target; its second argument is whether it waits if too many turns are
+        running. It raises `Fault`, or `NotAskedError` if this server itself refuses it. `sleep` waits for a number of
+        seconds.
         """
         self._plan = plan
         self._open_attempt = open_attempt
@@ -121,9 +121,8 @@ class UpstreamTransport:
     async def _open_one_of_plan(
         self, following: NextAttempt | None, failure: Failure | None
     ) -> OpenAttempt | None:
-        """Opens the attempt `following` or, if that fails, the first later one that can be opened. `failure` is
-        that of the attempt before; None if there was none. Returns None if no attempt is left after that failure;
-        otherwise raises the `Fault` of the last one that could not be opened.
+        """Opens the attempt `following` or the first later one that can be opened. `failure` is that of the attempt
+        before, or None. Returns None if no attempt is left after that failure; otherwise raises the last `Fault`.
         """
         while following is not None:
             if following.wait:
@@ -185,9 +184,8 @@ class UpstreamTransport:
         """Does nothing: the session of an upstream ends with its turn."""
 
     async def release(self, *, finished: bool) -> None:
-        """Closes the connection of the current request, by which the upstream notices that the client has left. A
-        connection whose answer has ended is kept for other requests. An attempt that is about to begin is not made.
-        `finished` is not used.
+        """Closes the connection of the current request, by which the upstream notices that the client has left; keeps
+        it if the answer has ended. `finished` is not used.
         """
         self._reader = None
         if self._next_attempt is not None:

@@ -1,9 +1,5 @@
 """The base class of the dialects that send HTTP requests to a model server (the upstream). A turn makes one HTTP
-exchange after another, until it has a final answer or fails.
-
-Input: the messages of each exchange, which are a `Head` (status and headers), bytes of the body, and an `End`.
-Output: `Event`s, and the bodies of requests. A subclass for one API implements the abstract methods, which create
-requests and read answers.
+exchange after another, until it has a final answer or fails. A subclass for one API creates requests and reads answers.
 """
 
 from __future__ import annotations
@@ -49,8 +45,8 @@ class UpstreamContext(msgspec.Struct, frozen=True):
 
 
 class UpstreamTurn(SingleTurn, ABC, Generic[A]):
-    """The base class of dialects that send HTTP requests. Their methods return a `Step`: events, and the body of
-    the next request (empty for none). `A` is the type of the object that collects an answer.
+    """The base class of dialects that send HTTP requests. Their methods return a `Step`: events, and the body of the
+    next request (empty for none). `A` is the type of the object that collects an answer.
     """
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
@@ -73,8 +69,8 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         """The body of the next request; empty if there is none to send."""
 
     def receive(self, messages: Sequence[Message]) -> Step:
-        """Reads messages of the current exchange, and returns a step with the resulting events and, if needed, the
-        next request. Messages after the end of an answer are ignored.
+        """Reads messages of the current exchange, and returns the resulting events and, if needed, the next request.
+        Messages after the end of an answer are ignored.
         """
         out: list[Event] = []
         self._writes = b""
@@ -136,8 +132,8 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         return self._request()
 
     def _end(self, end: End, out: list[Event]) -> None:
-        """Handles the end of an exchange. After an answer with an error status, see `_refused_by_upstream`.
-        Otherwise completes the answer if that is still to be done, or fails the turn if the answer is incomplete.
+        """Handles the end of an exchange: completes the answer, or fails the turn if the answer is incomplete. After an
+        answer with an error status, see `_refused_by_upstream`.
         """
         if self._error is not None:
             self._refused_by_upstream(self._error, bytes(self._error_body), out)
@@ -148,9 +144,8 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
             out += self._failed(end.failure or BROKEN_OFF)
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
-        """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats
-        the request without it. The field is then left out of all requests to this upstream. `head` is the answer's
-        status and headers.
+        """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats the
+        request without it, also in later requests. `head` is the answer's status and headers.
         """
         field = self._refused_field(head.status, body)
         if field is not None:
