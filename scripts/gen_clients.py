@@ -27,7 +27,7 @@ TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
 
 HEAD = """# Clients
 
-*Written by `scripts/gen_clients.py` from `codex_proxy/commands/connect/table.py`.*
+*Written by `scripts/gen_clients.py` from `codex_proxy/commands/connect/clients.toml`.*
 
 `codex-proxy connect CLIENT` prints what is here, with your own address, model and key (`--base-url`, `--model`,
 `--key`). `--write` changes the client's settings file and keeps the old one (`.bak`); JSON with comments is not
