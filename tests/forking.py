@@ -81,6 +81,7 @@ def _ended(told: socket.socket, argv: list[str]) -> int:
 def _forker() -> socket.socket:
     """The connection to the process that is forked, started when the first command is."""
     ours, its = socket.socketpair()
+    atexit.register(ours.close)
     with closing(its):
         subprocess.run(
             (sys.executable, "-m", "tests.forking", str(its.fileno())),
