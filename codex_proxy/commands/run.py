@@ -61,7 +61,7 @@ def run(
     key for a running server. Raises `RunError` if the program is not installed or cannot use this server, or if no
     server can be had.
     """
-    program = PROGRAMS.get(name) or Program(name=name, environment=SDK_ENVIRONMENT, install="")
+    program = PROGRAMS.get(name) or Program(name=name, environment=SDK_ENVIRONMENT)
     if program.unserved:
         raise RunError(program.unserved)
     path = shutil.which(name, path=environ.get("PATH"))
