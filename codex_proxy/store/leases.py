@@ -99,7 +99,7 @@ class Leases(Protocol):
         ...
 
     async def announce(self, node: Node) -> None:
-        """Adds this node to `nodes`, until `release`."""
+        """Adds this node to `nodes`, until `release`. The store gives it its id, and renews `seen` with the leases."""
         ...
 
     async def nodes(self) -> list[Node]:

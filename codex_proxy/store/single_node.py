@@ -16,7 +16,7 @@ from codex_proxy.store.leases import (
     Node,
     ResponseLease,
 )
-from codex_proxy.store.waits import ConversationLocks, ReportedChanges
+from codex_proxy.store.waits import Changes, ChangeWatch, ConversationLocks
 
 
 class SingleNodeLeases:
@@ -58,8 +58,8 @@ class SingleNodeLeases:
         await self._conversations.acquire((owner, id))
         return _HeldConversation(self._conversations, (owner, id))
 
-    def watch(self, id: str) -> ReportedChanges:
-        return ReportedChanges()
+    def watch(self, id: str) -> ChangeWatch:
+        return ChangeWatch(Changes())
 
     async def announce(self, node: Node) -> None:
         self._nodes = [msgspec.structs.replace(node, id="node_1")]

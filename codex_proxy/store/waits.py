@@ -1,4 +1,4 @@
-"""What tasks of one process wait for: a change of a stored object, and other turns of a conversation."""
+"""What tasks of one process wait for: changes of a stored object, and other turns of a conversation."""
 
 from __future__ import annotations
 
@@ -8,20 +8,32 @@ import contextlib
 from codex_proxy.store.leases import POLL_SECONDS, Key
 
 
-class ReportedChanges:
-    """Implements `store.leases.Watch`: whoever learns of a change calls `report`."""
+class Changes:
+    """The changes of one stored object, for any number of watches. Whoever learns of one calls `report`."""
 
     def __init__(self) -> None:
-        self._changed = asyncio.Event()
+        self.count = 0
+        self.next = asyncio.Event()
 
     def report(self) -> None:
-        self._changed.set()
+        self.count += 1
+        self.next.set()
+        self.next = asyncio.Event()
+
+
+class ChangeWatch:
+    """Implements `store.leases.Watch`."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._seen = changes.count
 
     async def wait(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_SECONDS):
-                await self._changed.wait()
-        self._changed.clear()
+        if self._seen == self._changes.count:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._changes.next.wait()
+        self._seen = self._changes.count
 
 
 class ConversationLocks:

@@ -115,8 +115,7 @@ async def test_a_turn_that_no_longer_waits_is_in_nobodys_way(store: Store) -> No
 
 
 async def test_a_node_is_listed_with_what_it_holds_until_it_gives_up_all(store: Store) -> None:
-    node = Node(id="node_1", name="here", url="http://127.0.0.1:1", version="1", started=1.0)
-    await store.leases.announce(node)
+    await store.leases.announce(Node(name="here", url="http://127.0.0.1:1", version="1", started=1.0))
     await running(store)
     (found,) = await store.leases.nodes()
     assert (found.name, found.url, found.version, found.responses) == ("here", "http://127.0.0.1:1", "1", 1)
