@@ -78,6 +78,11 @@ class StoreConflict(StoreError):  # noqa: N818
         self.reason = reason
 
 
+def not_held(id: str) -> StoreConflict:
+    """Returns the error for a write to a response that this node no longer holds."""
+    return StoreConflict("lease", f"this server no longer runs the response {id!r}")
+
+
 class ContextTooLarge(StoreError):  # noqa: N818
     """A conversation or chain of responses has, or would have, more than `ContextLimits` permits."""
 

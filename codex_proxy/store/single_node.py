@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import msgspec
 
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.store.interface import DELIVERY_SECONDS, PendingWebhook, StoreConflict
+from codex_proxy.store.interface import DELIVERY_SECONDS, PendingWebhook, not_held
 from codex_proxy.store.leases import (
     FIRST_EPOCH,
     RENEW_SECONDS,
@@ -70,9 +70,12 @@ class SingleNodeLeases:
 
     # --- for the store ----------------------------------------------------------------------------
 
-    def hold_new(self, owner: str, id: str) -> None:
-        """Holds a background response that was added."""
+    def hold_new(self, owner: str, id: str) -> bool:
+        """Holds a background response that is to be added, so that it is never claimed; returns False if it is held."""
+        if (owner, id) in self._held:
+            return False
         self._hold((owner, id), FIRST_EPOCH)
+        return True
 
     def _hold(self, key: Key, epoch: int) -> ResponseLease:
         self._held[key] = epoch
@@ -88,7 +91,7 @@ class SingleNodeLeases:
         """
         held = self._held.get((owner, id))
         if epoch is not None and held != epoch and not (held is None and ended):
-            raise StoreConflict("lease", f"this server no longer runs the response {id!r}")
+            raise not_held(id)
 
 
 class _HeldConversation:

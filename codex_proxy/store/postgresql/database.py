@@ -78,10 +78,12 @@ class UnsureWrite(StoreUnavailable):
 class Database:
     """A pool of connections to one database. `open` it; `close` it at the end."""
 
-    def __init__(self, pool: asyncpg.Pool, location: str) -> None:
+    def __init__(self, pool: asyncpg.Pool, location: str, direct_url: str | None) -> None:
         """`location` names the database in messages."""
         self._pool = pool
         self.location = location
+        self.direct_url = direct_url
+        """Its URL, unless a pooler shares the connections."""
 
     @classmethod
     async def open(cls, url: str) -> Database:
@@ -90,7 +92,8 @@ class Database:
         """
         location = location_of(url)
         try:
-            return cls(await _pool(url, location), location)
+            settings, pooled = await _settings_of(url, location)
+            return cls(await _pool(url, settings, pooled), location, None if pooled else url)
         except ValueError as error:
             raise StoreRefused(f"the store {location} cannot be used: {error}") from error
         except (asyncpg.PostgresError, OSError) as error:
@@ -195,8 +198,7 @@ def _raise(error: Exception, location: str) -> NoReturn:
 # --- opening ------------------------------------------------------------------------------------
 
 
-async def _pool(url: str, location: str) -> asyncpg.Pool:
-    settings, pooled = await _settings_of(url, location)
+async def _pool(url: str, settings: dict[str, str], pooled: bool) -> asyncpg.Pool:
     return await asyncpg.create_pool(
         url,
         min_size=1,

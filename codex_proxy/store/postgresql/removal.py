@@ -184,7 +184,7 @@ class PostgresRemoval(StorePart):
 
     async def delete_response(self, owner: str, id: str) -> bool:
         found = await self._delete(DELETE_RESPONSE, owner, id)
-        self.leases.end(owner, id)
+        self.leases.changed(id)
         return found
 
     async def delete_conversation(self, owner: str, id: str) -> bool:

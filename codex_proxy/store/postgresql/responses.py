@@ -23,10 +23,12 @@ from codex_proxy.store.interface import (
     StoreConflict,
     StoredItem,
     StoredResponse,
+    not_held,
 )
-from codex_proxy.store.leases import Key
+from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.postgresql.database import Row
 from codex_proxy.store.postgresql.items import found_among, page_of, visit_rows
+from codex_proxy.store.postgresql.leases import LEASED
 from codex_proxy.store.postgresql.removal import PostgresRemoval
 from codex_proxy.store.postgresql.writing import (
     CONVERSATION,
@@ -59,21 +61,22 @@ def _add(append: bool) -> str:
     return f"""
 WITH parent AS (
     SELECT seq, chain FROM codex_proxy.responses WHERE owner = $1 AND id = $3 AND NOT deleted FOR SHARE
-), {CONVERSATION.format("$20") + "," if append else ""}
+), {CONVERSATION.format("$21") + "," if append else ""}
 checked AS (
     SELECT $3::text IS NULL OR EXISTS (SELECT FROM parent) AS has_parent,
         EXISTS (SELECT FROM codex_proxy.responses WHERE owner = $1 AND id = $2) AS taken,
         {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
-        {SAME_VERSION.format("$21") if append else "true"} AS same_version
+        {SAME_VERSION.format("$22") if append else "true"} AS same_version
 ), permitted AS (
     SELECT FROM checked WHERE has_parent AND NOT taken AND has_conversation AND same_version
 ), response AS (
     INSERT INTO codex_proxy.responses
-        (owner, id, parent, chain, previous_id, conversation_id, status, background, created, unfinished)
+        (owner, id, parent, chain, previous_id, conversation_id, status, background, created, unfinished,
+        node, epoch, lease_until)
     SELECT $1, $2, parent.seq,
         CASE WHEN parent.seq IS NULL THEN '{{}}' WHEN cardinality(parent.chain) < {MAX_CHAIN}
             THEN parent.chain || parent.seq ELSE ARRAY[parent.seq] END,
-        $3, $4, $5, $6, $7, $8
+        $3, $4, $5, $6, $7, $8, CASE WHEN $8 THEN $20 END, {FIRST_EPOCH}, {LEASED}
     FROM permitted LEFT JOIN parent ON true
     RETURNING seq
 ), body AS (
@@ -82,7 +85,7 @@ checked AS (
 ), {ENTRIES.format(*parameters(13, 7))}, linked AS (
     INSERT INTO codex_proxy.response_items (response, side, position, item, item_id, visible)
     SELECT seq, side, position, item, item_id, visible FROM response, entries
-){"," + END_TURN.format(held="entries", new="new", now="$22") if append else ""}
+){"," + END_TURN.format(held="entries", new="new", now="$23") if append else ""}
 SELECT * FROM checked"""
 
 
@@ -94,19 +97,20 @@ def _update(append: bool) -> str:
     SELECT side, position, item, item_id, visible, octet_length(json) + octet_length(raw)
     FROM target JOIN codex_proxy.response_items ON response = target.seq JOIN codex_proxy.items ON items.seq = item
     WHERE side = {INPUT} OR NOT $12
-), {END_TURN.format(held="held", new="new", now="$25")}"""
+), {END_TURN.format(held="held", new="new", now="$26")}"""
     return f"""
 WITH target AS (
-    SELECT seq, background AND $5 AS unfinished FROM codex_proxy.responses
+    SELECT seq, epoch, background AND $5 AS unfinished FROM codex_proxy.responses
     WHERE owner = $1 AND id = $2 AND NOT deleted AND ($3::text[] IS NULL OR status = ANY ($3))
     FOR NO KEY UPDATE
-), {CONVERSATION.format("$23") + "," if append else ""}
+), {CONVERSATION.format("$24") + "," if append else ""}
 checked AS (
     SELECT EXISTS (SELECT FROM target) AS found,
+        NOT EXISTS (SELECT FROM target WHERE epoch <> $23::integer) AS held,
         {"EXISTS (SELECT FROM conversation)" if append else "true"} AS has_conversation,
-        {SAME_VERSION.format("$24") if append else "true"} AS same_version
+        {SAME_VERSION.format("$25") if append else "true"} AS same_version
 ), permitted AS (
-    SELECT FROM checked WHERE found AND has_conversation AND same_version
+    SELECT FROM checked WHERE found AND held AND has_conversation AND same_version
 ), changed AS (
     UPDATE codex_proxy.responses SET status = $4, unfinished = target.unfinished
     FROM target, permitted WHERE responses.seq = target.seq
@@ -165,13 +169,15 @@ SELECT total.count, total.bytes, {ITEM} FROM (SELECT FROM chain LIMIT 1) AS foun
 ORDER BY response, side, position"""
 
 _APPEND_FRAMES: Final = """
-WITH response AS (SELECT seq FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted),
-added AS (
+WITH response AS (
+    SELECT seq, $6::integer IS NULL OR (epoch = $6 AND unfinished) AS held
+    FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted FOR SHARE
+), added AS (
     INSERT INTO codex_proxy.frames (response, number, data, data_sum)
-    SELECT seq, given.* FROM response, unnest($3::bigint[], $4::bytea[], $5::bigint[]) AS given
+    SELECT seq, given.* FROM response, unnest($3::bigint[], $4::bytea[], $5::bigint[]) AS given WHERE held
     ON CONFLICT DO NOTHING
 )
-SELECT FROM response"""
+SELECT held FROM response"""
 _FRAMES: Final = """
 SELECT number, data, data_sum FROM (
     SELECT seq FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted
@@ -206,6 +212,7 @@ class PostgresResponses(PostgresRemoval):
             response.recovery,
             checksum(response.recovery),
             *arrays_of((INPUT, input), (OUTPUT, output)),
+            self.leases.id,
         ]
         if append is not None:
             values += [append.conversation_id, append.version, self._now]
@@ -219,7 +226,7 @@ class PostgresResponses(PostgresRemoval):
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
         if response.background and response.status in UNFINISHED:
-            self.leases.hold_new(response.owner, response.id)
+            self.leases.hold(response.id)
         await self._trim()
 
     async def update_response(
@@ -236,7 +243,6 @@ class PostgresResponses(PostgresRemoval):
         frames: Sequence[Frame] = (),
         epoch: int | None = None,
     ) -> bool:
-        self.leases.check(owner, id, epoch, ended=True)
         self._note_in_use(owner, id)  # it was made when it began, and somebody waits for its end
         values: list[object] = [
             owner,
@@ -253,6 +259,7 @@ class PostgresResponses(PostgresRemoval):
             output is not None,
             *_columns_of(frames),
             *arrays_of((OUTPUT, output or ())),
+            epoch,
         ]
         if append is not None:
             values += [append.conversation_id, append.version, self._now]
@@ -262,10 +269,12 @@ class PostgresResponses(PostgresRemoval):
             return stored is not None and (stored.status, stored.json) == (status, json)
 
         row = await self._write_row(_UPDATE[append is not None], values, _TAKEN, is_stored)
-        if row is not None and row["found"] and append is not None:
-            check_conversation(row, append.conversation_id)
-        if status not in UNFINISHED:
-            self.leases.end(owner, id)
+        if row is not None and row["found"]:
+            if not row["held"]:
+                raise not_held(id)
+            if append is not None:
+                check_conversation(row, append.conversation_id)
+        self.leases.changed(id)
         await self._trim()
         return row is None or bool(row["found"])
 
@@ -278,10 +287,6 @@ class PostgresResponses(PostgresRemoval):
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
         return await found_among(self._database, owner, ids)
-
-    async def _unfinished(self) -> list[Key]:
-        sql = "SELECT owner, id FROM codex_proxy.responses WHERE unfinished ORDER BY seq"
-        return [(row["owner"], row["id"]) for row in await self._database.read(sql)]
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
         self._note_in_use(owner, response_id)
@@ -301,11 +306,14 @@ class PostgresResponses(PostgresRemoval):
     async def append_frames(
         self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
     ) -> None:
-        self.leases.check(owner, response_id, epoch)
+        await self.leases.pace(response_id)
         # Repeated, it changes nothing more.
-        rows = await self._database.read(_APPEND_FRAMES, owner, response_id, *_columns_of(frames))
+        rows = await self._database.read(_APPEND_FRAMES, owner, response_id, *_columns_of(frames), epoch)
         if not rows:
             raise NotStored("response", response_id)
+        if not rows[0]["held"]:
+            raise not_held(response_id)
+        self.leases.changed(response_id)
 
     async def frames(
         self,

@@ -21,6 +21,7 @@ from codex_proxy.store.interface import (
 from codex_proxy.store.postgresql.conversations import PostgresConversations
 from codex_proxy.store.postgresql.database import Database
 from codex_proxy.store.postgresql.keyed_rows import PostgresKeyedRows
+from codex_proxy.store.postgresql.leases import PostgresLeases
 from codex_proxy.store.postgresql.listing import PostgresLists
 from codex_proxy.store.postgresql.migration import LOCK, migrate, version_of
 from codex_proxy.store.postgresql.removal import USED_BYTES
@@ -36,7 +37,6 @@ from codex_proxy.store.rows import (
     item_of,
     response_of,
 )
-from codex_proxy.store.single_node import SingleNodeLeases
 
 PRUNE_LOCK: Final = LOCK + 1
 """The number of the lock that lets one server at a time apply the limits of retention."""
@@ -83,7 +83,7 @@ class PostgresStore(PostgresResponses, PostgresLists, PostgresConversations, Pos
     ) -> None:
         super().__init__(clock=clock, retention=retention, memory=memory, limits=limits)
         self._database = database
-        self.leases = SingleNodeLeases(self._unfinished, clock)
+        self.leases = PostgresLeases(database)
 
     @classmethod
     async def open(
@@ -166,6 +166,7 @@ class PostgresStore(PostgresResponses, PostgresLists, PostgresConversations, Pos
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
+        await self.leases.close()
         await self._database.close()
 
 

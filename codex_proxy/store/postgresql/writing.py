@@ -15,7 +15,7 @@ from codex_proxy.store.base import StoreBase
 from codex_proxy.store.checksums import item_digest
 from codex_proxy.store.interface import NotStored, StoreConflict, StoredItem, StoreUnavailable
 from codex_proxy.store.postgresql.database import UNDONE_TRIES, Database, Row, UnsureWrite
-from codex_proxy.store.single_node import SingleNodeLeases
+from codex_proxy.store.postgresql.leases import PostgresLeases
 
 ENTRIES: Final = """
 given AS (
@@ -107,7 +107,7 @@ class StorePart(StoreBase):
     """What all parts of the store in PostgreSQL need."""
 
     _database: Database
-    leases: SingleNodeLeases
+    leases: PostgresLeases
 
     async def _write_row(
         self,

@@ -203,9 +203,14 @@ class SqliteStore(StoreBase):
     ) -> None:
         if response.previous_id is not None:
             self._continued.pop((response.owner, response.previous_id), None)
-        await self._write_and_trim(responses.add, response, input, output, append, self._now)
-        if response.background and response.status in UNFINISHED:
-            self.leases.hold_new(response.owner, response.id)
+        unfinished = response.background and response.status in UNFINISHED
+        held = unfinished and self.leases.hold_new(response.owner, response.id)
+        try:
+            await self._write_and_trim(responses.add, response, input, output, append, self._now)
+        except BaseException:
+            if held:
+                self.leases.end(response.owner, response.id)
+            raise
 
     async def update_response(
         self,

@@ -1,0 +1,236 @@
+"""The leases of a server in PostgreSQL, by the database's clock, and the list of nodes.
+
+Leases are rows and no locks of the system: these would need a connection for as long as a turn runs, and a pooler may
+give one to two servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Collection
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+import structlog
+
+from codex_proxy.store.interface import StoreUnavailable
+from codex_proxy.store.leases import LEASE_SECONDS, RENEW_SECONDS, Key, Node, ResponseLease
+from codex_proxy.store.postgresql.database import Database
+from codex_proxy.store.postgresql.notices import Notices
+from codex_proxy.store.waits import Changes, ChangeWatch, ConversationLocks
+
+log = structlog.get_logger(__name__)
+
+LEASED: Final = f"clock_timestamp() + interval '{LEASE_SECONDS:g} seconds'"
+"""The end of a lease that begins now."""
+_SEEN: Final = f"seen > clock_timestamp() - interval '{LEASE_SECONDS:g} seconds'"
+FRAMES_SECONDS: Final = 0.05
+"""The least seconds between two writes of a stream's events."""
+EVERYBODY: Final = "*"
+"""The notice of a node that comes or goes, in place of an object's id."""
+GONE_AFTER: Final = "1 day"
+"""After which a node that has not released its leases is forgotten."""
+
+_CLAIM: Final = f"""
+WITH free AS (
+    SELECT seq FROM codex_proxy.responses WHERE unfinished AND lease_until < clock_timestamp()
+    ORDER BY seq LIMIT $2 FOR NO KEY UPDATE SKIP LOCKED
+), claimed AS (
+    UPDATE codex_proxy.responses SET node = $1, epoch = epoch + 1, lease_until = {LEASED}
+    FROM free WHERE responses.seq = free.seq RETURNING responses.seq, owner, id, epoch
+)
+SELECT owner, id, epoch FROM claimed ORDER BY seq"""
+_RENEW: Final = f"""
+WITH given AS (
+    SELECT * FROM unnest($2::text[], $3::text[], $4::integer[]) AS given (owner, id, epoch)
+), renewed AS (
+    UPDATE codex_proxy.responses SET lease_until = {LEASED} FROM given
+    WHERE (responses.owner, responses.id, responses.epoch) = (given.owner, given.id, given.epoch) AND unfinished
+    RETURNING given.*
+), turns AS (
+    UPDATE codex_proxy.conversation_turns SET lease_until = {LEASED}
+    FROM unnest($5::text[], $6::text[]) AS held (owner, id)
+    WHERE node = $1 AND (conversation_turns.owner, conversation) = (held.owner, held.id)
+), alive AS (
+    INSERT INTO codex_proxy.nodes (id, name, url, version, started, seen)
+    SELECT $1, $7::text, $8::text, $9::text, $10::float8, clock_timestamp() WHERE $7::text IS NOT NULL
+    ON CONFLICT (id) DO UPDATE SET seen = excluded.seen
+), others AS (
+    SELECT EXISTS (SELECT FROM codex_proxy.nodes WHERE id <> $1 AND {_SEEN}) AS others
+)
+SELECT others, owner, id, epoch FROM others LEFT JOIN renewed ON true"""
+_RELEASE: Final = """
+WITH given_up AS (
+    UPDATE codex_proxy.responses SET lease_until = '-infinity' WHERE unfinished AND node = $1
+), turns AS (
+    DELETE FROM codex_proxy.conversation_turns WHERE node = $1
+)
+DELETE FROM codex_proxy.nodes WHERE id = $1"""
+
+_ENTER: Final = f"""
+INSERT INTO codex_proxy.conversation_turns AS held (owner, conversation, node, lease_until)
+VALUES ($1, $2, $3, {LEASED})
+ON CONFLICT (owner, conversation) DO UPDATE SET node = excluded.node, lease_until = excluded.lease_until
+WHERE held.node = excluded.node OR held.lease_until < clock_timestamp()
+RETURNING true"""
+_LEAVE: Final = """
+DELETE FROM codex_proxy.conversation_turns WHERE owner = $1 AND conversation = $2 AND node = $3"""
+
+_FORGET: Final = f"DELETE FROM codex_proxy.nodes WHERE seen < clock_timestamp() - interval '{GONE_AFTER}'"
+_NODES: Final = f"""
+SELECT id, name, url, version, started, extract(epoch FROM seen)::float8 AS seen, (
+    SELECT count(*) FROM codex_proxy.responses WHERE unfinished AND node = nodes.id
+) AS responses
+FROM codex_proxy.nodes WHERE {_SEEN} ORDER BY started, id"""
+
+
+class PostgresLeases:
+    """Implements `store.leases.Leases`."""
+
+    def __init__(self, database: Database) -> None:
+        self.id = uuid.uuid4().hex
+        self._node: Node | None = None
+        self._database = database
+        self._notices = Notices(database, self.id, self._hear)
+        self._others = True
+        """Whether there may be other nodes, which want notices."""
+        self._held: set[str] = set()
+        """The ids of the responses that this node holds, as far as it knows."""
+        self._renewal = asyncio.Event()
+        """Set when another node has changed one of them, has come, or has given up what it held."""
+        self._turns: set[Key] = set()
+        self._locks = ConversationLocks()
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._paced: dict[str, float] = {}
+        """When the next events of a response may be stored."""
+        self._changes: WeakValueDictionary[str, Changes] = WeakValueDictionary()
+
+    async def claim_responses(self, limit: int) -> list[ResponseLease]:
+        rows = await self._database.write(_CLAIM, self.id, limit)
+        return [ResponseLease(*row) for row in rows]
+
+    async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
+        self._held = {each.id for each in held}
+        return await self._renew(held)
+
+    async def _renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
+        columns = [[each[n] for each in held] for n in range(3)]
+        turns = [[key[n] for key in self._turns] for n in range(2)]
+        node = (None, None, None, None) if self._node is None else msgspec.structs.astuple(self._node)[1:5]
+        rows = await self._database.read(_RENEW, self.id, *columns, *turns, *node)
+        self._others = rows[0]["others"]
+        renewed = {ResponseLease(*row[1:]) for row in (tuple(row.values()) for row in rows)}
+        return [each for each in held if each not in renewed]
+
+    async def until_renewal(self) -> None:
+        self._notices.listen()  # here, because only servers renew leases
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RENEW_SECONDS):
+                await self._renewal.wait()
+        self._renewal.clear()
+
+    async def release(self) -> None:
+        await self._database.read(_RELEASE, self.id)
+        self._notices.send(EVERYBODY)
+
+    async def announce(self, node: Node) -> None:
+        self._node = node
+        await self._database.read(_FORGET)
+        await self._renew(())
+        self._notices.send(EVERYBODY)  # from now on the others send notices
+
+    async def nodes(self) -> list[Node]:
+        return [Node(**dict(row.items())) for row in await self._database.read(_NODES)]
+
+    # --- conversations --------------------------------------------------------------------------
+
+    async def enter_conversation(self, owner: str, id: str) -> _HeldConversation:
+        key = owner, id
+        await self._locks.acquire(key)
+        try:
+            watch = self.watch(id)
+            while not await self._database.read(_ENTER, owner, id, self.id):
+                await watch.wait()
+        except BaseException:
+            self.leave(key)  # it may be entered all the same
+            raise
+        self._turns.add(key)
+        return _HeldConversation(self, key)
+
+    def leave(self, key: Key) -> None:
+        """Lets the next turn of a conversation in, as soon as that is stored."""
+        self._turns.discard(key)
+        task = asyncio.get_running_loop().create_task(self._leave(key))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _leave(self, key: Key) -> None:
+        try:
+            await self._database.read(_LEAVE, *key, self.id)
+        except StoreUnavailable as error:  # the lease runs out
+            log.warning("conversation_not_left", reason=str(error))
+        finally:
+            self._locks.release(key)
+        self.changed(key[1])
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def watch(self, id: str) -> ChangeWatch:
+        changes = self._changes.get(id)
+        if changes is None:
+            changes = self._changes[id] = Changes()
+        return ChangeWatch(changes)
+
+    def hold(self, id: str) -> None:
+        """Notes that this node holds a response that it has added."""
+        self._held.add(id)
+
+    def changed(self, id: str) -> None:
+        """Reports that this node has changed a response or a conversation."""
+        self._report(id)
+        if self._others:
+            self._notices.send(id)
+
+    async def pace(self, id: str) -> None:
+        """Returns `FRAMES_SECONDS` after the last call for this response at the earliest, so that the events of a
+        stream are stored in batches.
+        """
+        now = asyncio.get_running_loop().time()
+        self._paced = {id: until for id, until in self._paced.items() if until > now}
+        wait = self._paced.get(id, now) - now
+        self._paced[id] = now + wait + FRAMES_SECONDS
+        if wait > 0:
+            await asyncio.sleep(wait)
+
+    def _hear(self, id: str) -> None:
+        self._others = True
+        self._report(id)
+        if id == EVERYBODY or id in self._held:
+            self._renewal.set()
+
+    def _report(self, id: str) -> None:
+        changes = self._changes.get(id)
+        if changes is not None:
+            changes.report()
+
+    async def close(self) -> None:
+        """Waits until the conversations are left, and sends the last notices."""
+        if self._leaving:
+            await asyncio.wait(self._leaving)
+        await self._notices.close()
+
+
+class _HeldConversation:
+    """Implements `store.leases.ConversationLease`."""
+
+    def __init__(self, leases: PostgresLeases, key: Key) -> None:
+        self._leases: PostgresLeases | None = leases
+        self._key = key
+
+    def release(self) -> None:
+        leases, self._leases = self._leases, None
+        if leases is not None:
+            leases.leave(self._key)

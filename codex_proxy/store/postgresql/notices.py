@@ -1,0 +1,111 @@
+"""Tells other servers of changed objects, and hears of their changes, by PostgreSQL's NOTIFY and LISTEN.
+
+A notice only saves time: whoever waits for a change also asks once a second. Notices have transactions of their own,
+because NOTIFY makes the commits of all servers wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection
+from typing import Final
+
+import asyncpg
+import structlog
+
+from codex_proxy.store.interface import StoreUnavailable
+from codex_proxy.store.postgresql.database import CONNECT_SECONDS, Database
+
+log = structlog.get_logger(__name__)
+
+CHANNEL: Final = "codex_proxy"
+INTERVAL_SECONDS: Final = 0.05
+"""The least seconds between two notices of one server."""
+LISTEN_AGAIN_SECONDS: Final = 1.0
+"""Seconds between two attempts to listen."""
+MAX_PAYLOAD: Final = 7900
+"""The most bytes of a notice; PostgreSQL refuses 8000."""
+
+_NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', payload) FROM unnest($1::text[]) AS payload"
+
+
+class Notices:
+    """The notices of one server (`node`) and those of others, each with the ids of some changed objects."""
+
+    def __init__(self, database: Database, node: str, heard: Callable[[str], None]) -> None:
+        """`heard` is called with each id that another server has changed."""
+        self._database = database
+        self._node = node
+        self._heard = heard
+        self._changed: set[str] = set()
+        """The ids that others have not been told of."""
+        self._sending: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    def listen(self) -> None:
+        """Begins to listen to other servers, if it has not; not through a pooler, behind which no notice arrives."""
+        url = self._database.direct_url
+        if self._listening is None and url is not None:
+            self._listening = asyncio.get_running_loop().create_task(self._listen(url))
+
+    def send(self, id: str) -> None:
+        """Tells the other servers soon that an object has changed."""
+        self._changed.add(id)
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+
+    async def _send(self) -> None:
+        while self._changed:
+            await self._send_once()
+            await asyncio.sleep(INTERVAL_SECONDS)
+        self._sending = None
+
+    async def _send_once(self) -> None:
+        ids, self._changed = self._changed, set()
+        with contextlib.suppress(StoreUnavailable):  # they ask anyway
+            await self._database.read(_NOTIFY, payloads(self._node, ids))
+
+    async def _listen(self, url: str) -> None:
+        """Listens, and connects again whenever the connection is lost. Never returns."""
+        while True:
+            try:
+                await self._listen_once(url)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+                log.debug("notices_not_heard", reason=type(error).__name__)
+            await asyncio.sleep(LISTEN_AGAIN_SECONDS)
+
+    async def _listen_once(self, url: str) -> None:
+        connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS)
+        try:
+            ended = asyncio.Event()
+            connection.add_termination_listener(lambda _: ended.set())
+            await connection.add_listener(CHANNEL, self._hear)
+            await ended.wait()
+        finally:
+            connection.terminate()
+
+    def _hear(self, connection: object, process: int, channel: str, payload: object) -> None:
+        node, *ids = str(payload).split(" ")
+        if node != self._node:
+            for id in ids:
+                self._heard(id)
+
+    async def close(self) -> None:
+        """Ends both tasks, and sends what was not sent."""
+        tasks = [task for task in (self._sending, self._listening) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._changed:
+            await self._send_once()
+
+
+def payloads(node: str, ids: Collection[str]) -> list[str]:
+    """Returns the notices of these ids: the node and as many ids as one may have, with spaces between."""
+    found = [node]
+    for id in sorted(ids):
+        if len(found[-1]) + len(id) >= MAX_PAYLOAD and found[-1] != node:
+            found.append(node)
+        found[-1] += f" {id}"
+    return found
