@@ -4,8 +4,8 @@ agents' capabilities.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final, Literal, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 import msgspec
 
@@ -115,8 +115,10 @@ class ChannelConnection(Protocol):
         """Closes a channel, and returns what has to be written then."""
         ...
 
-    def receive(self, lines: Sequence[bytes]) -> Received:
-        """Assigns each message in the process's lines to its channel. Never raises."""
+    def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
+        """Assigns each message in the process's lines to its channel. Never raises. `routed` gets the lines by their
+        channels.
+        """
         ...
 
 
@@ -177,7 +179,32 @@ class Dialect(Protocol[L_contra]):
         ...
 
 
-class SingleTurn:
+class RemakeContext(msgspec.Struct, frozen=True):
+    """What a dialect that is made again, to read a recording, gets beside its facts."""
+
+    model: str
+    new_id: Callable[[str], str]
+    """Returns a new id with the given prefix."""
+    now: Callable[[], float]
+    """Returns the seconds since 1970."""
+
+
+class Remakeable:
+    """The common part of dialects that can be made again, to read what one like them has read."""
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what the dialect was made with, as JSON, without what is the default."""
+        return {}
+
+    @classmethod
+    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+        """Returns a dialect like the one with these facts. Raises `ValueError`, `TypeError` or `KeyError` for facts
+        that it cannot have.
+        """
+        return cls(**facts)
+
+
+class SingleTurn(Remakeable):
     """The common part of `Dialect`s that serve one turn. A subclass sets `_ended` when the turn has ended."""
 
     _ended = False

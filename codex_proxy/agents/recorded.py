@@ -8,12 +8,12 @@ parts of an HTTP answer, events of a tool server) is written as an object.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import UNREADABLE, Dialect
+from codex_proxy.agents.dialect import UNREADABLE, Dialect, Remakeable, RemakeContext
 
 DIALECTS: Final[Mapping[str, str]] = {
     "app-server": "codex_proxy.agents.codex_app_server.dialect:AppServerTurn",
@@ -35,23 +35,15 @@ class UnknownDialectError(Exception):
     """A recording was made with a dialect that this server does not have, or of which it cannot make one."""
 
 
-class RemakeContext(msgspec.Struct, frozen=True):
-    """What a dialect that is made again gets beside its facts."""
-
-    model: str
-    new_id: Callable[[str], str]
-    now: Callable[[], float]
-
-
-def attempt_of(dialect: Any) -> tuple[Any, str]:
+def attempt_of(found: Any) -> tuple[Any, str]:
     """Returns the dialect of the current attempt at an upstream, and the upstream's name; for any other dialect, or for
     the message that begins another attempt, itself or its dialect, and an empty name.
     """
     from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn
 
-    if isinstance(dialect, AttemptedTurn):
-        return dialect._dialect, dialect._name
-    return (dialect.dialect, dialect.name) if isinstance(dialect, Attempt) else (dialect, "")
+    if isinstance(found, AttemptedTurn):
+        return found.current
+    return (found.dialect, found.name) if isinstance(found, Attempt) else (found, "")
 
 
 def name_of(dialect: object) -> str:
@@ -62,9 +54,8 @@ def name_of(dialect: object) -> str:
 
 
 def facts_of(dialect: Any) -> dict[str, Any]:
-    """Returns what a dialect was made with, as JSON: what `remade` needs to make one like it."""
-    make = _FACTS.get(name_of(dialect))
-    return {} if make is None else make(dialect)
+    """Returns what `remade` needs to make a dialect like this one, as JSON."""
+    return dialect.facts() if isinstance(dialect, Remakeable) else {}
 
 
 def remade(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Dialect[Any]:
@@ -72,10 +63,10 @@ def remade(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Diale
     module, _, attribute = DIALECTS.get(name, name).partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
-        make = _REMAKE.get(name)
-        dialect: Dialect[Any] = kind(**facts) if make is None else make(kind, facts, context)
+        make = kind.remade if issubclass(kind, Remakeable) else lambda facts, _: kind(**facts)
+        dialect: Dialect[Any] = make(facts, context)
         return dialect
-    except (ImportError, AttributeError, TypeError, ValueError, KeyError, msgspec.MsgspecError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError, KeyError) as error:
         raise UnknownDialectError(f"the dialect {name!r} cannot be made ({error})") from error
 
 
@@ -133,16 +124,13 @@ def object_of(message: Any) -> tuple[str, Any] | None:
     """Returns the kind and the JSON value of a message that a dialect has read and that is no line; None for a line
     that was decoded before, which is recorded as it came.
     """
-    from codex_proxy.agents.upstream.stream import End, Head
-
-    if isinstance(message, Head):
+    name = type(message).__name__
+    if name == "Head":
         kept = {name: value for name, value in message.headers.items() if name.startswith(HEADERS)}
         return "head", {"status": message.status, "headers": kept}
-    if isinstance(message, End):
+    if name == "End":
         return "over", None if message.failure is None else msgspec.to_builtins(message.failure)
-    if isinstance(message, msgspec.Struct) and type(message).__name__ in _EVENTS:
-        return "event", {"type": type(message).__name__, **msgspec.structs.asdict(message)}
-    return None
+    return ("event", {"type": name, **msgspec.structs.asdict(message)}) if name in _EVENTS else None
 
 
 def message_of_object(kind: str, value: Any) -> Any:
@@ -165,80 +153,3 @@ def message_of_object(kind: str, value: Any) -> Any:
 
 
 _EVENTS: Final = frozenset({"ToolsListed", "ToolCalled", "ToolsSettled", "ToolDropped", "ModelCallFailed"})
-
-# --- what the dialects are made with --------------------------------------------------------------
-
-
-def _acp_facts(dialect: Any) -> dict[str, Any]:
-    program = dialect._program
-    facts: dict[str, Any] = {
-        "preset": program.preset.name,
-        "declared": _changed(program.declared),
-        "unconfined": program.unconfined,
-        "confined": program.confined,
-        "tools": bool(dialect._opening._servers),
-        "ahead": dialect._opening._kind == "ahead",
-        "alone": dialect.calls._alone,
-        "usage": program.preset.usage,
-    }
-    if program.preset.name not in _acp_presets():
-        facts["preset"] = msgspec.to_builtins(program.preset)
-    return {name: value for name, value in facts.items() if value not in (False, {})}
-
-
-def _acp_presets() -> Mapping[str, Any]:
-    from codex_proxy.agents.acp.presets import PRESETS
-
-    return PRESETS
-
-
-def _changed(struct: msgspec.Struct) -> dict[str, Any]:
-    default = type(struct)()
-    return {
-        name: value
-        for name, value in msgspec.structs.asdict(struct).items()
-        if value != getattr(default, name)
-    }
-
-
-def _remade_acp(kind: Any, facts: Mapping[str, Any], context: RemakeContext) -> Any:
-    from codex_proxy.agents.acp.presets import AcpPreset
-    from codex_proxy.agents.acp.program import Declared, Program
-
-    named = facts["preset"]
-    preset = _acp_presets()[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
-    preset = msgspec.structs.replace(preset, usage=facts.get("usage", preset.usage))
-    declared = msgspec.convert(facts.get("declared", {}), Declared)
-    program = Program(preset, declared, facts.get("unconfined", False), facts.get("confined", False))
-    servers = ({"name": "client"},) if facts.get("tools") else ()
-    ahead, alone = facts.get("ahead", False), facts.get("alone", False)
-    return kind(1, program, context.new_id, servers=servers, ahead=ahead, alone=alone)
-
-
-def _remade_upstream(kind: Any, facts: Mapping[str, Any], context: RemakeContext) -> Any:
-    from codex_proxy.agents.upstream.failures import ErrorReader
-    from codex_proxy.agents.upstream.turn import UpstreamContext
-
-    shared = UpstreamContext(ErrorReader(()), set(facts.get("refused", ())), context.new_id, context.now)
-    more = {name: value for name, value in facts.items() if name == "reasoning_back"}
-    return kind(facts.get("model") or context.model, shared, **more)
-
-
-def _upstream_facts(dialect: Any) -> dict[str, Any]:
-    refused = sorted(dialect._refused)
-    return {"model": dialect._model, **({"refused": refused} if refused else {})}
-
-
-_FACTS: Final[Mapping[str, Callable[[Any], dict[str, Any]]]] = {
-    "app-server": lambda dialect: {"channel": 1, "parallel_calls": dialect._parallel_calls},
-    "proto": lambda dialect: {"extended": True} if dialect._extended else {},
-    "claude-code": lambda dialect: {"takes_mark": dialect._takes_mark},
-    "acp": _acp_facts,
-    "chat": lambda dialect: _upstream_facts(dialect) | {"reasoning_back": dialect._reasoning_back},
-    "responses": _upstream_facts,
-}
-_REMAKE: Final[Mapping[str, Callable[[Any, Mapping[str, Any], RemakeContext], Any]]] = {
-    "acp": _remade_acp,
-    "chat": _remade_upstream,
-    "responses": _remade_upstream,
-}

@@ -32,8 +32,7 @@ from codex_proxy.app.store_lifecycle import (
     step_memory_of,
 )
 from codex_proxy.app.system import RandomIds, SystemClock
-from codex_proxy.cassettes.format import CassetteError
-from codex_proxy.cassettes.serving import NO_CASSETTES, Cassettes, cassettes_of
+from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES
 from codex_proxy.http.cluster import NODE_NAME
@@ -56,6 +55,7 @@ from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 if TYPE_CHECKING:
     from codex_proxy.app.mcp_tools import McpToolSource
     from codex_proxy.cassettes.replay import RecordedTools
+    from codex_proxy.cassettes.serving import Cassettes
     from codex_proxy.traces.watcher import Traces
 
 log = structlog.get_logger(__name__)
@@ -81,12 +81,12 @@ class Server:
         self,
         settings: Settings,
         agent: Agent,
-        cassettes: Cassettes = NO_CASSETTES,
+        cassettes: Cassettes | None = None,
         page: Page | None = None,
         worker: int = 0,
     ) -> None:
-        """`page` is what the page for browsers shows beside the server's state; None: there is no page. `worker` is the
-        number of this process among those that share the port; 0: it is the only one.
+        """`cassettes` are what it records and replays, `page` is what the page for browsers shows beside its state;
+        None: nothing. `worker` is the number of this process among those that share the port; 0: it is the only one.
         """
         self.agent = agent
         self.worker = worker
@@ -156,9 +156,9 @@ class Server:
             if agent.warning:
                 log.warning("agent_limited", agent=agent.name, reason=agent.warning)
         self.webhooks = webhooks_of(self.settings, self.clock, self.store_lifecycle)
-        self.server_tools = self.cassettes.tools(RandomIds()) or mcp_tools_of(
-            self.settings, self.clock, self.runs.checks
-        )
+        self.server_tools = None if self.cassettes is None else self.cassettes.tools(RandomIds())
+        if self.server_tools is None:
+            self.server_tools = mcp_tools_of(self.settings, self.clock, self.runs.checks)
         self.usage = usage_of(self.clock, self.store_lifecycle)
         self.app = application_of(self, self.usage)
         self.clients = self.app[CLIENTS]
@@ -260,13 +260,25 @@ async def make_server(
     the agent cannot be used.
     """
     environ = os.environ if environ is None else environ
-    try:
-        cassettes = cassettes_of(settings, environ)
-    except CassetteError as error:
-        raise StartError(str(error)) from error
-    settings = cassettes.settings or settings
+    cassettes = _cassettes_of(settings, environ)
+    settings = settings if cassettes is None else cassettes.settings
     check(settings, SystemClock(), environ)
     close_state_folder(settings.state_dir)
-    agent = await cassettes.agent(lambda own: make_agent(AgentContext(own, environ, SystemClock())))
+    context = AgentContext(settings, environ, SystemClock())
+    agent = await (make_agent(context) if cassettes is None else cassettes.agent(context))
     shown = page(settings, environ) if page is not None and settings.ui else None
     return Server(settings, agent, cassettes, shown, worker)
+
+
+def _cassettes_of(settings: Settings, environ: Mapping[str, str]) -> Cassettes | None:
+    """Returns what a server records and replays; None if it does neither, as most, which then import nothing of it.
+    Raises `StartError`.
+    """
+    if settings.record is None and settings.replay is None:
+        return None
+    from codex_proxy.cassettes.serving import cassettes_of
+
+    try:
+        return cassettes_of(settings, environ)
+    except CassetteError as error:
+        raise StartError(str(error)) from error

@@ -22,11 +22,11 @@ from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
 from codex_proxy.cassettes.events import IDS, diff, events_of
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, CassetteError, lines_of, write
+from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, is_json, lines_of, write
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.recorder import sent_in
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.settings import MATTER
+from codex_proxy.cassettes.settings import MATTER, CassetteError
 from codex_proxy.core.turn import Turn
 from codex_proxy.settings.fields import Settings
 
@@ -145,7 +145,7 @@ class _Answers:
         ) as reply:
             said = await reply.read()
             if reply.content_type == "text/event-stream":
-                answer = Answer(reply.status, None, _decoded(list(sent_in(said))))
+                answer = Answer(reply.status, None, list(map(_decoded, sent_in(said))))
             else:
                 answer = Answer(reply.status, msgspec.json.decode(said))
         if cassette.answer.final is None or answer.status != 200:
@@ -200,8 +200,8 @@ ENDS: Final = frozenset(
 """The types of the last event of a turn on a WebSocket."""
 
 
-def _decoded(sent: Sequence[Any]) -> list[Any]:
-    return [msgspec.json.decode(each) if isinstance(each, msgspec.Raw) else each for each in sent]
+def _decoded(sent: bytes) -> Any:
+    return msgspec.json.decode(sent) if is_json(sent) else sent.decode("utf-8", "replace")
 
 
 def _ids_in(answer: Answer) -> list[str]:

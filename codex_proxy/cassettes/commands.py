@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from codex_proxy.cassettes.settings import CassetteError
+
 FOLDER = click.Path(path_type=Path)
 
 
@@ -21,7 +23,7 @@ def _folder(path: Path) -> Any:
 def _chain(path: Path) -> Any:
     """Returns the cassette at a path, and those before it in its session."""
     from codex_proxy.cassettes.folder import Folder
-    from codex_proxy.cassettes.format import SUFFIX, CassetteError
+    from codex_proxy.cassettes.format import SUFFIX
 
     file = path if path.suffix == SUFFIX else path.with_name(path.name + SUFFIX)
     if not file.is_file():
@@ -94,7 +96,6 @@ class _Group(click.Group):
     """Turns the errors of cassettes into those of the command line."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        from codex_proxy.cassettes.format import CassetteError
 
         try:
             return super().invoke(ctx)

@@ -20,7 +20,8 @@ FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_choice", 
 """What of a turn a cassette holds, and what `--match` can name."""
 MATCHED: Final = ("messages", "tools", "format", "mode")
 """What counts if nothing else is said."""
-PLACEHOLDERS: Final = ("<key>", "<home>", "<host>", "<user>", "<scrubbed>")
+KEY: Final = "<key>"
+PLACEHOLDERS: Final = (KEY, "<home>", "<host>", "<user>", "<workdir>", "<scrubbed>")
 """What stands for a text that is not written. In a comparison it stands for any text."""
 MAX_SHOWN: Final = 80
 MAX_DIFFERENCES: Final = 8

@@ -17,7 +17,8 @@ from codex_proxy.cassettes.content import (
     has_placeholders,
     key_of,
 )
-from codex_proxy.cassettes.format import SUFFIX, Cassette, CassetteError, read
+from codex_proxy.cassettes.format import SUFFIX, Cassette, read
+from codex_proxy.cassettes.settings import CassetteError
 
 
 def names_to_match(text: str) -> tuple[str, ...]:

@@ -13,11 +13,14 @@ A cassette is JSON, one object per line; the first name in an object says what t
   `ended` is how the process ended, `failed` a failure that this server found;
 - `answer`: the status of the answer as it was sent, with its body, or followed by a `sent` for each event;
 - `end`: how many lines there are before. A file without it is half-written.
+
+A `next` stands for a line like the one before: it names the field whose text is another one (`pieces`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import base64
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,32 +28,33 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import Content
+from codex_proxy.cassettes.pieces import Pieces, Run, is_utf8, with_text
+from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.files.private import replacing
 
 VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
+BYTES: Final = frozenset({"to", "from", "data", "body"})
+"""The kinds of lines with bytes of the agent. They are written as JSON; what is none as `KIND_text`, or in base64 as
+`KIND_bytes`."""
 SAID: Final = frozenset(
     {
-        *("to", "from", "to_text", "from_text", "to_bytes", "from_bytes"),
-        *("head", "data", "line", "body", "body_text", "over", "event"),
+        *(f"{kind}{form}" for kind in BYTES for form in ("", "_text", "_bytes")),
+        *("head", "line", "over", "event"),
         *("begin", "resume", "reopen", "answer", "call", "ended", "failed"),
     }
 )
 """The kinds of the lines of a session."""
 
 
-class CassetteError(Exception):
-    """A cassette cannot be read. The text names the file, the line and what to do."""
-
-
 class Line(msgspec.Struct, frozen=True):
-    """One line of a session."""
+    """One line of a session, or several lines of the agent of one kind that came at once."""
 
     ms: int
     kind: str
     value: Any
-    """The decoded JSON; a `msgspec.Raw` with the agent's bytes for `to`, `from`, `data` and `body`."""
+    """A list of lines of the agent if the kind is one of `BYTES`, else the decoded JSON."""
 
 
 class Session(msgspec.Struct, frozen=True):
@@ -64,7 +68,9 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer as it was sent. `sent` are the events of a stream; None if it is a whole `body`."""
+    """The answer as it was sent. `sent` are the data of the events of a stream, decoded or as bytes; None if it is a
+    whole `body`.
+    """
 
     status: int = 0
     body: Any = None
@@ -110,8 +116,8 @@ class Cassette(msgspec.Struct, frozen=True, kw_only=True):
 _HEAD: Final = ("agent", "version", "proxy", "after", "order", "capabilities", "settings", "mcp", "match")
 
 
-def lines_of(cassette: Cassette) -> Iterator[bytes]:
-    """Returns the lines of the file, without line ends."""
+def lines_of(cassette: Cassette) -> Iterator[bytes | Run]:
+    """Returns the lines of the file, without line ends, and with runs in place of lines that are like one before."""
     head = {name: value for name in _HEAD if (value := getattr(cassette, name)) not in ("", [], {})}
     if head.get("order") == 1:
         del head["order"]
@@ -131,13 +137,14 @@ def lines_of(cassette: Cassette) -> Iterator[bytes]:
         yield _encoded(
             {"session": session.dialect, **facts, **({"origin": session.origin} if session.origin else {})}
         )
-        yield from (_encoded({"ms": line.ms, line.kind: line.value}) for line in session.lines)
+        yield from _session_lines(session.lines)
     answer = cassette.answer
     if answer.sent is None:
         yield _encoded({"answer": answer.status, "body": answer.body})
     else:
         yield _encoded({"answer": answer.status, "stream": len(answer.sent)})
-        yield from (_encoded({"sent": each}) for each in answer.sent)
+        sent = [each if isinstance(each, bytes) else msgspec.json.encode(each) for each in answer.sent]
+        yield from _found(Pieces(), sent, None, "sent")
     if answer.final is not None:
         yield _encoded({"final": answer.final})
 
@@ -146,10 +153,53 @@ def _encoded(value: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(value)
 
 
-def write(path: Path, lines: list[bytes]) -> None:
-    """Writes a whole cassette, so that a reader sees all of it or nothing. Raises `OSError`."""
-    with replacing(path) as file:
-        file.write(b"\n".join([*lines, _encoded({"end": len(lines)}), b""]))
+def _session_lines(lines: Iterable[Line]) -> Iterator[bytes | Run]:
+    before, pieces = "", Pieces()
+    for line in lines:
+        if line.kind != before:
+            before, pieces = line.kind, Pieces()
+        if line.kind not in BYTES:
+            yield _encoded({"ms": line.ms, line.kind: line.value})
+        else:
+            yield from _found(pieces, line.value, line.ms, line.kind)
+
+
+def _found(pieces: Pieces, lines: Sequence[bytes], ms: int | None, kind: str) -> Iterator[bytes | Run]:
+    """Returns lines of one kind as they are written, with `ms` if they have a time."""
+    begin = b"{" if ms is None else b'{"ms":%d,' % ms
+    for found in pieces.find(lines):
+        if isinstance(found, Run):
+            found.ms = ms
+            yield found
+        elif is_json(found):
+            compact = msgspec.json.format(found, indent=-1) if b"\n" in found else found
+            yield b'%b"%b":%b}' % (begin, kind.encode(), compact)
+        else:
+            pieces.forget()
+            as_text = is_utf8(found)
+            form = "" if ms is None else "_text" if as_text else "_bytes"  # what was sent is no JSON: [DONE]
+            text = (
+                found.decode("utf-8", "replace") if as_text or not form else base64.b64encode(found).decode()
+            )
+            yield b'%b"%b":%b}' % (begin, f"{kind}{form}".encode(), msgspec.json.encode(text))
+
+
+def is_json(data: bytes) -> bool:
+    """Returns whether the bytes are one JSON value in UTF-8."""
+    try:
+        msgspec.json.decode(data, type=msgspec.Raw)
+    except UNREADABLE:
+        return False
+    return is_utf8(data)
+
+
+def write(path: Path, lines: Iterable[bytes | Run], *, durable: bool = True) -> None:
+    """Writes a whole cassette, so that a reader sees all of it or nothing. `durable` False: a crash of the machine may
+    leave less of it, which a reader will notice. Raises `OSError`.
+    """
+    data = b"\n".join(line if isinstance(line, bytes) else line.lines() for line in lines)
+    with replacing(path, durable=durable) as file:
+        file.write(b'%b\n{"end":%d}\n' % (data, data.count(b"\n") + 1))
 
 
 def read(path: Path) -> Cassette:
@@ -173,7 +223,7 @@ class _Read(msgspec.Struct):
     content: Content | None = None
     sessions: list[Session] = []
     answer: Answer | None = None
-    expected: int = 0
+    sent: list[bytes] = []
 
 
 def parse(data: bytes, path: Path) -> Cassette:
@@ -221,9 +271,12 @@ def _take(read: _Read, line: bytes, before: int) -> bool:
     elif kind in SAID and "ms" in value:
         if not read.sessions:
             raise _WrongLineError("there is no session before it. Correct the line, or record it anew")
-        raw = kind in ("to", "from", "data", "body")
-        said = value[kind] if raw else msgspec.json.decode(value[kind])
-        read.sessions[-1].lines.append(Line(msgspec.json.decode(value["ms"], type=int), kind, said))
+        ms = msgspec.json.decode(value["ms"], type=int)
+        read.sessions[-1].lines.append(Line(ms, kind.partition("_")[0], _said(kind, value[kind])))
+    elif kind == "next":
+        _take_next(read, value)
+    elif kind == "sent" and read.answer is not None and read.answer.sent is not None:
+        read.sent.append(bytes(value["sent"]))
     elif kind == "end":
         if msgspec.json.decode(value[kind]) != before:
             raise _WrongLineError(
@@ -233,6 +286,45 @@ def _take(read: _Read, line: bytes, before: int) -> bool:
     else:
         _take_other(read, kind, {name: msgspec.json.decode(each) for name, each in value.items()})
     return False
+
+
+def _said(kind: str, value: msgspec.Raw) -> Any:
+    """Returns the value of a line of a session."""
+    base, _, form = kind.partition("_")
+    if base not in BYTES:
+        return msgspec.json.decode(value)
+    if not form:
+        return [bytes(value)]
+    text = msgspec.json.decode(value, type=str)
+    return [text.encode() if form == "text" else base64.b64decode(text)]
+
+
+def _take_next(read: _Read, value: dict[str, msgspec.Raw]) -> None:
+    """Reads a line that is like the one before."""
+    pieces = msgspec.json.decode(value["next"], type=dict[str, msgspec.Raw])
+    lines = read.sessions[-1].lines if read.sessions else []
+    in_session = "ms" in value
+    known = (
+        lines[-1].value
+        if in_session and lines and lines[-1].kind in BYTES
+        else []
+        if in_session
+        else read.sent
+    )
+    if not known:
+        raise _WrongLineError(
+            "there is no line before it that it could be like. Correct it, or record it anew"
+        )
+    before: bytes = known[-1]
+    for name, text in pieces.items():
+        try:
+            before = with_text(before, msgspec.json.encode(name), bytes(text))
+        except ValueError as error:
+            raise _WrongLineError(f"{error}. Correct the line, or record it anew") from None
+    if in_session:
+        lines.append(Line(msgspec.json.decode(value["ms"], type=int), lines[-1].kind, [before]))
+    else:
+        read.sent.append(before)
 
 
 def _take_head(read: _Read, kind: str, value: dict[str, msgspec.Raw]) -> None:
@@ -272,9 +364,6 @@ def _take_other(read: _Read, kind: str, value: dict[str, Any]) -> None:
     elif kind == "answer":
         stream = value.get("stream")
         read.answer = Answer(value["answer"], value.get("body"), None if stream is None else [])
-        read.expected = stream or 0
-    elif kind == "sent" and read.answer is not None and read.answer.sent is not None:
-        read.answer.sent.append(value["sent"])
     elif kind == "final" and read.answer is not None:
         read.answer = msgspec.structs.replace(read.answer, final=value["final"])
     else:
@@ -288,6 +377,9 @@ def _whole(read: _Read, path: Path, number: int) -> Cassette:
     if missing:
         word = "turn" if missing[0] == "content" else missing[0]
         raise CassetteError(f"{path}, line {number}: there is no `{word}`. {_AGAIN}")
+    assert read.answer is not None
+    if read.answer.sent is not None:
+        read.answer.sent.extend(msgspec.json.decode(each) for each in read.sent)
     found: dict[str, Any] = {name: read.head[name] for name in _HEAD if name in read.head}
     found |= {"name": path.name.removesuffix(SUFFIX), "sessions": read.sessions}
     found |= {"request": read.request, "content": read.content, "answer": read.answer}

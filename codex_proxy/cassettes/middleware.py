@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from aiohttp import web
 
-from codex_proxy.cassettes.recorder import Exchange, Recorder
+from codex_proxy.cassettes.recorder import Recorder
 from codex_proxy.cassettes.replay import ASKED_CASSETTE, Replayed
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.access import keys_in
-from codex_proxy.http.middleware.content_log import CONTENT_LOG
+from codex_proxy.http.middleware.content_log import hear_contents
 from codex_proxy.runs.recording import REQUEST_TAPE
 
 KEPT_HEADERS: Final = ("x-codex-", "x-no-keepalive", "anthropic-", "openai-beta", "prefer")
@@ -38,7 +38,7 @@ def recording(recorder: Recorder) -> Any:
         }
         exchange = recorder.exchange(f"{request.method} {request.path}", headers, keys_in(request))
         REQUEST_TAPE.set(exchange)
-        _listen(request, exchange)
+        hear_contents(request, exchange.hear)
         try:
             response = await handler(request)
         except BaseException:
@@ -51,21 +51,6 @@ def recording(recorder: Recorder) -> Any:
         return response
 
     return record
-
-
-def _listen(request: web.Request, exchange: Exchange) -> None:
-    """Gives the request's body, and what is streamed, to the exchange; also to the log of contents if that is on."""
-    logged = request.get(CONTENT_LOG)
-
-    def heard(what: Literal["request", "answer"], data: bytes) -> None:
-        if logged is not None:
-            logged(what, data)
-        if what == "request":
-            exchange.asked(data)
-        else:
-            exchange.said(data)
-
-    request[CONTENT_LOG] = heard
 
 
 @web.middleware

@@ -8,7 +8,6 @@ JSON-RPC requests are those that today's dialect gives to the requests of the sa
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,10 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import Decision, Dialect, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.dialect import Decision, Dialect, Ended, RemakeContext, Reply, Step, ToolReply
 from codex_proxy.agents.processes.session import AgentSession, TransportReader
 from codex_proxy.agents.recorded import (
-    RemakeContext,
     UnknownDialectError,
     is_rpc,
     message_of,
@@ -76,7 +74,7 @@ class RequestIds:
     def expect(self, lines: Iterable[Line]) -> None:
         """Takes the lines of the session's next turn."""
         for line in lines:
-            id, method = rpc_of(bytes(line.value)) if line.kind == "to" else (None, None)
+            id, method = rpc_of(line.value[0]) if line.kind == "to" else (None, None)
             if id is not None and method is not None:
                 self._waiting[method].append(id)
 
@@ -118,19 +116,13 @@ class Script:
         """Returns a line as the dialect reads it; None if it reads none."""
         kind, value = line.kind, line.value
         if kind == "from":
-            return self._message(bytes(value))
-        if kind == "from_text":
-            return self._message(value.encode())
-        if kind == "from_bytes":
-            return self._message(base64.b64decode(value))
+            return self._message(value[0])
         if kind == "data":
-            return b"data: " + bytes(value) + b"\n\n"
+            return b"data: " + value[0] + b"\n\n"
         if kind == "line":
             return value.encode() + (b"\n\n" if value.startswith("data:") else b"\n")
         if kind == "body":
-            return bytes(value)
-        if kind == "body_text":
-            return value.encode()
+            return value[0]
         if kind in ("head", "over", "event"):
             return message_of_object(kind, value)
         return None

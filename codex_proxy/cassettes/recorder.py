@@ -6,13 +6,12 @@ recording, and no turn.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import structlog
@@ -21,9 +20,19 @@ from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, agent_for
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import content_of, key_of
-from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, CassetteError, Request, lines_of, write
+from codex_proxy.cassettes.format import (
+    SUFFIX,
+    Answer,
+    Cassette,
+    Request,
+    is_json,
+    lines_of,
+    write,
+)
+from codex_proxy.cassettes.pieces import Run, with_text
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.scrubbing import Scrubber, StableIds, TurnIds
+from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, StableIds, TurnIds
+from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.cassettes.tapes import MAX_BYTES, TurnTape
 from codex_proxy.core.events import Event, ItemStarted, Stop
 from codex_proxy.core.items import McpTools
@@ -116,9 +125,9 @@ class Recorder:
             sessions=tape.sessions(),
             answer=exchange.answer(),
         )
-        lines = clean.lines(list(lines_of(cassette)))
+        lines = clean.clean(list(lines_of(cassette)))
         tape.name = self._new_name(clean.text(_last_words(content)))
-        write(self.folder / f"{tape.name}{SUFFIX}", lines)
+        write(self.folder / f"{tape.name}{SUFFIX}", lines, durable=False)
         tape.parts.clear()
 
     def _new_name(self, words: str) -> str:
@@ -168,22 +177,60 @@ class _Cleaner:
     def __init__(self, scrubber: Scrubber, ids: TurnIds, keys: Sequence[str]) -> None:
         self._scrubber = scrubber
         self._ids = ids
-        self._keys = [key.encode() for key in keys if len(key) >= 4]
+        self._keys = [key.encode() for key in keys if len(key) >= MIN_SECRET]
 
-    def lines(self, lines: Sequence[bytes]) -> list[bytes]:
-        """Returns the lines of a cassette without secrets. The lines of the request keep those ids that are the
-        client's own. All lines are cleaned at once, which takes less time.
+    def clean(self, found: Sequence[bytes | Run]) -> list[bytes | Run]:
+        """Returns the lines of a cassette without secrets, and with stable ids. The lines of the request keep those ids
+        that are the client's own.
         """
+        lines = [line for line in found if isinstance(line, bytes)]  # at once, which takes less time
         first = next(
             index for index, line in enumerate(lines) if line.startswith((b'{"session"', b'{"answer"'))
         )
         asked = self._ids.known(b"\n".join(lines[1:first]))
         said = self._ids.stable(b"\n".join(lines[first:]))
-        whole = b"\n".join((lines[0], asked, said))
-        return self._scrubber.scrub(whole, self._keys).split(b"\n")
+        lines = b"\n".join((lines[0], asked, said)).split(b"\n")
+        spoken = b"".join(
+            b"".join((b"\n", run.before, *run.texts) if run.before else run.texts)
+            for run in found
+            if isinstance(run, Run)
+        )
+        whole = _with(lines, found)
+        if self._scrubber.suspects(spoken, self._keys):
+            whole = list(self._joined(whole))
+        text = self._scrub(b"\n".join(line for line in whole if isinstance(line, bytes)))
+        return _with(text.split(b"\n"), whole)
+
+    def _joined(self, found: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
+        """Returns the lines, with one in place of those of a text that was said in pieces and has a secret."""
+        line, runs = b"", list[Run]()
+        for each in (*found, b""):
+            if isinstance(each, Run):
+                runs.append(each)
+                continue
+            if line:
+                yield from self._as_written(line, runs)
+            line, runs = each, []
+
+    def _as_written(self, line: bytes, runs: Sequence[Run]) -> Sequence[bytes | Run]:
+        """Returns a line and the runs that are like it; one line with the whole text if that has a secret."""
+        if not runs:
+            return [line]
+        text = b"".join((runs[0].before, *(text for run in runs for text in run.texts)))
+        cleaned = self._scrub(text)
+        return [line, *runs] if cleaned == text else [with_text(line, runs[0].name, b'"%b"' % cleaned)]
+
+    def _scrub(self, text: bytes) -> bytes:
+        return self._scrubber.scrub(text, self._keys)
 
     def text(self, text: str) -> str:
-        return self._scrubber.scrub(text.encode("utf-8", "replace"), self._keys).decode("utf-8", "replace")
+        return self._scrub(text.encode("utf-8", "replace")).decode("utf-8", "replace")
+
+
+def _with(lines: Iterable[bytes], found: Iterable[bytes | Run]) -> list[bytes | Run]:
+    """Returns what was found with other lines in place of the whole ones."""
+    left = iter(lines)
+    return [next(left) if isinstance(each, bytes) else each for each in found]
 
 
 class Exchange:
@@ -209,6 +256,13 @@ class Exchange:
         self._background = False
 
     # --- what the request says ------------------------------------------------------------------
+
+    def hear(self, what: Literal["request", "answer"], data: bytes) -> None:
+        """Takes the body of the request, or bytes of the answer; frames, if it is a WebSocket."""
+        if what == "request":
+            self.asked(data)
+        else:
+            self.said(data)
 
     def asked(self, body: bytes) -> None:
         """Takes the body of the request, or the next frame of a WebSocket."""
@@ -260,35 +314,27 @@ class Exchange:
 
     def request(self) -> Request:
         """Returns the request as it is written."""
-        body: Any = msgspec.Raw(msgspec.json.format(self.body, indent=-1)) if _readable(self.body) else None
+        body: Any = msgspec.Raw(msgspec.json.format(self.body, indent=-1)) if is_json(self.body) else None
         return Request(self._line, self._headers, body, self._socket)
 
     def answer(self) -> Answer:
         """Returns the answer as it is written."""
-        said = bytes(self._said)
+        said = bytes(self._said).strip()
         final = None if self._final is None else msgspec.Raw(self._final)
         if self._socket:
-            return Answer(
-                self._status, None, [msgspec.Raw(each) for each in said.splitlines() if _readable(each)]
-            )
-        if _readable(said):
-            return Answer(self._status, msgspec.Raw(said.strip()), None, final)
+            return Answer(self._status, None, said.splitlines())
+        if said.startswith((b"{", b"[")):
+            return Answer(self._status, msgspec.Raw(said), None, final)
         return Answer(self._status, None, list(sent_in(said)), final)
 
 
-def sent_in(stream: bytes) -> Iterator[Any]:
-    """Returns the data of the events of a stream, in order, comments left out."""
-    for line in stream.split(b"\n"):
-        if line.startswith(b"data:"):
-            data = line[5:].strip()
-            yield msgspec.Raw(data) if _readable(data) else data.decode("utf-8", "replace")
-
-
-def _readable(data: bytes) -> bool:
-    with contextlib.suppress(*UNREADABLE):
-        msgspec.json.decode(data, type=msgspec.Raw)
-        return bool(data)
-    return False
+def sent_in(stream: bytes) -> Iterator[bytes]:
+    """Returns the data of the events of a stream of this server, in order, comments left out."""
+    for event in stream.split(b"\n\n"):
+        if event.startswith(b"data: "):
+            yield event[6:]
+        elif (start := event.find(b"\ndata: ")) >= 0:
+            yield event[start + 7 :]
 
 
 def _is_background(body: bytes) -> bool:

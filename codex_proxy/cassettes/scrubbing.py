@@ -12,39 +12,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from codex_proxy.cassettes.format import CassetteError
+from codex_proxy.cassettes.content import KEY
+from codex_proxy.cassettes.settings import CassetteError
 
-GENERIC: Final = frozenset(
-    {
-        *("root", "user", "users", "admin", "home", "test", "guest", "debian", "ubuntu", "runner", "vscode"),
-        *(
-            "node",
-            "codex",
-            "docker",
-            "agent",
-            "model",
-            "proxy",
-            "localhost",
-            "host",
-            "client",
-            "server",
-            "main",
-        ),
-        *("vm", "ci", "me", "dev", "app", "web", "build", "text", "assistant", "system", "developer", "tool"),
-        *(
-            "function",
-            "message",
-            "name",
-            "type",
-            "role",
-            "content",
-            "data",
-            "item",
-            "turn",
-            "thread",
-            "session",
-        ),
-    }
+GENERIC: Final = re.compile(
+    "root|users?|admin|home|test|guest|debian|ubuntu|runner|vscode|node|codex|docker|agent|model|proxy|localhost|host|client"
+    "|server|main|vm|ci|me|dev|app|web|build|text|assistant|system|developer|tool|function|message|name|type|role|content"
+    "|data|item|turn|thread|session",
+    re.IGNORECASE,
 )
 """Names of users and hosts that tell nothing, and that are words of the agents' protocols."""
 MIN_NAME: Final = 3
@@ -64,36 +39,53 @@ _FIELDS: Final = re.compile(
     rb'|id_token|client_secret|password|passwd|secret)"\s{0,4}:\s{0,4}")(?:[^"\\\n]|\\.){1,4000}"',
     re.IGNORECASE,
 )
-_FIELD_PARTS: Final = (
-    b"uthorization",
-    b"ookie",
-    b"pi_key",
-    b"piKey",
-    b"pi-key",
-    b"ikey",
-    b"_token",
-    b"ecret",
-    b"assw",
-)
-_TOKEN_PARTS: Final = (
+_PARTS: Final = (
     *(
         b"sk-",
         b"rk-",
         b"pk-",
-        b"gh",
-        b"xox",
-        b"hf_",
-        b"gsk",
-        b"glpat",
-        b"npm_",
-        b"whsec",
         b"sk_",
         b"pk_",
         b"rk_",
+        b"ghp",
+        b"gho",
+        b"ghu",
+        b"ghs",
+        b"ghr",
+        b"xox",
+        b"hf_",
+        b"hf-",
     ),
-    *(b"github_pat_", b"AKIA", b"AIza", b"eyJ", b"PRIVATE KEY"),
+    *(
+        b"glpat",
+        b"npm_",
+        b"npm-",
+        b"whsec",
+        b"github_pat_",
+        b"AKIA",
+        b"AIza",
+        b"eyJ",
+        b"PRIVATE KEY",
+        b"earer ",
+        b"asic ",
+    ),
 )
-"""What is looked for first, since that is much faster than the expressions."""
+_FIELD_PARTS: Final = (
+    *(
+        b'horization"',
+        b'ookie"',
+        b'api_key"',
+        b'api-key"',
+        b'apikey"',
+        b'_token"',
+        b'secret"',
+        b'password"',
+        b'passwd"',
+    ),
+)
+"""One of these is in each text that the expressions find, the latter in small letters. They are looked for first,
+which takes much less time than an expression.
+"""
 
 
 class ScrubError(CassetteError):
@@ -103,62 +95,53 @@ class ScrubError(CassetteError):
 class Scrubber:
     """Replaces what is not to be written by placeholders."""
 
-    def __init__(
-        self,
-        *,
-        keys: Iterable[str] = (),
-        homes: Iterable[str] = (),
-        hosts: Iterable[str] = (),
-        users: Iterable[str] = (),
-        patterns: Sequence[str] = (),
-    ) -> None:
-        """`keys` are secrets, `homes` folders, `hosts` and `users` names; those that are empty, short or generic are
-        ignored. `patterns` are the operator's regular expressions. Raises `ScrubError` if one is invalid.
+    def __init__(self, names: Mapping[str, Iterable[str]], patterns: Sequence[str] = ()) -> None:
+        """`names` has the texts that each placeholder stands for: secrets (`<key>`), which are replaced wherever they
+        are, and names and folders, which are not parts of longer words. Empty, short and generic ones are ignored.
+        `patterns` are the operator's regular expressions. Raises `ScrubError` if one is invalid.
         """
-        found: dict[bytes, bytes] = {}
-        for key in keys:
-            if len(key) >= MIN_SECRET:
-                found |= dict.fromkeys(_spellings(key), b"<key>")
-        names: dict[bytes, bytes] = {}
-        for home in homes:
-            if len(home.rstrip("/")) > 1 and home.rstrip("/") != "/root":
-                names |= dict.fromkeys(_spellings(home.rstrip("/")), b"<home>")
-        if any(home.rstrip("/") == "/root" for home in homes):
-            names |= dict.fromkeys(_spellings("/root"), b"<home>")
-        for host in hosts:
-            if len(host) >= MIN_NAME and host.lower() not in GENERIC:
-                names |= dict.fromkeys(_spellings(host), b"<host>")
-        for user in users:
-            if len(user) >= MIN_NAME and user.lower() not in GENERIC:
-                names |= dict.fromkeys(_spellings(user), b"<user>")
-        self._literals = sorted(found.items(), key=lambda each: len(each[0]), reverse=True)
+        found = [
+            (spelling, placeholder.encode())
+            for placeholder, texts in names.items()
+            for text in {each.rstrip("/") for each in texts}
+            if len(text) >= (MIN_SECRET if placeholder == KEY else MIN_NAME) and not GENERIC.fullmatch(text)
+            for spelling in _spellings(text)
+        ]
+        found.sort(key=lambda each: (each[1] == KEY.encode(), len(each[0])), reverse=True)
         self._names = [
-            (name, re.compile(re.escape(name) + rb"(?![A-Za-z0-9])"), placeholder)
-            for name, placeholder in sorted(names.items(), key=lambda each: len(each[0]), reverse=True)
+            (
+                name,
+                re.compile(re.escape(name) + (b"" if placeholder == KEY.encode() else rb"(?![A-Za-z0-9])")),
+                placeholder,
+            )
+            for name, placeholder in found
         ]
         try:
             self._own = [re.compile(each.encode()) for each in patterns if each]
         except re.error as error:
             raise ScrubError(f"--scrub {error.pattern!r} is no regular expression: {error}.") from error
-        self.patterns = list(patterns)
+
+    def suspects(self, text: bytes, keys: Sequence[bytes] = ()) -> bool:
+        """Returns whether the text may have something to replace."""
+        return bool(
+            self._own
+            or any(part in text for part in _PARTS)
+            or any(key in text for key in keys)
+            or any(name in text for name, _, _ in self._names)
+        )
 
     def scrub(self, text: bytes, keys: Sequence[bytes] = ()) -> bytes:
-        """Returns the JSON text with placeholders. `keys` are further secrets, those of the request."""
+        """Returns lines of JSON with placeholders. `keys` are further secrets, those of the request."""
         for secret in keys:
-            if secret in text:
-                text = text.replace(secret, b"<key>")
-        for secret, placeholder in self._literals:
-            if secret in text:
-                text = text.replace(secret, placeholder)
+            text = text.replace(secret, KEY.encode())
         for name, pattern, placeholder in self._names:
             if name in text:
                 text = pattern.sub(lambda found, placeholder=placeholder: _apart(found, placeholder), text)  # type: ignore[misc]
-        if any(part in text for part in _FIELD_PARTS):
+        small = text.lower()
+        if any(part in small for part in _FIELD_PARTS):
             text = _FIELDS.sub(rb'\1<key>"', text)
-        if any(part in text for part in _TOKEN_PARTS):
-            text = _TOKENS.sub(b"<key>", text)
-        if b"earer " in text or b"asic " in text:
-            text = _BEARER.sub(rb"\1\2<key>", text)
+        if any(part in text for part in _PARTS):
+            text = _BEARER.sub(rb"\1\2<key>", _TOKENS.sub(KEY.encode(), text))
         if self._own:  # line by line: an expression may match the end of a line
             lines = text.split(b"\n")
             for own in self._own:
@@ -170,7 +153,7 @@ class Scrubber:
 def _apart(found: re.Match[bytes], placeholder: bytes) -> bytes:
     """Returns the placeholder of a name, unless it is the end of a longer word."""
     before = found.string[found.start() - 1 : found.start()] if found.start() else b""
-    return found[0] if before.isalnum() else placeholder
+    return found[0] if before.isalnum() and placeholder != KEY.encode() else placeholder
 
 
 def _spellings(text: str) -> set[bytes]:
@@ -261,8 +244,3 @@ def stable_id(like: str, key: bytes, number: int) -> str:
         return f"{digest[:8]}-{digest[8:12]}-7{digest[12:15]}-8{digest[15:18]}-{digest[18:30]}"
     prefix = re.match(r".*?[_-](?:proxy_)?", like)
     return f"{prefix[0] if prefix else ''}{digest[:24]}"
-
-
-def settings_secrets(settings: Mapping[str, object]) -> list[str]:
-    """Returns the values of those settings that are secrets."""
-    return [value.get_secret_value() for value in settings.values() if hasattr(value, "get_secret_value")]

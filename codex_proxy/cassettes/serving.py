@@ -5,23 +5,25 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 from aiohttp import web
+from pydantic import SecretStr
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.configured.agents import is_plain_only
+from codex_proxy.agents.configured.agents import is_plain_only, make_agent
 from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.cassettes.content import KEY
 from codex_proxy.cassettes.folder import Folder, names_to_match
-from codex_proxy.cassettes.format import Cassette, CassetteError
+from codex_proxy.cassettes.format import Cassette
 from codex_proxy.cassettes.middleware import recording, replaying
 from codex_proxy.cassettes.recorder import Recorder
 from codex_proxy.cassettes.replay import NAME, RecordedTools, ReplayAgent, pace_of
-from codex_proxy.cassettes.scrubbing import Scrubber, settings_secrets
-from codex_proxy.cassettes.settings import settings_that_matter, with_recorded
+from codex_proxy.cassettes.scrubbing import Scrubber
+from codex_proxy.cassettes.settings import CassetteError, settings_that_matter, with_recorded
 from codex_proxy.core.checks import Check
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.files.private import make_folder
@@ -91,7 +93,7 @@ def common_settings(cassettes: list[Cassette], settings: Any) -> dict[str, Any]:
 class Cassettes(msgspec.Struct, frozen=True):
     """What a server records and replays; nothing if both are None."""
 
-    settings: Any = None
+    settings: Any
     """The settings of the server: when it replays, with those that were recorded."""
     recorder: Recorder | None = None
     """Records every turn."""
@@ -100,12 +102,12 @@ class Cassettes(msgspec.Struct, frozen=True):
     middlewares: tuple[Any, ...] = ()
     """Further middlewares, for tests."""
 
-    async def agent(self, make: Callable[[Any], Awaitable[Agent]]) -> Agent:
-        """Returns the agent of the server. `make` returns the agent of the settings that it is given."""
+    async def agent(self, context: AgentContext) -> Agent:
+        """Returns the agent of the server. Raises what `make_agent` raises."""
         if self.folder is None:
-            return await make(self.settings)
-        own = self.settings.model_copy(update={"replay": None})
-        missing = await make(own) if self.settings.record_missing else None
+            return await make_agent(context)
+        own = msgspec.structs.replace(context, settings=self.settings.model_copy(update={"replay": None}))
+        missing = await make_agent(own) if self.settings.record_missing else None
         return ReplayAgent(self.folder, pace_of(self.settings.replay_pace), missing)
 
     def tools(self, ids: IdSource) -> RecordedTools | None:
@@ -113,6 +115,18 @@ class Cassettes(msgspec.Struct, frozen=True):
         if self.folder is None or self.settings.record_missing:
             return None
         return RecordedTools(self.folder, self.settings.max_tool_call_iterations, ids.new)
+
+    def banner(self, agent: Agent) -> list[str]:
+        """Returns the lines of the banner that say that turns are recorded or replayed. `agent` is the server's."""
+        lines = []
+        if isinstance(agent, ReplayAgent):
+            folder, missing = agent.folder, agent.missing
+            asked = "" if missing is None else f"; {missing.name} is asked for what they lack"
+            lines.append(f"  REPLAYS    the cassettes in {folder.path} ({len(folder.cassettes)}){asked}")
+        if self.recorder is not None:
+            kept = "prompts, answers and the agent's lines"
+            lines.append(f"  RECORDS    every turn into {self.recorder.folder}: {kept}")
+        return lines
 
     def add_to(self, app: web.Application) -> None:
         """Adds the middlewares. The one that records is the outermost, since it sees the answers of all others."""
@@ -125,13 +139,8 @@ class Cassettes(msgspec.Struct, frozen=True):
             app[RECORDING_TROUBLE] = lambda: recorder.trouble
 
 
-NO_CASSETTES: Final = Cassettes()
-
-
 def cassettes_of(settings: Any, environ: Mapping[str, str]) -> Cassettes:
-    """Returns what the settings say about cassettes. Raises `CassetteError` if a folder, a cassette or a setting cannot
-    be used.
-    """
+    """Returns what a server with these settings records and replays. Raises `CassetteError`."""
     if settings.replay is None:
         return Cassettes(settings, recorder_of(settings, environ))
     folder = folder_of(settings)
@@ -155,20 +164,19 @@ def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
 def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) -> Scrubber:
     """Returns what removes the secrets of this server and the names of this machine and its user."""
     keys = [value for name, value in environ.items() if SECRET_WORDS.search(name)]
-    keys += settings_secrets({name: getattr(settings, name) for name in type(settings).model_fields})
-    keys += [
-        header.get_secret_value()
-        for table in settings.upstreams.values()
-        for header in table.headers.values()
-    ]
+    own = [getattr(settings, name) for name in type(settings).model_fields]
+    own += [header for table in settings.upstreams.values() for header in table.headers.values()]
+    keys += [value.get_secret_value() for value in own if isinstance(value, SecretStr)]
     host = socket.gethostname()
-    return Scrubber(
-        keys=keys,
-        homes=[str(Path.home()), environ.get("HOME", ""), os.path.realpath(Path.home())],
-        hosts=[host, host.partition(".")[0], socket.getfqdn() if "." in host else ""],
-        users=[_user(), environ.get("USER", ""), environ.get("LOGNAME", "")],
-        patterns=patterns,
-    )
+    folders = {"<home>": Path.home(), "<workdir>": settings.workdir}
+    names = {name: [str(folder), os.path.realpath(folder)] for name, folder in folders.items()}
+    names["<home>"].append(environ.get("HOME", ""))
+    names |= {
+        KEY: keys,
+        "<host>": [host, host.partition(".")[0], socket.getfqdn() if "." in host else ""],
+        "<user>": [_user(), environ.get("USER", ""), environ.get("LOGNAME", "")],
+    }
+    return Scrubber(names, patterns)
 
 
 def _user() -> str:

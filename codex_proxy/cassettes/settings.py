@@ -16,6 +16,10 @@ MATTER: Final = (
 """The settings that decide how a request is read and how its answer is written."""
 
 
+class CassetteError(Exception):
+    """Cassettes cannot be recorded or read. The text names the file and the line, if there is one, and what to do."""
+
+
 class CassetteSettings(BaseModel):
     """The settings of recording and replaying."""
 

@@ -4,15 +4,13 @@ it ended. It costs a turn as little as possible: bytes are kept as they come, an
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from codex_proxy.agents.agent import Agent
-from codex_proxy.agents.dialect import UNREADABLE, Ended
+from codex_proxy.agents.dialect import Dialect, Ended
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.agents.recorded import (
     attempt_of,
@@ -23,7 +21,8 @@ from codex_proxy.agents.recorded import (
     object_of,
     rpc_of,
 )
-from codex_proxy.cassettes.format import Line, Session
+from codex_proxy.cassettes.format import Line, Session, is_json
+from codex_proxy.cassettes.pieces import without_time
 from codex_proxy.cassettes.player import PlayedSession
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure
@@ -32,13 +31,15 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.tools.policy import ToolOutput
 
-log = structlog.get_logger(__name__)
-
 MAX_BYTES: Final = 64 << 20
 """The most bytes of a turn that are kept; a larger turn is not recorded."""
 
 Said = tuple[float, str, Any]
-"""A time, a kind of `format.SAID`, or `bytes_to` and `bytes_from` for bytes that were not read yet, and the value."""
+"""A time, a kind of `format.SAID`, and the value: for `to` and `from` a list of lines, or of parts of a body."""
+
+
+DECODED: Final = set[type]()
+"""The types of messages that come as lines, too, as far as any has come."""
 
 
 class SessionTape:
@@ -55,53 +56,51 @@ class SessionTape:
         self.facts: dict[str, Any] = {}
         self.origin = ""
 
-    def did(self, session: AgentSession, act: str, given: Sequence[Any], writes: bytes) -> None:
+    def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         if act in ("begin", "reopen"):
             if act == "begin":
                 self.said.clear()  # an upstream's attempt that has failed: another one begins
-            self._identify(session._dialect)
-            if session.origin is not None:
-                self.origin = session.origin.name
+            self._identify(*attempt_of(dialect))
             self._add(act, given[1] if act == "reopen" else {})
         elif act == "resume":
             self._add(act, {})
         elif act == "answer":
-            self._add(act, given)
+            self._add(act, {"to": given[0], "reply": msgspec.to_builtins(given[1])})
         self.wrote(writes)
 
-    def _identify(self, begun: Any) -> None:
-        """Notes which dialect reads the session from now on. `begun` is the session's, or another attempt."""
-        dialect, self.origin = attempt_of(begun)
-        self.dialect = name_of(dialect)
-        try:
-            self.facts = facts_of(dialect)
-        except AttributeError:
-            log.exception("session_not_recorded", dialect=self.dialect)
-            self.size = MAX_BYTES + 1
+    def _identify(self, dialect: Dialect[Any], upstream: str) -> None:
+        """Notes which dialect reads the session from now on, and the name of its upstream."""
+        self.dialect, self.facts = name_of(dialect), facts_of(dialect)
+        self.origin = upstream or self.origin
 
     def wrote(self, writes: bytes) -> None:
         if writes:
-            self.size += len(writes)
-            self._add("bytes_to", writes)
+            self._add_bytes("to", [writes])
 
     def read(self, messages: Sequence[Any]) -> None:
-        now = self._now()
+        if DECODED.issuperset(map(type, messages)):
+            return
         for message in messages:
             if isinstance(message, bytes):
-                self.size += len(message)
-                self.said.append((now, "bytes_from", message))
+                self._add_bytes("from", [message])
             elif (found := object_of(message)) is not None:
-                self.said.append((now, *found))
-            elif attempt_of(message)[0] is not message:
-                self.said[:] = [(now, "begin", {})]
-                self._identify(message)
+                self._add(*found)
+            elif (attempt := attempt_of(message))[0] is not message:
+                self.said.clear()
+                self._identify(*attempt)
+                self._add("begin", {})
+            else:
+                DECODED.add(type(message))
 
-    def read_line(self, line: bytes) -> None:
-        self.size += len(line)
-        self._add("bytes_from", line)
+    def read_lines(self, lines: list[bytes]) -> None:
+        self._add_bytes("from", lines)
 
     def ended(self, ended: Ended) -> None:
         self._add("ended", msgspec.structs.asdict(ended))
+
+    def _add_bytes(self, kind: str, pieces: list[bytes]) -> None:
+        self.size += sum(map(len, pieces))
+        self._add(kind, pieces)
 
     def _add(self, kind: str, value: Any) -> None:
         self.said.append((self._now(), kind, value))
@@ -149,6 +148,7 @@ class TurnTape:
         tape = session.tape
         if not isinstance(tape, SessionTape):
             tape = session.tape = SessionTape(self._now)
+        tape.origin = "" if session.origin is None else session.origin.name
         if tape.turns and not self.parts:
             self.after, self.order = tape.turns[-1], len(tape.turns) + 1
         tape.turns.append(self)
@@ -208,69 +208,42 @@ def _lines(dialect: str, said: Sequence[Said], began: float) -> Iterator[Line]:
     body = _Body() if any(kind == "head" for _, kind, _ in said) else None
     for at, kind, value in said:
         ms = max(0, round((at - began) * 1000))
-        if kind == "bytes_to":
-            yield from _written(dialect, value, ms)
-        elif kind == "bytes_from":
-            yield from _json_or_text("from", value, ms, dialect) if body is None else body.feed(value, ms)
-        elif kind == "over" and body is not None:
-            yield from body.close(ms)
-            yield Line(ms, kind, value)
-            body = _Body()
-        elif kind == "answer":
-            yield Line(ms, kind, {"to": value[0], "reply": msgspec.to_builtins(value[1])})
+        if kind == "to" or (kind == "from" and body is None):
+            lines = value if kind == "from" else _written(value[0])
+            yield Line(
+                ms,
+                kind,
+                [
+                    _on_first_channel(dialect, line) if line.startswith(RPC_IDS) else without_time(line)
+                    for line in lines
+                ],
+            )
+        elif kind == "from" and body is not None:
+            yield from body.feed(value[0], ms)
         else:
+            if kind == "over" and body is not None:
+                yield from body.close(ms)
+                body = _Body()
             yield Line(ms, kind, value)
 
 
-def _written(dialect: str, writes: bytes, ms: int) -> Iterator[Line]:
-    if is_json(writes):
-        yield from _json_or_text("to", writes.rstrip(b"\n"), ms, dialect)
-        return
-    lines = writes.split(b"\n")
-    if all(is_json(line) for line in lines if line):
-        for line in filter(None, lines):
-            yield from _json_or_text("to", line, ms, dialect)
-    else:
-        yield from _json_or_text("to", writes, ms, dialect)
+RPC_IDS: Final = (b'{"id":', b'{"jsonrpc":"2.0","id":')
 
 
-def is_json(data: bytes) -> bool:
-    """Returns whether the bytes are one JSON value in UTF-8."""
-    try:
-        msgspec.json.decode(data, type=msgspec.Raw)
-        data.decode()
-    except UNREADABLE:
-        return False
-    return True
-
-
-def _json_or_text(kind: str, data: bytes, ms: int, dialect: str = "") -> Iterator[Line]:
-    if is_json(data):
-        if is_rpc(dialect):
-            data = _on_first_channel(dialect, data)
-        compact = data if b"\n" not in data else msgspec.json.format(data, indent=-1)
-        yield Line(ms, kind, msgspec.Raw(compact))
-        return
-    try:
-        yield Line(ms, f"{kind}_text", data.decode())
-    except UnicodeDecodeError:
-        yield Line(ms, f"{kind}_bytes", base64.b64encode(data).decode())
+def _written(writes: bytes) -> list[bytes]:
+    """Returns the lines of what was written, if it consists of lines; else all of it, such as the body of a request."""
+    lines = [line for line in writes.split(b"\n") if line]
+    return lines if len(lines) > 1 and all(map(is_json, lines)) else [writes.rstrip(b"\n")]
 
 
 def _on_first_channel(dialect: str, line: bytes) -> bytes:
-    """Returns a JSON-RPC line with the id that it would have on the first channel of a connection."""
-    if not line.startswith((b'{"id":', b'{"jsonrpc":"2.0","id":')):
+    """Returns a line with an id, if it is of JSON-RPC with that which it would have on the first channel."""
+    if not is_rpc(dialect):
         return line
     id, _ = rpc_of(line)
-    new = first_channel_id(dialect, id)
-    if new == id:
-        return line
-    old = b'"id":' + msgspec.json.encode(id)
-    at = line.find(old)
-    begins = line[:at]
-    if at < 0 or begins not in (b"{", b'{"jsonrpc":"2.0",'):
-        return line
-    return begins + b'"id":' + msgspec.json.encode(new) + line[at + len(old) :]
+    old, new = (b'"id":' + msgspec.json.encode(each) for each in (id, first_channel_id(dialect, id)))
+    begins, found, rest = line.partition(old)
+    return begins + new + rest if found and begins in (b"{", b'{"jsonrpc":"2.0",') else line
 
 
 class _Body:
@@ -291,19 +264,15 @@ class _Body:
 
     def close(self, ms: int) -> Iterator[Line]:
         rest, self._rest = self._rest, b""
-        if not rest:
-            return
-        if self._is_stream:
+        if rest and self._is_stream:
             yield from self._line(rest, ms)
-        elif is_json(rest):
-            yield Line(ms, "body", msgspec.Raw(msgspec.json.format(rest, indent=-1)))
-        else:
-            yield Line(ms, "body_text", rest.decode("utf-8", "replace"))
+        elif rest:
+            yield Line(ms, "body", [rest])
 
     def _line(self, line: bytes, ms: int) -> Iterator[Line]:
         line = line.removesuffix(b"\r")
         data = line.removeprefix(b"data:").strip()
         if line.startswith(b"data:") and is_json(data):
-            yield Line(ms, "data", msgspec.Raw(data))
+            yield Line(ms, "data", [data])
         elif line:
             yield Line(ms, "line", line.decode("utf-8", "replace"))

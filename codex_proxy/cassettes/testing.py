@@ -17,13 +17,14 @@ from aiohttp import web
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import Server, make_server
+from codex_proxy.cassettes.serving import Cassettes
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import make_folder
 from codex_proxy.http.body import read_body
 from codex_proxy.http.endpoint import ROUTES, Handler
-from codex_proxy.http.middleware.content_log import CONTENT_LOG
+from codex_proxy.http.middleware.content_log import hear_contents
 from codex_proxy.settings.fields import Settings
 
 T = TypeVar("T")
@@ -160,7 +161,8 @@ class TestServer:
 
     def attach(self, server: Server) -> None:
         """Sees the requests of a server that has not started, and does in them what the test asks for."""
-        server.cassettes = msgspec.structs.replace(server.cassettes, middlewares=(self._middleware(),))
+        cassettes = server.cassettes or Cassettes(server.settings)
+        server.cassettes = msgspec.structs.replace(cassettes, middlewares=(self._middleware(),))
         agent = server.agent
         opened = agent.open
 
@@ -175,16 +177,13 @@ class TestServer:
             endpoint = request.app[ROUTES].get(request.match_info.route)
             if endpoint is None or endpoint.kind != "turn" or request.method != "POST":
                 return await handler(request)
-            logged = request.get(CONTENT_LOG)
 
             def heard(what: Literal["request", "answer"], data: bytes) -> None:
-                if logged is not None:
-                    logged(what, data)
                 if what == "request":
                     headers = {name.lower(): value for name, value in request.headers.items()}
                     self.requests.append(Request(request.method, request.path, headers, _json(data)))
 
-            request[CONTENT_LOG] = heard
+            hear_contents(request, heard)
             if self._failures:
                 await read_body(request)
                 raise Fault(self._failures.pop(0))

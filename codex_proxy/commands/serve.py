@@ -17,7 +17,6 @@ from codex_proxy.agents.configured.agents import settings_without_effect
 from codex_proxy.agents.spec import AgentSpec, NoAgentError
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.app.start_checks import StartError
-from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.commands.page import page_of
 from codex_proxy.core.faults import Fault
 from codex_proxy.settings.fields import Settings
@@ -138,21 +137,6 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
     return lines
 
 
-def _cassette_lines(server: Any) -> list[str]:
-    """Returns the lines of the banner that say that turns are recorded or replayed."""
-    lines = []
-    if isinstance(server.agent, ReplayAgent):
-        folder, missing = server.agent.folder, server.agent.missing
-        asked = "" if missing is None else f"; {missing.name} is asked for what they lack"
-        lines.append(f"  REPLAYS    the cassettes in {folder.path} ({len(folder.cassettes)}){asked}")
-    recorder = server.cassettes.recorder
-    if recorder is not None:
-        lines.append(
-            f"  RECORDS    every turn into {recorder.folder}: prompts, answers and the agent's lines"
-        )
-    return lines
-
-
 def banner(server: Any) -> str:
     """Returns the banner of a started `app.Server`: address, agents, warnings, a `curl` command."""
     host = f"[{server.host}]" if ":" in server.host else server.host
@@ -174,7 +158,8 @@ def banner(server: Any) -> str:
         lines.append(
             f"  NO EFFECT  {', '.join(variables_of(name)[0] for name in unused)}: not with this agent"
         )
-    lines += _cassette_lines(server)
+    if server.cassettes is not None:
+        lines += server.cassettes.banner(server.agent)
     if server.traces_note:
         lines.append(f"  traces     {server.traces_note}")
     if settings.log_content:

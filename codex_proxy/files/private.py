@@ -34,9 +34,9 @@ def create(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, mode: int = FILE_MODE, durable: bool = True) -> Iterator[BinaryIO]:
     """Opens a new file that replaces `path` at the end of the `with`, or is deleted if the body raises. A link's target
-    is replaced; what is no regular file (a pipe, a terminal) is written to directly.
+    is replaced; what is no regular file (a pipe, a terminal) is written to directly. `durable`: it is on the disk then.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -49,7 +49,8 @@ def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
             yield out
             out.flush()
             os.fchmod(out.fileno(), mode)
-            os.fsync(out.fileno())
+            if durable:
+                os.fsync(out.fileno())
         os.replace(new, target)
     except BaseException:
         os.unlink(new)

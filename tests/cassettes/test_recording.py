@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 from pathlib import Path
@@ -84,7 +85,7 @@ async def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -
 async def test_a_disk_that_fills_up_ends_the_recording_and_not_the_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     async with serving(tmp_path, record=tmp_path / "cassettes") as server:
@@ -143,3 +144,54 @@ async def test_a_turn_of_an_upstream_is_replayed_without_it(tmp_path: Path) -> N
     async with serving(tmp_path, replay=folder) as server:
         for stream in (False, True):
             assert await chat_loop(server, stream=stream, asked="Hello?") == recorded
+
+
+async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    pieces = json.dumps(["Take gh", "p_planted", "planted", "planted", "0123", " and go."])
+    async with serving(tmp_path, record=folder) as server, openai_client(server) as client:
+        body: Any = {
+            "model": "codex-5",
+            "messages": [{"role": "user", "content": f"[[fake:text pieces='{pieces}']]"}],
+        }
+        chunks = await client.chat.completions.create(**body, stream=True)
+        said = "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
+    assert said == f"Take {TOKEN} and go."
+    (file,) = folder.iterdir()
+    _, agent = file.read_text("utf-8").split('"begin"')
+    assert '"delta":"Take <key> and go."' in agent
+    assert '"content":"Take <key> and go."' in agent
+    assert [line for line in agent.splitlines() if "planted" in line and "fake:text" not in line] == []
+
+
+async def test_turns_are_recorded_while_contents_are_logged(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, record=folder, log_content=True) as server:
+        await chat_loop(server, stream=True)
+    first, second = (read(path) for path in sorted(folder.iterdir()))
+    assert first.request.body["messages"][1]["content"] == second.request.body["messages"][1]["content"]
+    assert second.answer.sent is not None
+    assert second.answer.sent[-1] == "[DONE]"
+
+
+async def test_two_turns_of_one_process_at_once_have_their_own_lines(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    words = [f"w{number} " * 40 for number in range(4)]
+
+    async def ask(client: Any, text: str) -> None:
+        content = f"[[fake:text pieces='{json.dumps(text.split())}']]"
+        messages = [{"role": "user", "content": content}]
+        await client.chat.completions.create(model="codex-5", messages=messages)
+
+    async with serving(tmp_path, record=folder) as server, openai_client(server) as client:
+        await asyncio.gather(*(ask(client, text) for text in words))
+    for path in folder.iterdir():
+        asked = read(path).content["messages"][0]["text"]
+        (own,) = [text.split()[0] for text in words if text.split()[0] in asked]
+        said = [
+            line
+            for line in path.read_text("utf-8").splitlines()
+            if line.startswith('{"ms"') and '"next"' in line
+        ]
+        assert len(said) == 39
+        assert all(own in line for line in said)

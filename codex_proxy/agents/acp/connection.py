@@ -122,9 +122,10 @@ class AcpConnection:
 
     # --- received messages ----------------------------------------------------------------------
 
-    def receive(self, lines: Sequence[bytes]) -> Received:
+    def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
         """Decodes lines from the agent, and assigns each message to its channel. Drops other lines, and messages of no
-        open channel; requests among these are refused in the result's `writes`.
+        open channel; requests among these are refused in the result's `writes`. `routed` gets
+        the lines by their channels.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
@@ -135,6 +136,8 @@ class AcpConnection:
             channel = self._channel_of(message, writes)
             if channel is not None:
                 by_channel.setdefault(channel, []).append(message)
+                if routed is not None:
+                    routed.setdefault(channel, []).append(line)
         return Received(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:

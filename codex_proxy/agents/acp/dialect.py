@@ -9,8 +9,8 @@ later request brings the outputs. After a turn that failed or was cancelled the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Self
 
 from codex_proxy.agents.acp.calls import ClientCalls
 from codex_proxy.agents.acp.client_tools import ClientTools
@@ -32,13 +32,13 @@ from codex_proxy.agents.acp.messages import (
     request_id,
 )
 from codex_proxy.agents.acp.opening import SessionOpening
-from codex_proxy.agents.acp.program import Program
+from codex_proxy.agents.acp.program import Program, remade_program
 from codex_proxy.agents.acp.prompt import later_prompt
 from codex_proxy.agents.acp.turn_end import turn_end
 from codex_proxy.agents.acp.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter, counts_output
-from codex_proxy.agents.dialect import Decision, Ended, Step, ToolReply
+from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.core.events import (
     ApprovalRequested,
@@ -83,6 +83,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         self._reader = UpdateReader(new_id, program.preset)
         super().__init__(STATES, self._reader.events)
         self._program = program
+        self._options = {"tools": bool(servers), "ahead": ahead, "alone": alone}
         self._new_id = new_id
         self._requests: ChannelRequests[int, Message] = ChannelRequests(
             self._writes, lambda number: request_id(channel, number), request
@@ -94,6 +95,16 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         )
         self._rejected = False
         """Whether a request for permission was rejected in this turn. Some agents end the turn then."""
+
+    def facts(self) -> dict[str, Any]:
+        return self._program.facts() | {name: True for name, on in self._options.items() if on}
+
+    @classmethod
+    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+        options = dict(facts)
+        program = remade_program(options)
+        servers = ({"name": "client"},) if options.pop("tools", False) else ()
+        return cls(1, program, context.new_id, servers=servers, **options)
 
     # --- the dialect ----------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ class SettingsFile(msgspec.Struct, frozen=True):
     settings: Mapping[str, Any]
 
 
-class AcpPreset(msgspec.Struct, frozen=True, kw_only=True):
+class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The properties of one agent that speaks ACP: how it is started, which modes and capabilities it has, and how
     it deviates from the protocol.
     """

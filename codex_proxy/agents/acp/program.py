@@ -9,7 +9,7 @@ import msgspec
 
 from codex_proxy.agents.acp.failures import CLIENT_META
 from codex_proxy.agents.acp.messages import PROTOCOL_VERSION
-from codex_proxy.agents.acp.presets import CAPABILITIES, READ_ONLY_MODES, AcpPreset
+from codex_proxy.agents.acp.presets import CAPABILITIES, PRESETS, READ_ONLY_MODES, AcpPreset
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.core.turn import Sandbox
 
@@ -27,7 +27,7 @@ before it uses them.
 """
 
 
-class Declared(msgspec.Struct, frozen=True):
+class Declared(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent declared in its answer to `initialize`; False or empty where it declared nothing."""
 
     name: str = ""
@@ -70,7 +70,7 @@ def declared_in(result: object) -> Declared:
     )
 
 
-class Program(msgspec.Struct, frozen=True):
+class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     """The facts about an agent program: its preset, what it declared, and what the operator's settings say about
     it.
     """
@@ -83,6 +83,15 @@ class Program(msgspec.Struct, frozen=True):
     """
     confined: bool = False
     """Whether this server confines the agent's process to the sandbox of the turn."""
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what `remade_program` makes a program like this one from, as JSON. A preset of ours comes by its
+        name, so that it is read as it is today.
+        """
+        facts: dict[str, Any] = msgspec.to_builtins(self)
+        if self.preset.name in PRESETS:
+            facts |= {"preset": self.preset.name, "usage": self.preset.usage}
+        return facts
 
     @property
     def capabilities(self) -> frozenset[Capability]:
@@ -125,6 +134,15 @@ class Program(msgspec.Struct, frozen=True):
         `danger-full-access`.
         """
         return self.unconfined and sandbox == "danger-full-access"
+
+
+def remade_program(facts: dict[str, Any]) -> Program:
+    """Takes the facts of a program out of `facts`, and returns one like it. Raises `ValueError` or `KeyError`."""
+    named = facts.pop("preset")
+    preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
+    preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))
+    declared = msgspec.convert(facts.pop("declared", {}), Declared)
+    return Program(preset, declared, facts.pop("unconfined", False), facts.pop("confined", False))
 
 
 def _dict(value: object) -> dict[str, Any]:

@@ -108,6 +108,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._error_code: str | None = None
         """The error code of the last synthetic message."""
 
+    def facts(self) -> dict[str, Any]:
+        return {} if self._takes_mark else {"takes_mark": False}
+
     # --- the dialect ----------------------------------------------------------------------------
 
     @property

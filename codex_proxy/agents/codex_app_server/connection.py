@@ -137,15 +137,16 @@ class AppServerConnection:
 
     # --- received messages ----------------------------------------------------------------------
 
-    def receive(self, lines: Sequence[bytes]) -> Received:
+    def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
         """Decodes lines and assigns them to channels. Drops what is no JSON-RPC or for no open channel, and refuses
-        such requests. Raises nothing.
+        such requests. `routed` gets the lines by their channels. Raises nothing.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         # Most lines are notifications of the same thread as the line before: they need only be decoded.
         last_thread: str | None = None
         same: list[Message] = []
+        same_lines: list[bytes] = []
         for line in lines:
             try:
                 message = decode_expected(line) if len(line) <= LONG_JSON else decode(line)
@@ -159,7 +160,10 @@ class AppServerConnection:
                 if channel is None:
                     continue
                 last_thread, same = thread, by_channel.setdefault(channel, [])
+                same_lines = same_lines if routed is None else routed.setdefault(channel, [])
             same.append(message)
+            if routed is not None:
+                same_lines.append(line)
         if self._held_writes:
             writes.append(self._release_held())
         limits, self._new_limits = self._new_limits, None

@@ -6,7 +6,8 @@ for outputs, can be resumed. Source: recordings of releases 0.163 and 0.169.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import msgspec
 
@@ -43,7 +44,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
-from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Ended, Step, ToolReply
+from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, retrying
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
@@ -89,6 +90,13 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._model_items = ModelItems()
         self._tool_calls = PendingCalls(output_answer)
         self._usage = TurnUsage()
+
+    def facts(self) -> dict[str, Any]:
+        return {} if self._parallel_calls else {"parallel_calls": False}
+
+    @classmethod
+    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+        return cls(1, **facts)
 
     # --- the dialect ----------------------------------------------------------------------------
 

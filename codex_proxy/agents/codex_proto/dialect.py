@@ -86,6 +86,9 @@ class CodexProto(SingleTurn):
         self._message_id: str | None = None
         """`_delta_target` after the last line that was no plain delta; later plain deltas belong to it."""
 
+    def facts(self) -> dict[str, Any]:
+        return {"extended": True} if self._extended else {}
+
     def begin(self, turn: Turn) -> Step:
         """Writes the turn's lines; if they need a model's name that the turn lacks, `receive` does when the child has
         named it.

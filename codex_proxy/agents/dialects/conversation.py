@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, Step, ToolReply
+from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Remakeable, Reply, Step, ToolReply
 from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, failure_from_exit
 from codex_proxy.core.events import Event, RawItem, Stop, ToolCallRequested, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure
@@ -43,7 +43,7 @@ class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
     """The change if the agent's process ends."""
 
 
-class ConversationTurn(ABC, Generic[S, C, Q]):
+class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
     """The common part of the `Dialect`s whose sessions serve several turns. `Q` is what a dialect keeps of an agent's
     question to the client until it is answered.
     """

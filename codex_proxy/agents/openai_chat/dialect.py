@@ -70,6 +70,10 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._asked: set[str] = set()
         """Ids of the calls of the last step that wait for outputs."""
 
+    def facts(self) -> dict[str, Any]:
+        own = {"reasoning_back": self._reasoning_back} if self._reasoning_back else {}
+        return super().facts() | own
+
     def begin(self, turn: Turn) -> Step:
         """Returns the step that starts the turn and sends the first request."""
         self._conversation = Conversation(turn.history, reasoning_back=self._reasoning_back)

@@ -96,7 +96,7 @@ class Transport(Protocol):
 class SessionTape(Protocol):
     """Records a session: what its dialect is asked to do, writes and reads, and how the agent ends."""
 
-    def did(self, session: AgentSession, act: str, given: Sequence[Any], writes: bytes) -> None:
+    def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         """Takes the name of a method of the dialect (not `receive`), its arguments, and what it has written."""
         ...
 
@@ -108,8 +108,8 @@ class SessionTape(Protocol):
         """Takes what the dialect is about to read. Messages that were decoded from a line come as a line, too."""
         ...
 
-    def read_line(self, line: bytes) -> None:
-        """Takes a line of the agent of which a decoded message is about to be read."""
+    def read_lines(self, lines: list[bytes]) -> None:
+        """Takes lines of the agent of which decoded messages are about to be read."""
         ...
 
     def ended(self, ended: Ended) -> None: ...
@@ -336,7 +336,7 @@ class AgentSession:
             if step.writes:
                 self.tape.wrote(step.writes)
         else:
-            self.tape.did(self, name, given, step.writes)
+            self.tape.did(self._dialect, name, given, step.writes)
 
     def _emit(self, events: list[Event], size: int) -> None:
         if self.listener is None:

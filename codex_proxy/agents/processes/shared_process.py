@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
-from codex_proxy.agents.dialect import ChannelConnection, Ended, Received
+from codex_proxy.agents.dialect import ChannelConnection, Ended
 from codex_proxy.agents.dialects.failures import how_it_ended, last_useful_line
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
 from codex_proxy.agents.processes.session import (
@@ -157,7 +157,10 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             lines = self._framer.feed(chunk)
         except LineTooLong as fault:
             lines, broken = fault.before, broken_protocol(str(fault))
-        received = self._receive_recorded(lines) if self._records else self.connection.receive(lines)
+        routed: dict[int, list[bytes]] | None = {} if self._records else None
+        received = self.connection.receive(lines, routed)
+        for channel, own in routed.items() if routed else ():
+            self._record(channel, own)
         self._write(received.writes)
         if received.limits is not None and self.on_limits is not None:
             self.on_limits(received.limits)
@@ -176,28 +179,20 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             self.kill()
             self._note_change()
 
-    def _receive_recorded(self, lines: Sequence[bytes]) -> Received:
-        """Returns what the connection's `receive` returns. Gives each line to the recording of its session first."""
-        writes, by_channel, limits = list[bytes](), dict[int, list[Any]](), None
-        for line in lines:
-            one = self.connection.receive([line])
-            writes.append(one.writes)
-            limits = limits if one.limits is None else one.limits
-            for channel, messages in one.messages_by_channel:
-                by_channel.setdefault(channel, []).extend(messages)
-                reader = self._readers.get(channel)
-                if reader is None:
-                    self._early_lines.setdefault(channel, []).append(line)
-                elif isinstance(reader, AgentSession) and reader.tape is not None:
-                    reader.tape.read_line(line)
-        return Received(b"".join(writes), list(by_channel.items()), limits)
+    def _record(self, channel: int, lines: list[bytes]) -> None:
+        """Gives lines of a channel to the recording of its session. Those that come before the session are kept for
+        it.
+        """
+        reader = self._readers.get(channel)
+        if reader is None:
+            self._early_lines.setdefault(channel, []).extend(lines)
+        elif isinstance(reader, AgentSession) and reader.tape is not None:
+            reader.tape.read_lines(lines)
 
     def _record_early_lines(self, channel: int) -> None:
         """Gives the lines that came before the channel's session to its recording, as they are read now."""
-        reader, lines = self._readers.get(channel), self._early_lines.pop(channel, [])
-        if isinstance(reader, AgentSession) and reader.tape is not None:
-            for line in lines:
-                reader.tape.read_line(line)
+        if lines := self._early_lines.pop(channel, []):
+            self._record(channel, lines)
 
     def _received_without_reader(self, messages: Sequence[Any]) -> None:
         """Handles messages of a channel that has no reader: ignores them."""

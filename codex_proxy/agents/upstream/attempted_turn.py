@@ -83,6 +83,11 @@ class AttemptedTurn(SingleTurn):
         """Whether the attempt has failed, and the next one is still being opened."""
 
     @property
+    def current(self) -> tuple[Dialect[Message], str]:
+        """The dialect of the current attempt, and the name of its upstream."""
+        return self._dialect, self._name
+
+    @property
     def finished(self) -> bool:
         return self._is_answering and self._dialect.finished
 

@@ -5,12 +5,12 @@ exchange after another, until it has a final answer or fails. A subclass for one
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialect import MAX_UNANSWERED, Ended, SingleTurn, Step, TooMuchHeld
+from codex_proxy.agents.dialect import MAX_UNANSWERED, Ended, RemakeContext, SingleTurn, Step, TooMuchHeld
 from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.upstream.stream import (
     MAX_LINE_BYTES,
@@ -67,6 +67,17 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         self._spent: Usage | None = None
         self._writes = b""
         """The body of the next request; empty if there is none to send."""
+
+    def facts(self) -> dict[str, Any]:
+        refused = sorted(self._refused)
+        return {"model": self._model, **({"refused": refused} if refused else {})}
+
+    @classmethod
+    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+        """Returns a turn at an upstream without a secret. See `Remakeable.remade`."""
+        own = dict(facts)
+        model, refused = own.pop("model", context.model), set(own.pop("refused", ()))
+        return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now), **own)
 
     def receive(self, messages: Sequence[Message]) -> Step:
         """Reads messages of the current exchange, and returns the resulting events and, if needed, the next request.

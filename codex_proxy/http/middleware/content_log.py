@@ -24,7 +24,7 @@ class ContentLog(Protocol):
 
 
 CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
-"""Set only if the request's content is logged."""
+"""Set only if the request's content is logged or recorded."""
 
 MAX_CHARS: Final = 16_384
 """The most characters of one line in the log."""
@@ -77,11 +77,24 @@ async def log_contents(request: web.Request, handler: Handler) -> web.StreamResp
     """
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)
-    write = request[CONTENT_LOG] = _content_log(keys_in(request))
+    write = _content_log(keys_in(request))
+    hear_contents(request, write)
     response = await handler(request)
     if isinstance(response, web.Response) and isinstance(response.body, bytes):
         write("answer", response.body)
     return response
+
+
+def hear_contents(request: web.Request, hear: ContentLog) -> None:
+    """Gives the request's body and frames, and the frames of its answer, to `hear`, besides whatever hears them."""
+    before = request.get(CONTENT_LOG)
+
+    def both(what: Literal["request", "answer"], data: bytes) -> None:
+        if before is not None:
+            before(what, data)
+        hear(what, data)
+
+    request[CONTENT_LOG] = hear if before is None else both
 
 
 def _content_log(keys: Sequence[str]) -> ContentLog:

@@ -1,0 +1,109 @@
+"""Lines that differ in one text from the one before are written short, and read again to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from codex_proxy.agents.recorded import DIALECTS
+from codex_proxy.cassettes.content import Content
+from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, lines_of, parse
+from codex_proxy.cassettes.pieces import Run
+from codex_proxy.cassettes.settings import CassetteError
+
+CONTENT: dict[str, Any] = {
+    "mode": "agent",
+    "format": "text",
+    "model": "m",
+    "tool_choice": "auto",
+    "effort": None,
+    "sampling": {},
+}
+
+
+def cassette(lines: list[Line], sent: list[bytes]) -> Cassette:
+    content: Content = {**CONTENT, "tools": [], "messages": []}
+    sessions = [Session(next(iter(DIALECTS)), {}, lines)]
+    return Cassette(
+        name="a",
+        agent="fake",
+        request=Request("POST /v1/responses"),
+        content=content,
+        sessions=sessions,
+        answer=Answer(200, None, list(sent)),
+    )
+
+
+def written(found: Cassette) -> bytes:
+    lines = [line if isinstance(line, bytes) else line.lines() for line in lines_of(found)]
+    data = b"\n".join(lines) + b"\n"
+    return data + b'{"end":%d}\n' % data.count(b"\n")
+
+
+def delta(text: object, **more: object) -> bytes:
+    return msgspec.json.encode({"method": "delta", "params": {"id": "a", "delta": text}, **more})
+
+
+def read_again(lines: list[bytes], sent: list[bytes]) -> tuple[list[bytes], list[object]]:
+    again = parse(written(cassette([Line(1, "from", lines)], sent)), Path("a.jsonl"))
+    assert again.answer.sent is not None
+    return [one for line in again.sessions[0].lines for one in line.value], again.answer.sent
+
+
+values = st.one_of(
+    st.text(max_size=6), st.sampled_from(['"', "\\", '":"', '","delta":"', "é", "\n", "", 1, None])
+)
+lines_of_an_agent = st.lists(
+    st.one_of(
+        st.builds(delta, values),
+        st.builds(delta, values, other=values),
+        st.builds(lambda text: msgspec.json.encode({"id": text, "result": {"id": "x"}}), values),
+        st.sampled_from(
+            [b"no json", b'"delta":"', b"\xff\xfe", b'{"a":"\\ud83d"}', b'{"a":"x"}', b'{"a":"y"}']
+        ),
+    ),
+    max_size=12,
+)
+
+
+@given(lines_of_an_agent, lines_of_an_agent)
+def test_what_is_read_is_what_was_written(lines: list[bytes], sent: list[bytes]) -> None:
+    read, answered = read_again(lines, sent)
+    assert read == lines
+    decoded = []
+    for each in sent:
+        try:
+            decoded.append(msgspec.json.decode(each))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            decoded.append(each.decode("utf-8", "replace"))
+    assert answered == decoded
+
+
+def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
+    lines = [delta("It"), delta(" is"), delta(' "so".\n'), b'{"id":"a1"}', b'{"id":"a2"}']
+    first, run, *rest = list(lines_of(cassette([Line(1, "from", lines)], [])))[4:]
+    assert first == b'{"ms":1,"from":' + lines[0] + b"}"
+    assert isinstance(run, Run)
+    assert run.lines().split(b"\n") == [
+        b'{"ms":1,"next":{"delta":" is"}}',
+        b'{"ms":1,"next":{"delta":" \\"so\\".\\n"}}',
+    ]
+    assert rest[:2] == [b'{"ms":1,"from":{"id":"a1"}}', b'{"ms":1,"from":{"id":"a2"}}']
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b'{"ms":1,"next":{"other":"x"}}', 'the line before has no text "other"'),
+        (b'{"next":{"delta":"x"}}', "there is no line before it that it could be like"),
+    ],
+)
+def test_a_short_line_that_is_like_none_is_named(line: bytes, says: str) -> None:
+    data = written(cassette([Line(1, "from", [delta("It")])], []))
+    with pytest.raises(CassetteError, match=f"line 6: {says}"):
+        parse(data.replace(b'{"answer"', line + b'\n{"answer"'), Path("a.jsonl"))
