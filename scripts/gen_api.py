@@ -255,6 +255,7 @@ MEANINGS = {
     FaultKind.AGENT_RATE_LIMITED: "the agent's provider limits the rate",
     FaultKind.USAGE_LIMIT_REACHED: "the account's limit is reached: see `GET /v1/usage/limits`",
     FaultKind.INSUFFICIENT_QUOTA: "the account has no credit",
+    FaultKind.CANCELLED: "the operator has cancelled the turn; do not send it again",
     FaultKind.SPAWN_FAILED: "the agent cannot be started",
     FaultKind.AGENT_CRASHED: "the agent's process ended during a turn",
     FaultKind.AGENT_PROTOCOL: "the agent sent an invalid message",

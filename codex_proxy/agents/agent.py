@@ -26,6 +26,16 @@ class ProcessCounts(msgspec.Struct, frozen=True):
     """Processes that ended unexpectedly and were replaced, since the server started."""
 
 
+class ProcessFacts(msgspec.Struct, frozen=True):
+    """One process of an agent, with the turns that run on it, and those that it has had."""
+
+    pid: int
+    turns_running: int
+    turns_served: int
+    memory: int
+    """The resident memory in bytes; 0 if it is not known."""
+
+
 class Agent(Protocol):
     """The interface of an agent, such as Codex, Claude Code or a model server. `start` must return before the first
     `open`.
@@ -107,6 +117,10 @@ class Agent(Protocol):
         """
         ...
 
+    def each_process(self) -> tuple[ProcessFacts, ...]:
+        """Returns the agent's processes. Reads files of the system for each, so do not use it for every turn."""
+        ...
+
     def trouble(self) -> Failure | None:
         """Returns the failure with which a turn would end now, if it is known without running one (nobody is signed
         in); or None.
@@ -150,6 +164,9 @@ class AgentBase:
 
     def processes(self) -> ProcessCounts:
         return ProcessCounts()
+
+    def each_process(self) -> tuple[ProcessFacts, ...]:
+        return ()
 
     def trouble(self) -> Failure | None:
         return None

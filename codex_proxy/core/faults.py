@@ -74,6 +74,8 @@ class FaultKind(StrEnum):
     """A deadline of this server ended the turn."""
     UNAVAILABLE = "unavailable"
     """The agent, the provider, the store or memory for bodies is not available for now."""
+    CANCELLED = "cancelled"
+    """The operator has cancelled the turn."""
     STOPPING = "stopping"
     """This server is stopping and begins no further turn."""
     INTERNAL = "internal"

@@ -128,9 +128,10 @@ async def ui_state(request: web.Request) -> web.Response:
     client, runs = request[CLIENT], request.app[RUNS]
     agents = []
     for agent in agents_for(request, client):
-        counts = agent.processes()
         about = about_agent(agent, request, in_detail=True)
-        agents.append({**about, "warning": agent.warning, "processes": msgspec.to_builtins(counts)})
+        counts = msgspec.to_builtins(agent.processes())
+        counts["each"] = msgspec.to_builtins(agent.each_process())
+        agents.append({**about, "warning": agent.warning, "processes": counts})
     return json_response(
         {
             "version": __version__,
@@ -192,20 +193,24 @@ def _record_of(request: web.Request) -> TurnRecord:
 
 async def ui_live(request: web.Request) -> web.StreamResponse:
     """GET /ui/api/live: returns a stream of server-sent events: first the turns that run, then every half second
-    those that have changed, until the client leaves or the server stops.
+    those that have changed, until the client leaves or the server stops. `estimates` has the tokens that running turns
+    have written, by their numbers, if that has changed.
     """
     runs, records = request.app[RUNS], _records(request)
     stream = EventStream(request, dict)
     seen, silent = -1, 0.0
+    estimates: dict[int, int] = {}
     stopping = asyncio.ensure_future(runs.until_draining())
     try:
         while not stopping.done():
             changed = records.of_owner(request[OWNER], after=seen)
             if seen < 0:
                 changed = [record for record in changed if not record.has_ended]
-            if changed or seen < 0:
+            before, estimates = estimates, records.estimates(request[OWNER])
+            if changed or seen < 0 or estimates != before:
                 body: dict[str, Any] = {
                     "turns": [record.summary() for record in changed],
+                    "estimates": {id: tokens for id, tokens in estimates.items() if before.get(id) != tokens},
                     "running": runs.running,
                     "queued": runs.queued,
                 }

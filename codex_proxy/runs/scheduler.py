@@ -57,7 +57,9 @@ MAX_NAME = 100
 """Characters of a model's name in the log, since a client may choose it."""
 
 CANCELLED = Failure(
-    kind=FaultKind.NOT_ALLOWED, message="This turn was cancelled on the server's page.", repeatable=False
+    kind=FaultKind.CANCELLED,
+    message="The operator has cancelled this turn on the server's page.",
+    repeatable=False,
 )
 PROGRESS_SECONDS = 30.0
 """Seconds between a running turn's lines in the log."""

@@ -1,7 +1,8 @@
 """What the server remembers of its turns for the operator's page: those that run, and the last that have ended.
 
 A record has names, times, counts and kinds of events, and no text of a client or an agent but a failure's message.
-`TurnRecord.add` gets every batch of events of its turn, after the repair; most batches are text, and cost one look.
+`TurnRecord.add` gets every batch of events of its turn, after the repair; most batches are text, which is
+counted.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import msgspec
 
 from codex_proxy.core.events import (
     VISIBLE,
+    ArgumentsDelta,
     Event,
     ItemEnded,
     ItemStarted,
+    ReasoningDelta,
+    RefusalDelta,
     Retrying,
     ServedBy,
     StepCompleted,
+    TextDelta,
     ToolCallRequested,
     TurnEnded,
     UsageReported,
@@ -44,6 +49,10 @@ ACTIVITIES: Final[dict[str, str]] = {
     "question": "asking a question",
 }
 """What a turn does while an `Activity` of this kind is open."""
+CHARS_OF_TOKEN: Final = 4
+"""Characters of a token, for the estimate until the agent reports the turn's tokens: about right for English."""
+_WRITTEN: Final = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta)
+_WORDS: Final = VISIBLE - {TurnEnded}
 _RECORDED: Final = frozenset(
     {ItemStarted, ItemEnded, ToolCallRequested, StepCompleted, UsageReported, Retrying, ServedBy, TurnEnded}
 )
@@ -72,7 +81,8 @@ class TimelineEvent(msgspec.Struct, frozen=True):
 
 class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about one turn. Times are in seconds: `started` since 1970, the others since the start; None if
-    that has not happened. `end` is None while the turn runs.
+    that has not happened. `input` and `output` are tokens as the agent has reported them, `estimated` is an estimate
+    of the output so far. `end` is None while the turn runs.
     """
 
     id: int
@@ -88,6 +98,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None
     input: int | None
     output: int | None
+    estimated: int
     end: str | None
     error: str | None
     message: str | None
@@ -122,12 +133,15 @@ class TurnRecord:
         self._kinds: dict[str, str] = {}
         """What the open items are, by id."""
         self._tokens: tuple[int, int] | None = None
+        self._chars = 0
+        """The characters that the model has written."""
         self._ended: TurnEnded | None = None
         changed(self)
 
     def add(self, events: Sequence[Event]) -> None:
         """Takes the next batch of the turn's events."""
-        if self._first is None and not VISIBLE.isdisjoint(map(type, events)):
+        self._chars += sum([len(each.text) for each in events if isinstance(each, _WRITTEN)])
+        if self._first is None and not _WORDS.isdisjoint(map(type, events)):
             self._first = self._now()
             self._note("first_word")
         elif _RECORDED.isdisjoint(map(type, events)):
@@ -144,11 +158,17 @@ class TurnRecord:
         return TurnSummary(
             id=self.id, request_id=self._origin.request_id, owner=self.owner, api=self._origin.api,
             agent=agent, model=model, mode=mode, doing="" if self._ended else self._doing,
-            started=self._started, first=self._first, seconds=self._seconds, input=read, output=written,
+            started=self._started, first=self._first, seconds=self._seconds,
+            input=read, output=written, estimated=self.estimated,
             end=None if self._ended is None else excerpt(str(self._ended.stop)),
             error=None if failure is None else failure.kind.value,
             message=None if failure is None else failure.message,
         )  # fmt: skip
+
+    @property
+    def estimated(self) -> int:
+        """An estimate of the tokens that the model has written."""
+        return -(-self._chars // CHARS_OF_TOKEN)
 
     @property
     def has_ended(self) -> bool:
@@ -215,6 +235,10 @@ class TurnRecords:
             if each.owner == owner and each.version > after
         ]
         return sorted(found, key=lambda record: -record.id)
+
+    def estimates(self, owner: str) -> dict[int, int]:
+        """Returns the estimated tokens of an owner's running turns, by their numbers."""
+        return {each.id: each.estimated for each in self._running.values() if each.owner == owner}
 
     def find(self, owner: str, id: int) -> TurnRecord | None:
         """Returns the record of an owner's turn; None if there is none (any more)."""

@@ -49,6 +49,7 @@ TABLE: Final[dict[FaultKind, FaultRow]] = {
     FaultKind.AGENT_RATE_LIMITED: FaultRow(429, _LIMIT, "rate_limit_exceeded"),
     FaultKind.USAGE_LIMIT_REACHED: FaultRow(429, _LIMIT, "usage_limit_reached"),
     FaultKind.INSUFFICIENT_QUOTA: FaultRow(429, _LIMIT, "insufficient_quota"),
+    FaultKind.CANCELLED: FaultRow(499, _REQUEST, "cancelled"),
     FaultKind.SPAWN_FAILED: FaultRow(500, _SERVER, "spawn_error"),
     FaultKind.AGENT_CRASHED: FaultRow(500, _SERVER, "agent_crashed"),
     FaultKind.AGENT_PROTOCOL: FaultRow(500, _SERVER, "agent_protocol_error"),

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from codex_proxy.agents.processes.session import AgentSession
+from codex_proxy.commands import checks
+from codex_proxy.core.checks import Check
+from codex_proxy.core.turn import Turn
 from codex_proxy.http.page import FILES, POLICY
 from tests.access.keyed import bearing, keyed_proxy
 from tests.http.serving import Proxy, fake_proxy, until, user
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 MAX_BYTES = 80 << 10
+WARNING = Check(name="x", status="warning", message="m", advice="a")
 
 
 @pytest.fixture
@@ -85,9 +91,70 @@ async def test_a_key_cannot_cancel_the_turn_of_another(shared: Proxy) -> None:
     assert not record.has_ended
     assert (await shared.send("POST", path, {}, headers=bearing("a"))).status == 200
     answer = await asked
-    assert (answer.status, answer.error["code"]) == (403, "not_allowed")
+    assert (answer.status, answer.error["code"]) == (499, "cancelled")
     assert answer.headers["x-should-retry"] == "false"
-    assert record.summary().error == "not_allowed"
+    assert record.summary().error == "cancelled"
+
+
+async def test_a_turn_that_has_no_process_yet_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fake_proxy(tmp_path, ui=True) as proxy:
+        agent, may_open = proxy.server.agent, asyncio.Event()
+        opened = agent.open
+
+        async def open_later(turn: Turn) -> AgentSession:
+            await may_open.wait()
+            return await opened(turn)
+
+        monkeypatch.setattr(agent, "open", open_later)
+        asked = asyncio.create_task(proxy.ask(user()))
+        records = proxy.server.runs.records
+        assert records is not None
+        (record,) = await until(lambda: records.of_owner("local"))
+        assert (await proxy.send("POST", f"/ui/api/turns/{record.id}/cancel", {})).body["end"] is None
+        may_open.set()
+        assert (await asked).error["code"] == "cancelled"
+        assert (await proxy.send("POST", f"/ui/api/turns/{record.id}/cancel", {})).body["end"] == "failed"
+
+
+async def test_a_turn_whose_agent_cannot_be_started_is_remembered(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    assert (await proxy.ask(user())).status == 500
+    (turn,) = (await proxy.send("GET", "/ui/api/turns")).body["data"]
+    assert (turn["error"], turn["end"]) == ("spawn_failed", "failed")
+
+
+async def test_the_state_has_each_process_and_what_it_does(proxy: Proxy) -> None:
+    asked = asyncio.create_task(proxy.ask(user("[[fake:text misbehave=hang]]")))
+    await until(lambda: proxy.server.runs.running)
+    await until(lambda: [each for each in proxy.server.agent.each_process() if each.memory > 1 << 20])
+    (agent,) = (await proxy.send("GET", "/ui/api/state")).body["agents"]
+    (process,) = agent["processes"]["each"]
+    assert (process["turns_running"], process["turns_served"]) == (1, 1)
+    assert process["memory"] > 1 << 20
+    await proxy.send("POST", "/ui/api/turns/1/cancel", {})
+    await asked
+
+
+async def test_the_checks_of_doctor_are_not_run_for_every_request(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[Path] = []
+
+    def state_check(folder: Path) -> Check:
+        ran.append(folder)
+        return WARNING
+
+    monkeypatch.setattr(checks, "state_check", state_check)
+    for _ in range(3):
+        state = await proxy.send("GET", "/ui/api/state")
+        assert {"name": "x", "status": "warning", "message": "m", "advice": "a", "facts": {}} in state.body[
+            "findings"
+        ]
+    assert len(ran) == 1
 
 
 async def test_the_stream_of_changes_begins_with_the_turns_that_run_and_ends_with_the_server(

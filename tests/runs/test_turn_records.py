@@ -65,6 +65,23 @@ def test_a_failed_turn_says_why() -> None:
     assert (record.summary().error, record.summary().message) == ("timed_out", "Too slow.")
 
 
+def test_a_turn_that_fails_at_once_has_no_first_word() -> None:
+    record = begun(TurnRecords(GivenClock()))
+    record.add([TurnEnded(Stop.FAILED, failure=Failure(kind=FaultKind.TIMED_OUT, message="Too slow."))])
+    assert record.summary().first is None
+
+
+def test_what_a_turn_has_written_is_estimated_while_it_runs() -> None:
+    records = TurnRecords(GivenClock())
+    record, other = begun(records), begun(records, "b")
+    record.add([ItemStarted(Message("m")), TextDelta("m", "12345678")])
+    record.add([TextDelta("m", "9")])
+    assert records.estimates("a") == {record.id: 3}
+    assert (record.summary().estimated, record.summary().output) == (3, None)
+    other.add([TurnEnded(Stop.STOP)])
+    assert records.estimates("b") == {}
+
+
 def test_text_alone_changes_no_record() -> None:
     records = TurnRecords(GivenClock())
     record = begun(records)
@@ -90,10 +107,7 @@ def test_the_number_of_turns_and_of_their_events_is_bounded() -> None:
     record = begun(records)
     record.add([ToolCallRequested("r", "c", "tool", "{}", "c")] * (MAX_EVENTS + 7))
     record.add([TurnEnded(Stop.STOP)])
-    assert (len(record.timeline), record.events_left_out) == (
-        MAX_EVENTS + 1,
-        8,
-    )  # the first word is an event, too
+    assert (len(record.timeline), record.events_left_out) == (MAX_EVENTS + 1, 7)
     for _ in range(MAX_TURNS):
         begun(records).add([TurnEnded(Stop.STOP)])
     assert len(records.of_owner("a")) == MAX_TURNS

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from codex_proxy import __version__
-from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts
+from codex_proxy.agents.agent import Agent, AgentBase, ProcessCounts, ProcessFacts
 from codex_proxy.agents.configured.late_start import LateStart
 from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.dialects.marks import OriginMarks
@@ -111,6 +111,9 @@ class AgentRouter(AgentBase):
             busy=sum(each.busy for each in counts),
             restarts=sum(each.restarts for each in counts),
         )
+
+    def each_process(self) -> tuple[ProcessFacts, ...]:
+        return tuple(process for member in self.members.values() for process in member.each_process())
 
     def trouble(self) -> Failure | None:
         """Returns the failure of the first member if every member has one, so that no turn can be served; else
@@ -213,6 +216,9 @@ class AgentSlot:
 
     def processes(self) -> ProcessCounts:
         return ProcessCounts() if self._agent is None else self._agent.processes()
+
+    def each_process(self) -> tuple[ProcessFacts, ...]:
+        return () if self._agent is None else self._agent.each_process()
 
     def trouble(self) -> Failure | None:
         return self._late.failure if self._agent is None else self._agent.trouble()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Generic
 
-from codex_proxy.agents.agent import AgentBase, ProcessCounts
+from codex_proxy.agents.agent import AgentBase, ProcessCounts, ProcessFacts
 from codex_proxy.agents.process_pool.group import P
 from codex_proxy.agents.process_pool.pool import K, ProcessPool
 
@@ -18,6 +18,13 @@ class PooledAgent(AgentBase, Generic[K, P]):
         processes = self.pool.processes
         busy = sum(1 for process in processes if process.turns_running)
         return ProcessCounts(idle=len(processes) - busy, busy=busy, restarts=self.pool.restarts)
+
+    def each_process(self) -> tuple[ProcessFacts, ...]:
+        return tuple(
+            ProcessFacts(each.pid, each.turns_running, each.turns_served, each.memory)
+            for each in self.pool.processes
+            if each.pid is not None
+        )
 
     async def close(self) -> None:
         await self.pool.close()

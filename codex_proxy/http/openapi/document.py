@@ -32,7 +32,8 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
 _ERRORS: Final[dict[str, AnswerType]] = {"messages": AnthropicError, "ollama": OllamaError}
 """The types of errors of the APIs that have not OpenAI's."""
 _OVERLOADED: Final = 529
-"""The status of Anthropic's API for which HTTP has no phrase."""
+_PHRASES: Final = {499: "Cancelled", _OVERLOADED: "Overloaded"}
+"""The phrases of the statuses for which HTTP has none."""
 
 _DESCRIPTION: Final = (
     "Local coding agents behind the APIs of OpenAI, Anthropic and Ollama. Unknown fields of bodies are ignored; null "
@@ -178,7 +179,7 @@ def _refusal(status: int, body: Schema) -> Schema:
     if status in _WAITING:
         headers["Retry-After"] = _header("Seconds to wait before the next attempt.")
     return {
-        "description": "Overloaded" if status == _OVERLOADED else HTTPStatus(status).phrase,
+        "description": _PHRASES.get(status) or HTTPStatus(status).phrase,
         "headers": headers,
         "content": {"application/json": {"schema": body}},
     }

@@ -13,15 +13,6 @@ export function h(tag, props = {}, ...children) {
   return element;
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-
-export function svg(tag, attributes = {}, ...children) {
-  const element = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
-  element.append(...children);
-  return element;
-}
-
 const LONGEST = 20_000;
 
 /** Text as it may be shown: control characters become visible, direction marks are named, and a long text is cut. */
@@ -130,7 +121,7 @@ export function clockTime(epoch) {
 export function copyButton(label, text) {
   const button = h("button", { type: "button" }, label);
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(typeof text === "function" ? text() : text);
+    await navigator.clipboard.writeText(await (typeof text === "function" ? text() : text));
     button.textContent = "Copied";
     setTimeout(() => (button.textContent = label), 1500);
   });

@@ -1,7 +1,7 @@
 // The page: its panes, and what they show of the server's state. Nothing is fetched while the tab is hidden.
 import {
-  Failed, cell, clockTime, copyButton, count, events, facts, h, json, key, request, seconds, shown, svg,
-  table, trouble,
+  Failed, cell, clockTime, copyButton, count, events, facts, h, json, key, request, seconds, shown, table,
+  trouble,
 } from "./lib.js";
 import { playground } from "./playground.js";
 
@@ -114,15 +114,18 @@ const LIVE_COLUMNS = [
   { name: "" },
 ];
 
+const STATE_MS = 10_000;
+
 async function now({ signal }) {
   const found = await json("/ui/api/state", { signal });
   const rows = new Map();
   const { box, body } = table("Running turns", LIVE_COLUMNS, []);
+  box.classList.add("live");
   const none = h("p", { class: "soft" }, "No turn is running.");
   const summary = h("span", { class: "soft" });
   const started = new Map();
   const update = (message) => {
-    for (const turn of message.turns) {
+    for (const turn of message.turns.toReversed()) {
       const old = rows.get(turn.id);
       if (turn.end !== null) {
         old?.remove();
@@ -135,19 +138,33 @@ async function now({ signal }) {
       if (!old) body.prepend(row);
       rows.set(turn.id, row);
     }
+    for (const [id, tokens] of Object.entries(message.estimates)) {
+      const place = rows.get(Number(id))?.cells[8];
+      if (place && !place.dataset.reported) place.textContent = tokensOf({ output: null, estimated: tokens });
+    }
     summary.textContent = ` ${count(message.running)} running, ${count(message.queued)} waiting`;
     none.hidden = rows.size > 0;
     box.hidden = rows.size === 0;
   };
-  update({ turns: [], running: found.running, queued: found.queued });
+  update({ turns: [], estimates: {}, running: found.running, queued: found.queued });
+  const about = h("div", {}, serverParts(found));
   const tick = setInterval(() => {
     if (document.hidden) return;
     for (const [since, place] of started.values()) place.textContent = seconds(Date.now() / 1000 - since);
   }, 1000);
-  signal.addEventListener("abort", () => clearInterval(tick));
+  const refresh = setInterval(async () => {
+    if (document.hidden || about.contains(document.activeElement)) return;
+    const newest = await json("/ui/api/state", { signal }).catch(() => null); // that no server answers is shown above
+    if (newest) about.replaceChildren(...serverParts(newest));
+  }, STATE_MS);
+  signal.addEventListener("abort", () => [tick, refresh].forEach(clearInterval));
   follow(signal, update);
+  return [h("h2", {}, "Turns", summary), none, box, about];
+}
+
+/** What is shown of the server below its turns: what to do, the agents, the server itself. */
+function serverParts(found) {
   return [
-    h("h2", {}, "Turns", summary), none, box,
     found.findings.length ? [h("h2", {}, "To do"), h("div", { class: "cards" }, found.findings.map(finding))] : null,
     h("h2", {}, "Agents"),
     h("div", { class: "cards" }, found.agents.map(agentCard)),
@@ -167,8 +184,9 @@ function liveRow(turn, old) {
   };
   const values = [
     h("a", { href: `#turns/${turn.id}` }, String(turn.id)), turn.owner, turn.api, turn.model, turn.mode, turn.doing,
-    seconds(turn.first), seconds(Date.now() / 1000 - turn.started), count(turn.output),
+    seconds(turn.first), seconds(Date.now() / 1000 - turn.started), tokensOf(turn),
   ];
+  if (turn.output !== null && old) old.cells[8].dataset.reported = "";
   if (old) {
     for (const index of [5, 6, 8]) {
       const text = shown(values[index]);
@@ -180,6 +198,12 @@ function liveRow(turn, old) {
     h("td", {}, h("button", { type: "button", onclick: stop, "aria-label": `Cancel turn ${turn.id}` }, "Cancel")));
   row.cells[7].classList.add("running");
   return row;
+}
+
+/** The tokens that a turn has written; with a ~ if they are an estimate, because the agent has not reported them yet. */
+function tokensOf({ output, estimated }) {
+  if (output !== null) return count(output);
+  return estimated ? `~${count(estimated)}` : "–";
 }
 
 function finding({ name, status, message, advice }) {
@@ -197,7 +221,17 @@ function agentCard(agent) {
     h("h3", {}, shown(agent.name), " ", h("span", { class: "soft" }, shown(agent.version ?? ""))),
     agent.fake && h("p", { class: "warn" }, "This is the fake agent: its answers are made up."),
     facts([["health", health], ["upstream", agent.breaker], ["processes", processes], ["off", off],
-      ["warning", agent.warning]]));
+      ["warning", agent.warning]]),
+    agent.processes.each.length ? processTable(agent) : null);
+}
+
+const PROCESS_COLUMNS = [{ name: "Process" }, { name: "Turns now", number: true }, { name: "So far", number: true }, { name: "Memory", number: true }];
+
+function processTable(agent) {
+  const number = { number: true };
+  return table(`Processes of ${agent.name}`, PROCESS_COLUMNS, agent.processes.each.map((each) => h("tr", {},
+    cell(each.pid), cell(count(each.turns_running), number), cell(count(each.turns_served), number),
+    cell(each.memory ? `${count(Math.round(each.memory / 2 ** 20))} MiB` : "–", number)))).box;
 }
 
 // --- Turns --------------------------------------------------------------------------------------
@@ -215,10 +249,10 @@ async function turns({ argument, signal }) {
     cell(h("a", { href: `#turns/${turn.id}` }, String(turn.id))), cell(clockTime(turn.started)), cell(turn.owner),
     cell(turn.api), cell(turn.model), cell(turn.mode), cell(seconds(turn.first), { number: true }),
     cell(seconds(turn.seconds), { number: true }), cell(count(turn.input), { number: true }),
-    cell(count(turn.output), { number: true }), cell(endOf(turn), { text: true })));
+    cell(tokensOf(turn), { number: true }), cell(endOf(turn), { text: true })));
   return [
     h("h2", {}, "The last turns ", h("span", { class: "soft" }, "since the server started")),
-    rows.length ? table("Turns", TURN_COLUMNS, rows).box : h("p", { class: "soft" }, "There was no turn yet."),
+    rows.length ? h("div", { class: "past" }, table("Turns", TURN_COLUMNS, rows).box) : h("p", { class: "soft" }, "There was no turn yet."),
   ];
 }
 
@@ -238,7 +272,7 @@ async function oneTurn(id, signal) {
     h("div", { class: "card" }, facts([
       ["request", turn.request_id], ["started", clockTime(turn.started)], ["key", turn.owner], ["API", turn.api],
       ["agent", turn.agent], ["model", turn.model], ["mode", turn.mode], ["first word", seconds(turn.first)],
-      ["total", seconds(turn.seconds)], ["tokens", `${count(turn.input)} in, ${count(turn.output)} out`],
+      ["total", seconds(turn.seconds)], ["tokens", `${count(turn.input)} in, ${tokensOf(turn)} out`],
       ["end", endOf(turn)], ["message", turn.message],
     ])),
     h("h3", {}, "Timeline"),
@@ -346,7 +380,7 @@ async function usage({ signal }) {
   return [
     h("h2", {}, `Tokens of the last ${DAYS} days`),
     h("p", {}, h("span", { class: "key input" }), "input ", h("span", { class: "key output" }), "output"),
-    h("div", { class: "card" }, plot(figures)),
+    h("div", { class: "card plotted" }, plot(figures)),
     rows.length ? table("Tokens by model", columns, rows).box : h("p", { class: "soft" }, "There was no turn yet."),
     h("h2", {}, "Limits of the account"),
     h("div", { class: "cards" }, limitCards(limits)),
@@ -354,21 +388,17 @@ async function usage({ signal }) {
 }
 
 function plot(figures) {
-  const [width, height, bottom] = [700, 180, 20];
   const most = Math.max(1, ...figures.map(({ input, output }) => input + output));
-  const step = width / Math.max(1, figures.length);
-  const bars = figures.flatMap(({ day, input, output }, index) => {
-    const scale = (height - bottom - 15) / most;
-    const x = index * step + step * 0.15;
-    const bar = (value, base, kind) => svg("rect", { class: kind, x, width: step * 0.7, height: value * scale,
-      y: height - bottom - (base + value) * scale },
-      svg("title", {}, `${day}: ${count(value)} ${kind}`));
-    return [bar(input, 0, "input"), bar(output, input, "output"),
-      svg("text", { x: x + step * 0.35, y: height - 5, "text-anchor": "middle" }, day)];
-  });
+  const bar = (value, kind, day) => {
+    const made = h("div", { class: kind, title: `${day}: ${count(value)} ${kind}` });
+    made.style.height = `${(value / most) * 100}%`;
+    return made;
+  };
   const label = figures.map(({ day, input, output }) => `${day}: ${count(input)} in, ${count(output)} out`).join("; ");
-  return svg("svg", { class: "plot", viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `Tokens by day. ${label}` },
-    svg("text", { x: 0, y: 11 }, `${count(most)} tokens`), ...bars);
+  return h("div", { class: "plot", role: "img", "aria-label": `Tokens by day. ${label}` },
+    h("p", { class: "soft" }, `${count(most)} tokens`),
+    h("div", { class: "days" }, figures.map(({ day, input, output }) => h("div", {},
+      h("div", { class: "bars" }, bar(output, "output", day), bar(input, "input", day)), h("span", { class: "soft" }, day)))));
 }
 
 function limitCards(limits) {

@@ -43,6 +43,7 @@ TABLE: Final[dict[FaultKind, FaultRow]] = {
     FaultKind.CONCURRENCY_EXCEEDED: FaultRow(429, _LIMIT),
     FaultKind.AGENT_RATE_LIMITED: FaultRow(429, _LIMIT),
     FaultKind.USAGE_LIMIT_REACHED: FaultRow(429, _LIMIT),
+    FaultKind.CANCELLED: FaultRow(499, _REQUEST, lasting=True),
     FaultKind.SPAWN_FAILED: FaultRow(500, _SERVER),
     FaultKind.AGENT_CRASHED: FaultRow(500, _SERVER),
     FaultKind.AGENT_PROTOCOL: FaultRow(500, _SERVER),
