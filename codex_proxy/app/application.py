@@ -156,7 +156,7 @@ def _add_metrics(server: Server, app: web.Application) -> None:
     # Imported here, since most servers have no metrics.
     from codex_proxy.app.metrics import Metrics, ServerState, known_models
 
-    store = server.settings.store_file if server.store_lifecycle and server.store_lifecycle.durable else None
+    store = server.settings.store_file if server.settings.store == "sqlite" else None
     state = ServerState(server.runs, app[STREAM_SLOTS], server.settings.sse_max_concurrency, store)
     key = server.settings.metrics_key
     meter = Metrics(state, known_models(app[CATALOG]))

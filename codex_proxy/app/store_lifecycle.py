@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import TYPE_CHECKING, TypedDict
 
 import structlog
 
@@ -24,6 +25,9 @@ from codex_proxy.store.interface import (
 )
 from codex_proxy.store.lock import StoreLock
 
+if TYPE_CHECKING:
+    from codex_proxy.store.postgresql.store import PostgresStore
+
 log = structlog.get_logger(__name__)
 
 
@@ -38,6 +42,12 @@ CONTEXT_LIMITS = ContextLimits(max_items=20_000, max_bytes=64 << 20)
 """The most items of a conversation or chain of responses, and their most bytes, which are in memory during a turn."""
 
 
+NEEDS_EXTRA = (
+    "a store in PostgreSQL needs the extra `postgres`: install it with "
+    "`pip install 'codex-openai-proxy[postgres]'`, or set PROXY_STORE=sqlite"
+)
+
+
 class StoreOpenError(Exception):
     """The store cannot be opened. The text says what to do."""
 
@@ -45,10 +55,10 @@ class StoreOpenError(Exception):
 class StoreLifecycle:
     """An open store, and a task that removes objects from it that the settings no longer permit."""
 
-    def __init__(self, store: Store, lock: StoreLock | None) -> None:
-        """`lock` is the lock on the store's file; None if the store is in RAM."""
+    def __init__(self, store: Store, *, durable: bool, lock: StoreLock | None = None) -> None:
+        """`lock` is the lock on the store's file, if it is one."""
         self.store = store
-        self.durable = lock is not None
+        self.durable = durable
         """Whether stored objects are still there after a restart."""
         self._lock = lock
         self._pruning = asyncio.get_running_loop().create_task(self._prune())
@@ -133,20 +143,44 @@ async def open_store(settings: Settings, clock: Clock) -> Store:
     """Opens the store that the settings name. Does not take the lock that keeps a second server off the same file
     (`open_store_lifecycle` does), so commands can open the store of a running server. A store in RAM is empty at
     first. Raises `StoreOpenError` if the file cannot be used: for example, it is not a store, is damaged, was
-    written by a newer version, or another process holds SQLite's lock on it for too long.
+    written by a newer version, or another process holds SQLite's lock on it for too long; or if the database
+    cannot be reached.
     """
-    # Imported here, since a command line that only shows its help needs no database.
-    from codex_proxy.store.sqlite.store import SqliteStore
-
-    memory, retention = _step_memory_settings(settings), retention_of(settings)
-    if settings.store == "memory":
-        return SqliteStore.in_memory(clock=clock, retention=retention, memory=memory, limits=CONTEXT_LIMITS)
+    limits: Limits = {
+        "clock": clock,
+        "retention": retention_of(settings),
+        "memory": _step_memory_settings(settings),
+        "limits": CONTEXT_LIMITS,
+    }
     try:
-        return await SqliteStore.open(
-            settings.store_file, clock=clock, retention=retention, memory=memory, limits=CONTEXT_LIMITS
-        )
+        if settings.in_database:
+            return await _database_store().open(settings.store, **limits)
+        # Imported here, since a command line that only shows its help needs no database.
+        from codex_proxy.store.sqlite.store import SqliteStore
+
+        if settings.store == "memory":
+            return SqliteStore.in_memory(**limits)
+        return await SqliteStore.open(settings.store_file, **limits)
     except (StoreRefused, StoreUnavailable) as error:
         raise _not_opened(error) from error
+
+
+class Limits(TypedDict):
+    """What every engine is opened with."""
+
+    clock: Clock
+    retention: Retention
+    memory: StepMemorySettings
+    limits: ContextLimits
+
+
+def _database_store() -> type[PostgresStore]:
+    """Returns the class of a store in PostgreSQL. Raises `StoreOpenError` if its package is not installed."""
+    try:
+        from codex_proxy.store.postgresql.store import PostgresStore
+    except ModuleNotFoundError as error:
+        raise StoreOpenError(NEEDS_EXTRA) from error
+    return PostgresStore
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
@@ -155,14 +189,14 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     """
     if settings.store == "off":
         return None
-    if settings.store == "memory":
-        return StoreLifecycle(await open_store(settings, clock), None)
+    if settings.store == "memory" or settings.in_database:
+        return StoreLifecycle(await open_store(settings, clock), durable=settings.in_database)
     try:
         lock = await StoreLock.take(settings.store_file)
     except StoreRefused as error:
         raise _not_opened(error) from error
     try:
-        return StoreLifecycle(await open_store(settings, clock), lock)
+        return StoreLifecycle(await open_store(settings, clock), durable=True, lock=lock)
     except BaseException:
         lock.release()
         raise

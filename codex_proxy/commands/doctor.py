@@ -200,6 +200,8 @@ def shown(name: str, value: object) -> Fact:
         return value
     if name in ("agents", "upstreams") and isinstance(value, dict):
         return ",".join(value)  # what is in the tables has checks of its own, and may be secret
+    if name == "store" and "://" in str(value):
+        return _host_of(str(value))
     if name == "webhook_urls":
         return ",".join(_host_of(url) for url in split_list(str(value)))
     return os.fspath(value) if isinstance(value, Path) else str(value)

@@ -39,11 +39,12 @@ async def check(settings: Settings) -> str:
     """Compares all rows with their checksums; returns a text. Raises `StoreOpenError` with the damaged rows."""
     async with existing_store(settings) as store:
         found = await store.check()
+        place = (await store.stats()).location
     if found.damaged:
         raise StoreOpenError(
-            f"{len(found.damaged)} of {found.rows} rows in {settings.store_file} are damaged "
-            "and are not returned to clients. Delete what they belong to, or restore a copy of "
-            "the file:\n" + "\n".join(found.damaged)
+            f"{len(found.damaged)} of {found.rows} rows in {place} are damaged "
+            "and are not returned to clients. Delete what they belong to, or restore a "
+            "copy:\n" + "\n".join(found.damaged)
         )
     return f"{found.rows} rows are intact"
 
@@ -66,11 +67,11 @@ async def export_to(settings: Settings, output: Path) -> int:
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
     """Opens the existing store for the body of the `with`. Raises `StoreOpenError` if there is no file, it cannot be
-    opened, or for a `StoreUnavailable` in the body.
+    opened, or for a `StoreUnavailable` in the body. The tables of a database are made if they are missing.
     """
     if settings.store == "memory":
         raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
-    if not settings.store_file.is_file():
+    if not settings.in_database and not settings.store_file.is_file():
         raise StoreOpenError(
             f"there is no store at {settings.store_file}: a server creates it at its first "
             "start (PROXY_STATE_DIR)"

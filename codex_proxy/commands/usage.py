@@ -37,7 +37,7 @@ async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
     """Returns every key's usage of the last `days` days: rows of `start_time` (seconds since 1970), `key`, `model` and
     sums. Raises `StoreOpenError` without a readable file.
     """
-    if settings.store != "sqlite":
+    if settings.store in ("memory", "off"):
         raise StoreOpenError(
             f"with PROXY_STORE={settings.store} usage is kept by the server only: each key may ask it"
         )

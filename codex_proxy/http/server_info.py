@@ -59,9 +59,11 @@ AGENT_TROUBLE: Final = (
 )
 RECORDING_STOPPED: Final = "Turns are not recorded any more: the folder of cassettes cannot be written."
 STORE_TROUBLE: Final = (
-    "The store cannot be written: its disk is full, or another process has locked it. Stored "
-    "data can be read, and requests with 'store': false work. The server's log has the reason."
+    "The store cannot be written: its disk is full, another process has locked it, or its database cannot be "
+    "reached. Requests with 'store': false work. The server's log has the reason."
 )
+RETRY_SECONDS: Final = 1
+"""Seconds after which to ask again whether the server is ready."""
 
 
 class IndexEntry(TypedDict):
@@ -307,7 +309,9 @@ async def readyz(request: web.Request) -> web.Response:
 
 def _unready(reason: str) -> web.Response:
     body: Unready = {"status": "unready", "reason": reason}
-    return json_response(body, 503)
+    answer = json_response(body, 503)
+    answer.headers["Retry-After"] = str(RETRY_SECONDS)
+    return answer
 
 
 async def _can_store(request: web.Request) -> bool:

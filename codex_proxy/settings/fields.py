@@ -25,6 +25,10 @@ def _named(*names: str, **more: Any) -> Any:
     return Field(validation_alias=AliasChoices(*names), **more)
 
 
+DATABASE_SCHEMES = ("postgresql://", "postgres://")
+"""How the URL of a database begins."""
+
+
 def default_state_dir() -> Path:
     """Returns `$XDG_STATE_HOME/codex-proxy`; without this variable, `~/.local/state/codex-proxy`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -260,9 +264,10 @@ class Settings(CassetteSettings, SourcedSettings):
     )
 
     # Responses, conversations, and where they are kept.
-    store: Literal["sqlite", "memory", "off"] = Field(
+    store: str = Field(
         "sqlite",
-        description="where responses and conversations are stored: a file, memory, or nowhere",
+        description="where responses and conversations are stored: `sqlite` (a file), `memory`, `off` (nowhere), or "
+        "the `postgresql://` URL of a database, which several servers may share",
     )
     store_path: Path | None = Field(
         None, description="file of the store; unset: `store.sqlite3` in the state folder"
@@ -371,6 +376,13 @@ class Settings(CassetteSettings, SourcedSettings):
     def _expanded(cls, path: Path) -> Path:
         return path.expanduser().absolute()
 
+    @field_validator("store")
+    @classmethod
+    def _store_is_known(cls, store: str) -> str:
+        if store in ("sqlite", "memory", "off") or store.startswith(DATABASE_SCHEMES):
+            return store
+        raise ValueError("choose sqlite, memory, off, or a URL (postgresql://user:password@host/database)")
+
     @field_validator("store_path")
     @classmethod
     def _is_a_file(cls, path: Path | None) -> Path | None:
@@ -443,6 +455,11 @@ class Settings(CassetteSettings, SourcedSettings):
         return self._old_names + tuple(
             name for name in OLD_NAMES if any(name in table.own_settings for table in tables)
         )
+
+    @property
+    def in_database(self) -> bool:
+        """Whether the store is a PostgreSQL database, whose URL is `store`."""
+        return self.store.startswith(DATABASE_SCHEMES)
 
     @property
     def store_file(self) -> Path:

@@ -77,8 +77,8 @@ class WriteCheck:
 
 UNAVAILABLE = Failure(
     kind=FaultKind.UNAVAILABLE,
-    message="The store cannot be read or written at the moment (its disk is full, or another process "
-    "has locked it). The server's log says why. Try again, or send 'store': false.",
+    message="The store cannot be read or written at the moment (its disk is full, another process has "
+    "locked it, or its database cannot be reached). The server's log says why. Try again, or send 'store': false.",
 )
 DAMAGED = Failure(
     kind=FaultKind.INTERNAL,
