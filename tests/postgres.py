@@ -7,17 +7,18 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 import asyncpg
 import pytest
 
 from codex_proxy.app.system import SystemClock
 from codex_proxy.store.postgresql.store import PostgresStore
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, eventually
 
 SERVER_OPTIONS = (
     *("-c", "listen_addresses="),
@@ -26,6 +27,10 @@ SERVER_OPTIONS = (
     *("-c", "shared_buffers=64MB"),
     *("-c", "autovacuum_naptime=1h"),
 )
+
+
+POOLER_PORT = 6432
+"""The number in the name of the pooler's socket."""
 
 
 class PostgresServer:
@@ -50,6 +55,32 @@ class PostgresServer:
     def stop(self, mode: str = "fast") -> None:
         """Stops the server: `fast` ends connections, `immediate` is like a crash."""
         self._run("pg_ctl", "-D", "data", "-w", "-m", mode, "stop")
+
+    @asynccontextmanager
+    async def pooler(self) -> AsyncIterator[str]:
+        """The URL of a pgbouncer that gives each transaction one of two connections."""
+        program = shutil.which("pgbouncer")
+        if program is None:
+            missing("needs pgbouncer (Debian: apt-get install pgbouncer)")
+        settings = self.folder / "pgbouncer.ini"
+        settings.write_text(
+            f"[databases]\n* = host={self.folder} user=tester\n[pgbouncer]\nlisten_addr =\n"
+            f"unix_socket_dir = {self.folder}\nlisten_port = {POOLER_PORT}\nauth_type = any\n"
+            "pool_mode = transaction\ndefault_pool_size = 2\n"
+        )
+        process = subprocess.Popen(
+            [program, settings],
+            user=self._user,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            await eventually((self.folder / f".s.PGSQL.{POOLER_PORT}").exists)
+            yield f"{self.url}&port={POOLER_PORT}"
+        finally:
+            process.terminate()
+            process.wait(PATIENCE)
 
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(
@@ -79,7 +110,11 @@ def programs() -> Path:
     found = [Path(on_path)] if on_path else folders
     if found:
         return found[0].resolve().parent
-    reason = "needs PostgreSQL's server (Debian: apt-get install postgresql)"
+    missing("needs PostgreSQL's server (Debian: apt-get install postgresql)")
+
+
+def missing(reason: str) -> NoReturn:
+    """Skips the test, but fails in CI."""
     if os.environ.get("CI") == "true":
         pytest.fail(reason)
     pytest.skip(reason)

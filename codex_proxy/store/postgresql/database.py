@@ -121,6 +121,7 @@ class Database:
         return await self._run(sql, values, repeatable=False)
 
     async def _run(self, sql: str, values: Sequence[object], *, repeatable: bool) -> Sequence[Row]:
+        values = [_escaped(value) for value in values]
         until = asyncio.get_running_loop().time() + RETRY_SECONDS
         undone = 0
         while True:
@@ -208,8 +209,32 @@ async def _pool(url: str, settings: dict[str, str], pooled: bool) -> asyncpg.Poo
         server_settings=settings,
         # Behind a pooler the next statement may run on another connection.
         statement_cache_size=0 if pooled else 200,
+        init=_unescape,
         reset=_leave,
     )
+
+
+async def _unescape(connection: asyncpg.Connection) -> None:
+    """Lets the texts that the connection returns be as they were before `_escaped`."""
+    await connection.set_type_codec(
+        "text", schema="pg_catalog", encoder=str.encode, decoder=_unescaped, format="binary"
+    )
+
+
+def _escaped(value: object) -> object:
+    """Returns a parameter whose texts PostgreSQL takes: it knows no character 0, which an id of a client may have."""
+    if isinstance(value, str):
+        return value.replace("\1", "\1\1").replace("\0", "\1\2")
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        return [_escaped(each) for each in value]
+    return value
+
+
+def _unescaped(data: bytes) -> str:
+    text = data.decode()
+    if "\1" in text:
+        text = "\1".join(part.replace("\1\2", "\0") for part in text.split("\1\1"))
+    return text
 
 
 async def _leave(connection: asyncpg.Connection) -> None:

@@ -1,0 +1,355 @@
+"""What only the store in PostgreSQL has to stand: writers elsewhere, a server that stops, a pooler, versions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import asyncpg
+import pytest
+
+from codex_proxy.store.interface import (
+    Append,
+    NotStored,
+    PageRequest,
+    StoreConflict,
+    StoredItem,
+    StoreRefused,
+    StoreUnavailable,
+)
+from codex_proxy.store.postgresql import migration, responses
+from codex_proxy.store.postgresql.database import UnsureWrite
+from codex_proxy.store.postgresql.store import PostgresStore
+from tests.postgres import PostgresServer, server
+from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, item, response, turn
+
+STORES = 3
+
+
+@pytest.fixture
+async def stores(postgres_url: str) -> AsyncIterator[list[PostgresStore]]:
+    """The stores of several servers with one database."""
+    opened = [await PostgresStore.open(postgres_url, clock=Hands()) for _ in range(STORES)]
+    yield opened
+    for store in opened:
+        await store.close()
+
+
+@pytest.fixture
+async def store(stores: list[PostgresStore]) -> PostgresStore:
+    return stores[0]
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """A server that a test may stop."""
+    with server() as started:
+        yield started
+
+
+async def run(url: str, sql: str) -> None:
+    connection = await asyncpg.connect(url)
+    await connection.execute(sql)
+    await connection.close()
+
+
+# --- several servers ----------------------------------------------------------------------------
+
+
+async def test_items_that_many_add_at_once_are_linked_everywhere_and_stored_once(
+    stores: list[PostgresStore],
+) -> None:
+    for round in range(8):
+        ids = [f"item_{round}_{number}" for number in range(6)]
+        new = [[item(id) for id in (ids if number % 2 else reversed(ids))] for number in range(8 * STORES)]
+        names = [f"resp_{round}_{number}" for number in range(len(new))]
+        await asyncio.gather(
+            *(
+                stores[number % STORES].add_response(response(name), input=items)
+                for number, (name, items) in enumerate(zip(names, new, strict=True))
+            )
+        )
+        for name in names:
+            assert sorted(await context_ids(stores[0], name)) == sorted(ids)
+        assert (await stores[0].stats()).items == 6 * (round + 1)
+
+
+async def test_turns_of_one_conversation_from_everywhere_leave_it_in_one_order(
+    stores: list[PostgresStore],
+) -> None:
+    await stores[0].add_conversation(conversation("conv_1"))
+    names = [f"resp_{number}" for number in range(20)]
+    await asyncio.gather(
+        *(turn(stores[at % STORES], name, append=Append("conv_1")) for at, name in enumerate(names))
+    )
+    listed = await conversation_ids(stores[1], "conv_1")
+    order = [id.removeprefix("in-") for id in listed[::2]]
+    assert sorted(order) == sorted(names)
+    assert listed == [f"{side}-{name}" for name in order for side in ("in", "out")]
+    known = await stores[2].conversation(OWNER, "conv_1")
+    assert known is not None
+    assert known.version == 20
+
+
+async def test_of_two_turns_that_saw_the_same_version_one_is_refused(stores: list[PostgresStore]) -> None:
+    await stores[0].add_conversation(conversation("conv_1"))
+    done = await asyncio.gather(
+        *(turn(store, f"resp_{at}", append=Append("conv_1", 0)) for at, store in enumerate(stores)),
+        return_exceptions=True,
+    )
+    refused = [each for each in done if each is not None]
+    assert [getattr(each, "reason", each) for each in refused] == ["version"] * (STORES - 1)
+    assert len(await conversation_ids(stores[0], "conv_1")) == 2
+
+
+async def test_the_same_item_appended_by_two_turns_at_once_is_in_the_conversation_once(
+    stores: list[PostgresStore],
+) -> None:
+    await stores[0].add_conversation(conversation("conv_1"))
+    shared = item("shared")
+    await asyncio.gather(
+        *(
+            stores[at % STORES].add_response(
+                response(f"resp_{at}"), input=[shared, item(f"in_{at}")], append=Append("conv_1")
+            )
+            for at in range(9)
+        )
+    )
+    listed = await conversation_ids(stores[0], "conv_1")
+    assert sorted(listed) == sorted(["shared", *(f"in_{at}" for at in range(9))])
+
+
+async def test_an_item_is_kept_while_one_links_it_and_another_removes_its_last_link(
+    stores: list[PostgresStore],
+) -> None:
+    await turn(stores[0], "resp_0")
+    for number in range(20):
+        await asyncio.gather(
+            stores[0].delete_response(OWNER, f"resp_{number}"),
+            stores[1].add_response(
+                response(f"resp_{number + 1}"), input=[item("in-resp_0")], output=[item("out-resp_0")]
+            ),
+            stores[2].sweep(),
+        )
+        assert await context_ids(stores[2], f"resp_{number + 1}") == ["in-resp_0", "out-resp_0"]
+    await stores[0].delete_response(OWNER, "resp_20")
+    await stores[0].sweep()
+    assert (await stores[0].stats()).items == 0
+
+
+async def test_an_id_is_given_once_over_all_servers(stores: list[PostgresStore]) -> None:
+    done = await asyncio.gather(
+        *(store.add_response(response("resp_1")) for store in stores), return_exceptions=True
+    )
+    assert sum(each is None for each in done) == 1
+    assert all(each is None or isinstance(each, StoreConflict) for each in done)
+
+
+async def test_metadata_that_several_change_at_once_has_all_the_changes(stores: list[PostgresStore]) -> None:
+    await stores[0].add_conversation(conversation("conv_1"))
+    await asyncio.gather(
+        *(store.update_conversation(OWNER, "conv_1", {f"key_{at}": "x"}) for at, store in enumerate(stores))
+    )
+    known = await stores[0].conversation(OWNER, "conv_1")
+    assert known is not None
+    assert sorted(known.metadata) == ["key_0", "key_1", "key_2"]
+
+
+async def test_one_server_at_a_time_applies_the_limits_of_retention(stores: list[PostgresStore]) -> None:
+    await turn(stores[0], "resp_1", created=0.0)
+    async with stores[1]._database.transaction() as connection:
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", migration.LOCK + 1)
+        assert (await stores[0].prune()).responses == 0
+    assert (await stores[0].prune()).responses == 1
+
+
+# --- statements ---------------------------------------------------------------------------------
+
+
+async def test_a_stored_turn_takes_two_statements_at_most(store: PostgresStore) -> None:
+    statements: list[str] = []
+    run_one = store._database._run
+
+    async def counted(sql: str, *arguments: object, **named: bool) -> object:
+        statements.append(sql)
+        return await run_one(sql, *arguments, **named)  # type: ignore[arg-type]
+
+    await store.add_conversation(conversation("conv_1"))
+    await turn(store, "resp_1", append=Append("conv_1"))
+    store._database._run = counted  # type: ignore[method-assign, assignment]
+    await store.context(OWNER, "resp_1")
+    await turn(store, "resp_2", after="resp_1", append=Append("conv_1"))
+    assert len(statements) == 2
+
+
+async def test_a_chain_longer_than_its_array_is_read_whole(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses, "MAX_CHAIN", 4)
+    for append in (False, True):
+        monkeypatch.setitem(responses._ADD, append, responses._add(append))
+    for number in range(14):
+        await turn(store, f"resp_{number}", after=f"resp_{number - 1}" if number else None)
+        chain = await store.context(OWNER, f"resp_{number}")
+        assert [each.response_id for each in chain] == [f"resp_{at}" for at in range(number + 1)]
+    assert len(await store.response_tree(OWNER, "resp_13")) == 14
+
+
+@pytest.mark.parametrize("id", ["a\0b", "a\1b", "\0", "\1\2", "\1\1\2\0"])
+async def test_ids_may_have_characters_that_postgresql_does_not_know(store: PostgresStore, id: str) -> None:
+    await store.add_response(response(id), input=[StoredItem(id, b"{}")])
+    known = await store.response(OWNER, id)
+    assert known is not None
+    assert known.id == id
+    assert (await store.input_items(OWNER, id, PageRequest(after=id))).items == ()
+    with pytest.raises(NotStored):
+        await store.context(OWNER, id + "\0")
+
+
+# --- a server that comes and goes ---------------------------------------------------------------
+
+
+async def test_connections_that_were_ended_are_made_again_without_an_error(
+    own_server: PostgresServer,
+) -> None:
+    store = await PostgresStore.open(own_server.url, clock=Hands())
+    await turn(store, "resp_1")
+    own_server.stop()
+    own_server.start()
+    assert await store.response(OWNER, "resp_1") is not None
+    await turn(store, "resp_2", after="resp_1")
+    await store.close()
+
+
+async def test_a_server_that_does_not_run_makes_the_store_unavailable_until_it_runs_again(
+    own_server: PostgresServer,
+) -> None:
+    store = await PostgresStore.open(own_server.url, clock=Hands())
+    await turn(store, "resp_1")
+    own_server.stop("immediate")
+    for asked in (store.response(OWNER, "resp_1"), turn(store, "resp_2"), store.check_writable()):
+        with pytest.raises(StoreUnavailable, match="cannot be reached"):
+            await asked
+    own_server.start()
+    await store.check_writable()
+    await turn(store, "resp_2")
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await store.response(OWNER, "resp_1")
+
+
+async def test_a_write_whose_answer_was_lost_is_stored_once(
+    stores: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = stores[0]._database
+    run_one = database._run
+    lost = 0
+
+    async def losing(sql: str, *arguments: object, **named: bool) -> object:
+        nonlocal lost
+        done = await run_one(sql, *arguments, **named)  # type: ignore[arg-type]
+        if not named["repeatable"] and not lost:
+            lost += 1
+            raise UnsureWrite("the connection was lost")
+        return done
+
+    monkeypatch.setattr(database, "_run", losing)
+    await stores[0].add_conversation(conversation("conv_1"))
+    lost = 0
+    await turn(stores[0], "resp_1", append=Append("conv_1", 0))
+    assert lost == 1
+    assert await conversation_ids(stores[1], "conv_1") == ["in-resp_1", "out-resp_1"]
+    lost = 0
+    await stores[0].update_response(OWNER, "resp_1", status="failed", json=b"{}", only_from={"completed"})
+    known = await stores[1].response(OWNER, "resp_1")
+    assert known is not None
+    assert known.status == "failed"
+
+
+# --- a pooler -----------------------------------------------------------------------------------
+
+
+async def test_a_pooler_that_shares_connections_between_statements_is_noticed(
+    postgres_server: PostgresServer, postgres_url: str
+) -> None:
+    async with postgres_server.pooler() as url:
+        opened = [await PostgresStore.open(url, clock=Hands()) for _ in range(4)]
+        await opened[0].add_conversation(conversation("conv_1"))
+        for round in range(4):
+            await asyncio.gather(
+                *(turn(each, f"resp_{round}_{at}", append=Append("conv_1")) for at, each in enumerate(opened))
+            )
+        assert len(await conversation_ids(opened[0], "conv_1")) == 32
+        for store in opened:
+            await store.close()
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+async def test_many_servers_may_make_the_tables_at_the_same_moment(own_server: PostgresServer) -> None:
+    opened = await asyncio.gather(*(PostgresStore.open(own_server.url, clock=Hands()) for _ in range(8)))
+    for number, store in enumerate(opened):
+        await turn(store, f"resp_{number}")
+    assert (await opened[0].stats()).responses == 8
+    for store in opened:
+        await store.close()
+
+
+async def test_a_newer_schema_is_refused_by_name_unless_it_permits_older_programs(
+    own_server: PostgresServer,
+) -> None:
+    await (await PostgresStore.open(own_server.url, clock=Hands())).close()
+    newer = migration.LATEST + 1
+    await run(own_server.url, f"UPDATE codex_proxy.schema SET version = {newer}, min_compatible = 1")
+    await (await PostgresStore.open(own_server.url, clock=Hands())).close()
+    await run(own_server.url, f"UPDATE codex_proxy.schema SET min_compatible = {newer}")
+    with pytest.raises(StoreRefused, match="written by a newer version"):
+        await PostgresStore.open(own_server.url, clock=Hands())
+
+
+async def test_a_schema_of_another_program_is_left_alone(own_server: PostgresServer) -> None:
+    await run(own_server.url, "CREATE SCHEMA codex_proxy; CREATE TABLE codex_proxy.theirs ()")
+    with pytest.raises(StoreRefused, match="another program's"):
+        await PostgresStore.open(own_server.url, clock=Hands())
+
+
+async def test_a_user_without_rights_on_anything_else_is_enough(own_server: PostgresServer) -> None:
+    await run(own_server.url, "CREATE ROLE plain LOGIN; CREATE SCHEMA codex_proxy AUTHORIZATION plain")
+    store = await PostgresStore.open(own_server.url.replace("tester@", "plain@"), clock=Hands())
+    await turn(store, "resp_1")
+    await store.prune()
+    await store.close()
+
+
+async def test_a_user_who_may_not_make_the_schema_is_told_what_to_grant(own_server: PostgresServer) -> None:
+    await run(own_server.url, "CREATE ROLE plain LOGIN")
+    with pytest.raises(StoreUnavailable, match="grant CREATE on the database"):
+        await PostgresStore.open(own_server.url.replace("tester@", "plain@"), clock=Hands())
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("postgresql://nobody:secret@/postgres?host={folder}", "refuses the user"),
+        ("postgresql://tester:secret@/nowhere?host={folder}", "create the database"),
+        ("postgresql://tester:secret@/postgres?host={folder}/nowhere", "cannot be reached"),
+    ],
+)
+async def test_a_database_that_cannot_be_opened_is_named_without_its_password(
+    postgres_server: PostgresServer, url: str, reason: str
+) -> None:
+    with pytest.raises(StoreUnavailable, match=reason) as refused:
+        await PostgresStore.open(url.format(folder=postgres_server.folder), clock=Hands())
+    assert "secret" not in str(refused.value)
+
+
+async def test_commits_wait_for_the_disk_whatever_the_user_s_default_is(own_server: PostgresServer) -> None:
+    await run(own_server.url, "ALTER ROLE tester SET synchronous_commit = off")
+    store = await PostgresStore.open(own_server.url, clock=Hands())
+    (row,) = await store._database.read("SHOW synchronous_commit")
+    assert row[0] == "on"
+    await store.close()
+    async with own_server.pooler() as url:
+        with pytest.raises(StoreRefused, match="synchronous_commit"):
+            await PostgresStore.open(url, clock=Hands())
