@@ -337,10 +337,12 @@ async def test_of_an_address_only_the_host_is_told_since_the_rest_may_be_a_key(t
         "PROXY_WEBHOOK_URLS": "https://user:hidden@a.example/hidden?hidden,https://hidden@b.example,http://[hidden",
         "PROXY_WEBHOOK_SECRET": "hidden",
         "PROXY_ALLOWED_ORIGINS": "http://localhost:3000,app://obsidian.md",
+        "PROXY_STORE": "postgresql://user:hidden@a.example/hidden",
     }
     done = await doctor(tmp_path, "--agent", "fake", more=more)
     told = {each["name"]: each["value"] for each in done.json["settings"]}
     assert told["webhook_urls"] == "https://a.example/********,https://b.example/********,********"
+    assert told["store"] == "postgresql://a.example/********"
     assert told["allowed_origins"] == "http://localhost:3000,app://obsidian.md"
     assert "hidden" not in done.out + done.err
 

@@ -1,0 +1,90 @@
+"""A server whose store is a PostgreSQL database."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.forking import run_command
+from tests.http_responses.asking import ask, said, serving
+from tests.postgres import PostgresServer, server
+from tests.waiting import polled
+
+
+def as_child(folder: Path, url: str, *arguments: str) -> tuple[int, str, str]:
+    """Runs `codex-proxy store` with this store. Returns its exit status, output and errors."""
+    environment = {"PATH": os.defpath, "HOME": str(folder), "PROXY_STORE": url}
+    done = run_command(("store", *arguments), env=environment, cwd=folder)
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+async def test_responses_and_conversations_are_kept_in_the_database_that_proxy_store_names(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+    async with serving(tmp_path / "first", store=postgres_url) as (proxy, client):
+        first = (await ask(proxy, said("Hello."))).body
+        conversation = await client.conversations.create()
+        await ask(proxy, said("Hello."), conversation=conversation.id)
+    assert not list((tmp_path / "first").rglob("store.sqlite3"))
+    async with serving(tmp_path / "second", store=postgres_url) as (proxy, client):
+        assert (await client.responses.retrieve(first["id"])).id == first["id"]
+        second = await ask(proxy, said("Again."), previous_response_id=first["id"])
+        assert second.status == 200
+        assert len((await client.conversations.items.list(conversation.id)).data) == 2
+        assert (await proxy.send("GET", "/v1/usage")).body["kept"] == "disk"
+    _, stats, _ = as_child(tmp_path, postgres_url, "stats", "--json")
+    assert json.loads(stats)["responses"] == 3
+    _, _, exported = as_child(tmp_path, postgres_url, "export")
+    assert "4 objects" in exported
+
+
+async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.store.health.FRESH_SECONDS", 0.0)
+    with server() as database:
+        async with serving(tmp_path, store=database.url) as (proxy, client):
+            kept = (await ask(proxy, said("Hello."))).body["id"]
+            database.stop("immediate")
+
+            async def is_unready() -> bool:
+                return (await proxy.send("GET", "/readyz")).status == 503
+
+            await polled(is_unready)
+            ready = await proxy.send("GET", "/readyz")
+            assert (ready.headers["Retry-After"], ready.body["status"]) == ("1", "unready")
+            assert str(database.folder) not in ready.text
+            refused = await ask(proxy, said("Again."), previous_response_id=kept)
+            assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+            assert (await ask(proxy, said("Hello."), store=False)).status == 200
+            assert (await proxy.send("GET", "/livez")).status == 200
+            database.start()
+
+            async def is_ready() -> bool:
+                return (await proxy.send("GET", "/readyz")).status == 200
+
+            await polled(is_ready)
+            assert (await client.responses.retrieve(kept)).id == kept
+            assert (await ask(proxy, said("Again."), previous_response_id=kept)).status == 200
+
+
+async def test_a_server_without_its_database_does_not_start_and_says_why(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    url = f"postgresql://tester:secret@/postgres?host={postgres_server.folder}/nowhere"
+    status, _, said = as_child(tmp_path, url, "stats")
+    assert status == 1
+    assert "cannot be reached" in said
+    assert "secret" not in said
+
+
+def test_another_scheme_is_no_store(tmp_path: Path) -> None:
+    status, _, said = as_child(tmp_path, "mysql://me:secret@here/db", "stats")
+    assert status != 0
+    assert "postgresql://user:password@host/database" in said
+    assert "secret" not in said
