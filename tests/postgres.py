@@ -108,9 +108,9 @@ def programs() -> Path:
     on_path = shutil.which("initdb")
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)
     found = [Path(on_path)] if on_path else folders
-    if found:
-        return found[0].resolve().parent
-    missing("needs PostgreSQL's server (Debian: apt-get install postgresql)")
+    if not found:
+        missing("needs PostgreSQL's server (Debian: apt-get install postgresql)")
+    return found[0].resolve().parent
 
 
 def missing(reason: str) -> NoReturn:
