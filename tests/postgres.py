@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pwd
 import shutil
@@ -9,7 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +19,7 @@ import pytest
 
 from codex_proxy.app.system import SystemClock
 from codex_proxy.store.postgresql.store import PostgresStore
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import PATIENCE, polled
 
 SERVER_OPTIONS = (
     *("-c", "listen_addresses="),
@@ -76,7 +77,7 @@ class PostgresServer:
             stderr=subprocess.DEVNULL,
         )
         try:
-            await eventually((self.folder / f".s.PGSQL.{POOLER_PORT}").exists)
+            await polled(partial(_is_open, self.folder / f".s.PGSQL.{POOLER_PORT}"))
             yield f"{self.url}&port={POOLER_PORT}"
         finally:
             process.terminate()
@@ -92,6 +93,15 @@ class PostgresServer:
             check=True,
             timeout=PATIENCE,
         )
+
+
+async def _is_open(socket: Path) -> bool:
+    try:
+        _, writer = await asyncio.open_unix_connection(socket)
+    except OSError:
+        return False
+    writer.close()
+    return True
 
 
 def _exists(user: str) -> bool:
