@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,9 +17,12 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import HistoryMessage, HistoryOutput, ImagePart
 from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.request_options import ParsedRequest
+from codex_proxy.surfaces.responses.parse import ParsedResponse
 from codex_proxy.surfaces.usage import text_tokens, tokens_in
 
 ApiName: TypeAlias = Literal["chat", "messages", "responses", "ollama", "completions"]
+P = TypeVar("P", bound=ParsedRequest)
 
 K = FaultKind
 FALLEN_BACK: Final = frozenset(
@@ -95,6 +98,19 @@ def _matches(route: Route, facts: RequestFacts) -> bool:
         and route.tools in (None, facts.tools)
         and route.images in (None, facts.images)
     )
+
+
+def as_asked(parsed: P, model: str) -> P:
+    """Returns a request that was parsed with another model, with the client's own name of the model (`model`), which
+    its answer has.
+    """
+    turn = parsed.turn
+    if turn.forwarded is not None:
+        forwarded = msgspec.structs.replace(turn.forwarded, model_asked=model)
+        turn = msgspec.structs.replace(turn, forwarded=forwarded)
+    if isinstance(parsed, ParsedResponse):
+        parsed = msgspec.structs.replace(parsed, echo={**parsed.echo, "model": model})
+    return msgspec.structs.replace(parsed, turn=turn, model_asked=model)
 
 
 class Router:

@@ -16,13 +16,14 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from aiohttp import web
 
+from codex_proxy.admission.routes import as_asked
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import OWNER
-from codex_proxy.http.routing import ROUTED, Routed, as_asked, routed_body
+from codex_proxy.http.routing import ROUTED, Routed, routed_body
 from codex_proxy.surfaces.request_options import ParsedRequest, RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
 

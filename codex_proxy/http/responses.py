@@ -29,6 +29,7 @@ from codex_proxy.http.exchange import (
 from codex_proxy.http.listing import check_include, list_page, shown
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
+from codex_proxy.http.routing import body_of_target, later_targets
 from codex_proxy.http.sse import EventStream
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.http.turns import (
@@ -39,7 +40,12 @@ from codex_proxy.http.turns import (
     note_request,
     timings_of,
 )
-from codex_proxy.responses.background import cancel_in_background, create_in_background, queued_json
+from codex_proxy.responses.background import (
+    ParseAgain,
+    cancel_in_background,
+    create_in_background,
+    queued_json,
+)
 from codex_proxy.responses.context import measure_context, read_context
 from codex_proxy.responses.follow import HEARTBEAT, Follower, check_followable, starting_after
 from codex_proxy.responses.foreground import start_foreground
@@ -69,16 +75,18 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     timings = timings_of(request)
     body, hints = await read_body(request), hints_of(request)
     settings, catalog = request[CLIENT].responses, request[CLIENT].catalog
-    parsed = await parsed_from(
+    read = partial(
+        parsed_from,
         request,
         body,
         lambda body, pdfs: parse(body, settings=settings, catalog=catalog, headers=hints, pdfs=pdfs),
     )
+    parsed = await read()
     note_request(request, parsed)
     request[NOTES] |= {"store": parsed.store, "background": parsed.background}
     if parsed.background:
-        return await _in_background(request, parsed, body, hints)
-    del body  # a turn may take an hour
+        return await _in_background(request, parsed, body, hints, later_targets(request, read))
+    del body, read  # a turn may take an hour
     return await _in_foreground(request, parsed, timings)
 
 
@@ -143,12 +151,24 @@ async def _send_stored(
 
 
 async def _in_background(
-    request: web.Request, parsed: ParsedResponse, body: bytes, hints: RequestHints
+    request: web.Request,
+    parsed: ParsedResponse,
+    body: bytes,
+    hints: RequestHints,
+    parse_again: ParseAgain | None,
 ) -> web.StreamResponse:
     """Starts a background response; answers with the queued object or the events."""
     service = request.app[RESPONSES]
     with stream_slot(request) if parsed.stream else nullcontext():
-        prepared = await create_in_background(service, parsed, body, hints, request[CLIENT], request[HELD])
+        prepared = await create_in_background(
+            service,
+            parsed,
+            body_of_target(request, body),
+            hints,
+            request[CLIENT],
+            request[HELD],
+            parse_again,
+        )
         request[NOTES]["response_id"] = prepared.id
         note_admitted(request, prepared.turn)
         headers = agent_headers(service.runs.agent, prepared.parsed, prepared.turn)

@@ -6,19 +6,20 @@ If the target fails before anything was sent to the client, the request is handl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.routes import ApiName, Router, choose, facts_of
-from codex_proxy.core.faults import Fault
+from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.http.endpoint import ENDPOINT, Chapter, Handler
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, PREPARED, REPLY_HEADERS
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.request_options import ParsedRequest
-from codex_proxy.surfaces.responses.parse import ParsedResponse
+
+T = TypeVar("T")
 
 ROUTER: Final = web.AppKey("router", Router)
 """The routes of the server."""
@@ -54,7 +55,7 @@ def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | No
     if router is None or not router.routes or endpoint is None or not isinstance(parsed, ParsedRequest):
         return None
     routed = request.get(ROUTED)
-    if routed is None or routed.body != body:  # a WebSocket has several turns
+    if routed is None:
         api = _APIS.get(endpoint.chapter)
         if api is None:
             return None
@@ -65,18 +66,40 @@ def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | No
         first, *left = router.usable(route)
         routed = request[ROUTED] = Routed(route.name, body if left else b"", first, left)
     request[REPLY_HEADERS]["x-codex-route"] = request[NOTES]["route"] = routed.name
-    return json_body(body).naming(routed.target)
+    return body_of_target(request, body)
 
 
-def as_asked(parsed: ParsedRequest, model: str) -> ParsedRequest:
-    """Returns the routed request with the client's own name of the model, which the answer has."""
-    turn = parsed.turn
-    if turn.forwarded is not None:
-        forwarded = msgspec.structs.replace(turn.forwarded, model_asked=model)
-        turn = msgspec.structs.replace(turn, forwarded=forwarded)
-    if isinstance(parsed, ParsedResponse):
-        parsed = msgspec.structs.replace(parsed, echo={**parsed.echo, "model": model})
-    return msgspec.structs.replace(parsed, turn=turn, model_asked=model)
+def body_of_target(request: web.Request, body: bytes) -> bytes:
+    """Returns a body that names the target of the request's route; as it is if no route has matched."""
+    routed = request.get(ROUTED)
+    return body if routed is None else json_body(body).naming(routed.target)
+
+
+def next_target(request: web.Request, failure: Failure) -> bool:
+    """Records that the target of the request's route has failed. Returns whether the request is now for the next one,
+    and has to be handled again.
+    """
+    routed = request.get(ROUTED)
+    if routed is None or not request.app[ROUTER].note_failure(routed.target, failure) or not routed.left:
+        return False
+    routed.target = routed.left.pop(0)
+    return True
+
+
+def later_targets(
+    request: web.Request, parse: Callable[[], Awaitable[T]]
+) -> Callable[[Failure], Awaitable[T | None]] | None:
+    """Returns a function that parses the request for the next target of its route after a failure, and returns None if
+    no other one is asked; None if the route has no other target. `parse` parses the request for its present target.
+    """
+    routed = request.get(ROUTED)
+    if routed is None or not routed.left:
+        return None
+
+    async def after(failure: Failure) -> T | None:
+        return await parse() if next_target(request, failure) else None
+
+    return after
 
 
 async def with_fallbacks(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -87,9 +110,5 @@ async def with_fallbacks(request: web.Request, handler: Handler) -> web.StreamRe
         try:
             return await handler(request)
         except Fault as fault:
-            routed = request.get(ROUTED)
-            if routed is None or request[PREPARED]:
+            if request[PREPARED] or not next_target(request, fault.failure):
                 raise
-            if not request.app[ROUTER].note_failure(routed.target, fault.failure) or not routed.left:
-                raise
-            routed.target = routed.left.pop(0)

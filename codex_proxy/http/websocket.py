@@ -29,6 +29,7 @@ from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
 from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER
 from codex_proxy.http.replies import log_unforeseen
+from codex_proxy.http.routing import ROUTED, next_target
 from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.responses.context import Context, ContextItem, context_item, read_context
 from codex_proxy.responses.follow import is_last
@@ -231,22 +232,30 @@ class _ResponsesSocket:
         self._client = client
 
     async def _turn(self, frame: str | bytes) -> None:
+        """Runs the turn of a frame, again with the next target of its route if one fails before anything was sent."""
         body = frame.encode() if isinstance(frame, str) else frame
-        parsed = await parsed_from(self._request, body, self._parse)
-        previous = parsed.previous_response_id
         try:
-            prepared = await self._prepare(parsed)
-            self._empty = ""
-            response, reader = await start_foreground(
-                self._responses, prepared, "websocket", self._note_empty
-            )
-            await self._send_events(reader)
-            if response.failure is not None:
-                self._forget(previous)
-                return
-        except Fault:
-            self._forget(previous)
-            raise
+            while True:
+                parsed = await parsed_from(self._request, body, self._parse)
+                try:
+                    await self._answer(parsed)
+                    return
+                except Fault as fault:
+                    if not next_target(self._request, fault.failure):
+                        self._forget(parsed.previous_response_id)
+                        raise
+        finally:
+            self._request.pop(ROUTED, None)  # the next turn is routed by itself
+
+    async def _answer(self, parsed: ParsedResponse) -> None:
+        """Sends the events of a turn. Raises `Fault` if it fails before anything was sent."""
+        prepared = await self._prepare(parsed)
+        self._empty = ""
+        response, reader = await start_foreground(self._responses, prepared, "websocket", self._note_empty)
+        await self._send_events(reader)
+        if response.failure is not None:
+            self._forget(parsed.previous_response_id)
+            return
         output = tuple(map(context_item, response.output))
         items = (*prepared.context.earlier, *prepared.context.fresh, *output)
         self._last = _LastResponse(prepared.id, items, parsed.store)

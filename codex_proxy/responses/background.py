@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 import structlog
 
 from codex_proxy.admission.clients import Client
-from codex_proxy.core.events import TurnEnded
+from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
 from codex_proxy.responses.context import read_context
 from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import (
     PreparedResponse,
     prepare,
+    prepare_for,
     prepare_in_context,
     renderer_of,
     start_run,
@@ -57,6 +59,11 @@ RETRY_SECONDS = 2.0
 """Seconds between two attempts to start a turn or to save a response."""
 
 
+ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]
+"""Parses a request for another model, after this failure of the one that was asked; returns None if there is none.
+Raises `Fault` if the other one cannot be asked."""
+
+
 class BackgroundResponse(RunningResponse):
     """Runs the turn of a response stored as `queued`, and stores its frames and final object."""
 
@@ -66,10 +73,12 @@ class BackgroundResponse(RunningResponse):
         prepared: PreparedResponse,
         store: Store,
         epoch: int = FIRST_EPOCH,
+        parse_again: ParseAgain | None = None,
     ) -> None:
         super().__init__(service, prepared, "sse" if prepared.parsed.stream else "whole", paced=False)
         self.epoch = epoch
         self._store = store
+        self._parse_again = parse_again
         self._slot: Slot | None = None
         self._unstored: Frames = []
         self._saved = False
@@ -86,9 +95,11 @@ class BackgroundResponse(RunningResponse):
         """Starts the turn and returns its run, after waiting without limit for other background responses, the
         conversation's other turns, and the scheduler. Raises `Fault`.
         """
-        self._slot = await self._service.background.slots.take(self.owner)
+        if self._slot is None:
+            self._slot = await self._service.background.slots.take(self.owner)
+        prepared = self._prepared
         try:
-            if self._prepared.parsed.conversation is not None:
+            if prepared.parsed.conversation is not None and prepared.conversation_turn is None:
                 await self._enter_conversation()
             while True:
                 run = await self._try_to_start()
@@ -96,6 +107,7 @@ class BackgroundResponse(RunningResponse):
                     return run
         except BaseException:
             self._slot.give_back()
+            self._slot = None
             raise
 
     async def _enter_conversation(self) -> None:
@@ -175,8 +187,24 @@ class BackgroundResponse(RunningResponse):
     async def _finish(self, ended: TurnEnded) -> None:
         if self._lost or self._runs_again(ended.failure):
             self.failure = ended.failure
-        else:
+            return
+        try:
+            parsed = await self._parsed_again(ended.failure)
+        except Fault as fault:
+            parsed, ended = None, TurnEnded(Stop.FAILED, "provider", fault.failure)
+        if parsed is None:
             await super()._finish(ended)
+        else:
+            self._run_again(ended, partial(prepare_for, self._service, self._prepared, parsed))
+
+    async def _parsed_again(self, failure: Failure | None) -> ParsedResponse | None:
+        """Returns the request for another model; None if the turn has not failed, or after its first word."""
+        if failure is None or self._parse_again is None or self._renderer.visible or self._cancelled:
+            return None
+        return await self._parse_again(failure)
+
+    async def _refuse(self, failure: Failure) -> None:
+        await super()._finish(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _runs_again(self, failure: Failure | None) -> bool:
         """Whether the turn failed because the server stops, and its next start will run it again."""
@@ -272,9 +300,10 @@ async def create_in_background(
     hints: RequestHints,
     client: Client,
     held: HeldBody,
+    parse_again: ParseAgain | None = None,
 ) -> PreparedResponse:
     """Stores the response as `queued`, starts its task, and returns it. `body` and `hints` are kept for a restart; the
-    bytes of `held` count until its end.
+    bytes of `held` count until its end. `parse_again` has the models to be asked if the request's own fails.
 
     Raises `Fault` for a bad request, too many background responses, or a failed store.
     """
@@ -288,7 +317,7 @@ async def create_in_background(
         )
         queued = _queued(service, prepared, body, hints)
         # From the write on it is the server's: a client that leaves must not leave it queued with nobody to run it.
-        work = _store_and_start(service, store, prepared, queued, held.handed_over())
+        work = _store_and_start(service, store, prepared, queued, held.handed_over(), parse_again)
         await background.tasks.run(work)
     return prepared
 
@@ -308,12 +337,13 @@ async def _store_and_start(
     prepared: PreparedResponse,
     queued: StoredResponse,
     held: HeldBody,
+    parse_again: ParseAgain | None,
 ) -> None:
     """Stores and starts the response, or raises `Fault` having done neither. `held` is released at its end, or if this
     raises.
     """
     try:
-        response = BackgroundResponse(service, prepared, store)
+        response = BackgroundResponse(service, prepared, store, parse_again=parse_again)
         await _store(service, store, prepared, queued)
     except BaseException:
         held.release()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any
 
 from codex_proxy.core.events import TurnEnded
@@ -38,8 +39,6 @@ class ForegroundResponse(RunningResponse):
         super().__init__(service, prepared, delivery, paced=True, observe=observe)
         self.output: Sequence[StoredItem] = ()
         """The items of the output, as they are stored."""
-        self._again = False
-        """Whether the turn that has just ended is to be repeated with less context."""
         self._continued = False
         """`continued` of the turn that has just ended."""
 
@@ -47,18 +46,6 @@ class ForegroundResponse(RunningResponse):
     def continued(self) -> bool:
         """Whether the turn runs in a kept session of the agent."""
         return self._continued if self._run is None else self._run.continued
-
-    async def _run_turns(self) -> None:
-        await self._run_turn()
-        while self._again:
-            self._again = False
-            try:
-                self._prepared = await prepare_shorter(self._service, self._prepared)
-            except Fault as fault:
-                self.failure = fault.failure
-                return
-            self._renderer = self._new_renderer()
-            await self._run_turn()
 
     async def _start(self) -> Run:
         return await start_run(self._service, self._prepared)
@@ -80,8 +67,7 @@ class ForegroundResponse(RunningResponse):
             and not self._renderer.visible
             and may_shorten(prepared.parsed, prepared.context, ended.failure)
         ):
-            self._renderer.feed([ended])  # what it has cost is counted
-            self._again = True
+            self._run_again(ended, partial(prepare_shorter, self._service, prepared))
         elif self._run is None:  # its client has not got its id
             self.failure = ended.failure
         else:

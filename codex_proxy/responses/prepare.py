@@ -203,16 +203,29 @@ async def _with_server_tools(
     return await service.admission.add_server_tools(prepared.turn, client, parsed.fields, request)
 
 
-# --- `truncation: auto` -------------------------------------------------------------------------
+# --- another turn for the same response ----------------------------------------------------------
 
 
 async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
     """Prepares the response without the older half of its context, if `may_shorten`. Raises `Fault`."""
     context = shortened(prepared.context)
     assert context is not None, "there is something to leave out"
+    return await _prepare_again(service, prepared, prepared.parsed, context)
+
+
+async def prepare_for(
+    service: ResponsesService, prepared: PreparedResponse, parsed: ParsedResponse
+) -> PreparedResponse:
+    """Prepares the response once more, from the same request for another model. Raises `Fault`."""
+    return await _prepare_again(service, prepared, parsed, prepared.context)
+
+
+async def _prepare_again(
+    service: ResponsesService, prepared: PreparedResponse, parsed: ParsedResponse, context: Context
+) -> PreparedResponse:
     return await prepare_in_context(
         service,
-        prepared.parsed,
+        parsed,
         context,
         prepared.owner,
         id=prepared.id,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from codex_proxy.admission.routes import as_asked
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.responses.background import RETRY_SECONDS, BackgroundResponse, Recovery
@@ -155,6 +156,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         parsed = parsed_again(pdfs)
         if service.pdfs is not None and pdfs is not None and pdfs.unread:
             parsed = parsed_again(await service.pdfs.texts_for(pdfs, found.owner))
+        parsed = as_asked(parsed, msgspec.json.decode(found.json)["model"])  # a route may have chosen another
         context = await read_context(parsed, store, found.owner, service.ids, found.created)
         prepared = await prepare_in_context(
             service, parsed, context, found.owner, id=found.id, created=found.created

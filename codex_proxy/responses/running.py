@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -93,6 +93,8 @@ class RunningResponse(ABC):
         self._task: asyncio.Task[None] | None = None
         self._run: Run | None = None
         self._cursor: Cursor | None = None
+        self._again: Callable[[], Awaitable[PreparedResponse]] | None = None
+        """Prepares the response for another turn, if the one that has just ended is not to be its answer."""
 
     def _new_renderer(self) -> ResponsesRenderer:
         return renderer_of(self._service, self._prepared, keep_frames=self.streams)
@@ -158,6 +160,24 @@ class RunningResponse(ABC):
 
     async def _run_turns(self) -> None:
         await self._run_turn()
+        while self._again is not None:
+            again, self._again = self._again, None
+            try:
+                self._prepared = await again()
+            except Fault as fault:
+                await self._refuse(fault.failure)
+                return
+            self._renderer = self._new_renderer()
+            await self._run_turn()
+
+    async def _refuse(self, failure: Failure) -> None:
+        """Ends a response that cannot be prepared for another turn."""
+        self.failure = failure
+
+    def _run_again(self, ended: TurnEnded, again: Callable[[], Awaitable[PreparedResponse]]) -> None:
+        """Has another turn run behind the one that has ended so, of which nothing was sent."""
+        self._renderer.feed([ended])  # what it has cost is counted
+        self._again = again
 
     async def _run_turn(self) -> None:
         """Runs the turn, records its tokens, and ends the response."""

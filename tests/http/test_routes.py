@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from tests.http.serving import Proxy, fake_proxy
-from tests.http_responses.test_websocket import answer_to, open_socket
+from tests.http_responses.asking import events_of
+from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.upstreams.serving import Upstream, upstream
+from tests.waiting import polled
 
+OWN: dict[str, Any] = {"model_aliases": "my-own=codex-5"}
+"""A name of a client's own."""
 SAID = "[[fake:text say=Fake.]]"
 
 
@@ -115,3 +119,91 @@ async def test_each_turn_of_a_websocket_is_routed_by_itself(server: Upstream, tm
             answer = await answer_to(socket, SAID, model=model)
             assert text in str(answer["output"])
             assert answer["model"] == model
+
+
+async def test_a_websocket_turn_asks_another_agent_too_and_is_continued(
+    server: Upstream, tmp_path: Path
+) -> None:
+    routes = settings(server, all={"to": "local/large", "fallback": ["codex-5"]})
+    server.key = "another"
+    async with fake_proxy(tmp_path, **routes, **OWN) as proxy, open_socket(proxy) as socket:
+        first = await answer_to(socket, SAID, store=False)
+        assert "Fake." in str(first["output"])
+        second = await answer_to(
+            socket, "[[fake:echo]]", model="my-own", store=False, previous_response_id=first["id"]
+        )
+        assert "Fake." in str(second["output"])
+        assert second["model"] == "my-own"
+        assert [asked.body["model"] for asked in server.asked] == ["large"] * 2
+
+
+async def test_a_websocket_turn_whose_last_target_fails_is_an_error(server: Upstream, tmp_path: Path) -> None:
+    routes = settings(server, all={"to": "local/large", "fallback": ["local/small"]})
+    server.key = "another"
+    async with fake_proxy(tmp_path, **routes, **OWN) as proxy, open_socket(proxy) as socket:
+        await send(socket, SAID)
+        assert (await error_of(socket))["code"] == "upstream_unauthorized"
+        assert len(server.asked) == 2
+
+
+async def in_background(proxy: Proxy, **more: Any) -> dict[str, Any]:
+    """A background response, once it has ended."""
+    body = {"model": "my-own", "input": SAID, "background": True, **more}
+    created = await proxy.send("POST", "/v1/responses", body)
+    assert created.headers["x-codex-route"] == "all"
+    return await ended(
+        proxy, events_of(created.text)[0]["response"]["id"] if more.get("stream") else created.body["id"]
+    )
+
+
+async def ended(proxy: Proxy, id: str) -> dict[str, Any]:
+    async def over() -> Any:
+        response = (await proxy.send("GET", f"/v1/responses/{id}")).body
+        return None if response["status"] in ("queued", "in_progress") else response
+
+    response: dict[str, Any] = await polled(over)
+    return response
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"conversation": True}])
+async def test_a_background_response_asks_another_agent_too(
+    server: Upstream, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    routes = settings(server, all={"to": "local/large", "fallback": ["local/small", "codex-5"]})
+    server.key = "another"
+    async with fake_proxy(tmp_path, **routes, **OWN) as proxy:
+        if more.get("conversation"):
+            more = {"conversation": (await proxy.send("POST", "/v1/conversations", {})).body["id"]}
+        response = await in_background(proxy, **more)
+        assert (response["status"], response["model"]) == ("completed", "my-own")
+        assert "Fake." in str(response["output"])
+        assert [asked.body["model"] for asked in server.asked] == ["large", "small"]
+        await proxy.settled()
+
+
+async def test_a_background_response_whose_last_target_fails_has_failed(
+    server: Upstream, tmp_path: Path
+) -> None:
+    routes = settings(server, all={"to": "local/large", "fallback": ["local/small", "nobody/nothing"]})
+    server.key = "another"
+    async with fake_proxy(tmp_path, **routes, **OWN) as proxy:
+        response = await in_background(proxy)
+        assert response["status"] == "failed"
+        assert "nobody/nothing" in response["error"]["message"]
+        assert len(server.asked) == 2
+
+
+async def test_a_background_response_that_is_run_again_after_a_restart_has_its_target(
+    server: Upstream, tmp_path: Path
+) -> None:
+    routes = settings(server, all={"to": "local/small"}) | {"background_recovery": "rerun"}
+    server.held.clear()
+    async with fake_proxy(tmp_path, **routes, **OWN) as proxy:
+        body = {"model": "my-own", "input": SAID, "background": True}
+        id = (await proxy.send("POST", "/v1/responses", body)).body["id"]
+        await server.is_held.wait()
+    server.held.set()
+    async with fake_proxy(tmp_path, **routes, **OWN) as proxy:
+        response = await ended(proxy, id)
+        assert (response["status"], response["model"]) == ("completed", "my-own")
+        assert [asked.body["model"] for asked in server.asked] == ["small"] * 2
