@@ -7,6 +7,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import msgspec
 
+from codex_proxy.core.events import Usage
 from codex_proxy.core.turn import Origin
 
 PASSED_PATHS: Final = (
@@ -15,6 +16,27 @@ PASSED_PATHS: Final = (
     *("/images/generations", "/images/edits", "/images/variations"),
 )
 """The paths of such requests, without `/v1`."""
+
+
+class RestOfBody(Protocol):
+    """The rest of a body, which is sent on while the client still sends it: iterate over it once."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether some of it was read, so that the request cannot be sent again."""
+        ...
+
+    @property
+    def left(self) -> int | None:
+        """The bytes that have not been read yet; None if the client has not said how many there are."""
+        ...
+
+    @property
+    def error(self) -> Exception | None:
+        """Why the client's bytes have ended too early, if they have."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 class PassedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +48,8 @@ class PassedRequest(msgspec.Struct, frozen=True, kw_only=True):
     content_type: str
     body_for: Callable[[str], bytes]
     origin: Origin
+    rest: RestOfBody | None = None
+    """What follows behind `body_for`; None if that is all."""
 
 
 class PassedAnswer(Protocol):
@@ -39,6 +63,11 @@ class PassedAnswer(Protocol):
     @property
     def upstream(self) -> str:
         """The name of the upstream that answers; empty if there is only one."""
+        ...
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens that the answer has told of so far; None if it has not."""
         ...
 
     @property
@@ -60,10 +89,20 @@ class PassesOn(Protocol):
     """An agent to which such requests can be sent: an upstream."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
+    def total_timeout(self) -> float | None:
+        """The most seconds of a request, with its answer; None for no limit."""
+        ...
+
+    @property
     def passed_paths(self) -> tuple[str, ...] | None:
         """The paths that its settings name; None if they name none, so that any may be tried."""
         ...
 
     async def pass_on(self, request: PassedRequest) -> PassedAnswer:
-        """Sends the request, again after failures, and returns the answer when it has begun. Raises `Fault`."""
+        """Sends the request, again after failures, and returns the answer when it has begun. Raises `Fault`, and the
+        error of the client's bytes.
+        """
         ...

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
@@ -221,6 +221,89 @@ UNPACKED_HERE = 4 << 10
 """Compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms; more in a thread."""
 
 
+class BodyReader:
+    """Reads the bytes of a request's body as they come, without decompressing them: those that are kept in memory by
+    `read`; then those that are sent on, by iterating over the reader. The methods raise `Fault` INVALID_REQUEST for a
+    body that contradicts its headers, ends early or comes too slowly, and `HTTPRequestEntityTooLarge`.
+    """
+
+    def __init__(self, request: web.Request) -> None:
+        self.begun = False
+        """Whether some of it was read to be sent on."""
+        self.error: Exception | None = None
+        """Why the bytes that are sent on have ended too early, if they have."""
+        self._request = request
+        self._seconds = BODY_SECONDS
+        self._size = 0
+        self._at_rest = asyncio.Event()
+        self._at_rest.set()
+
+    @property
+    def left(self) -> int | None:
+        """The bytes that have not been read; None if the client has not said how many there are."""
+        length = self._request.content_length
+        return None if length is None else max(0, length - self._size)
+
+    @property
+    def at_end(self) -> bool:
+        """Whether all of the body was read."""
+        return self._request.content.at_eof()
+
+    async def read(self, least: int | None = None) -> bytes:
+        """Returns what has not been read: all of it, or as soon as it has `least` bytes. It is counted before it is
+        read (by `Content-Length`) or as it comes. Raises also the `Fault` of `HeldBytes.grow_to`.
+        """
+        held = self._request[HELD]
+        limit = self._request.client_max_size
+        end = limit if least is None else self._size + least
+        held.grow_to(min(self._request.content_length or 0, limit, end))
+        chunks: list[bytes] = []
+        while (least is None or self._size < end) and (chunk := await self._next()):
+            held.grow_to(self._size)
+            chunks.append(chunk)
+        return b"".join(chunks)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        self.begun = True
+        while True:
+            self._at_rest.clear()
+            try:
+                chunk = await self._next()
+            except Exception as error:
+                self.error = error
+                raise
+            finally:
+                self._at_rest.set()
+            if not chunk:
+                return
+            yield chunk
+
+    async def settled(self) -> None:
+        """Waits until nobody reads the body any more, so that the server can read over its rest."""
+        await self._at_rest.wait()
+
+    async def _next(self) -> bytes:
+        """Returns the next bytes; none at the end. The client has `BODY_SECONDS` for all that has to be waited for."""
+        content = self._request.content
+        try:
+            if content.is_eof():  # most bodies have arrived with the headers
+                chunk = await content.readany()
+            else:
+                loop = asyncio.get_running_loop()
+                began = loop.time()
+                async with asyncio.timeout(self._seconds):
+                    chunk = await content.readany()
+                self._seconds -= loop.time() - began
+        except TimeoutError:
+            raise bad_request(f"The request body was not received within {BODY_SECONDS:g} s.") from None
+        except web.RequestPayloadError:
+            raise bad_request("The request body does not match its headers.") from None
+        self._size += len(chunk)
+        if self._size > self._request.client_max_size:
+            raise web.HTTPRequestEntityTooLarge(self._request.client_max_size)
+        return chunk
+
+
 async def read_body(request: web.Request) -> bytes:
     """Returns the whole body, decompressed; the request keeps it only for other targets of a route.
 
@@ -230,17 +313,10 @@ async def read_body(request: web.Request) -> bytes:
     routed: Routed | None = request.get(ROUTED)
     if routed is not None and routed.body:
         return routed.body  # it is handled again, for another target of its route
-    limit, held = request.client_max_size, request[HELD]
     coding = coding_of(request.headers.getall("Content-Encoding", []))
-    try:
-        # Most bodies have arrived with the headers: there is nothing to wait for.
-        async with asyncio.timeout(None if request.content.is_eof() else BODY_SECONDS):
-            body = await _read(request, limit, held)
-    except TimeoutError:
-        raise bad_request(f"The request body was not received within {BODY_SECONDS:g} s.") from None
-    except web.RequestPayloadError:
-        raise bad_request("The request body does not match its headers.") from None
+    body = await BodyReader(request).read()
     if coding is not None and body:
+        limit = request.client_max_size
         try:
             if len(body) <= UNPACKED_HERE:
                 body = unpacked(body, coding, limit)
@@ -248,7 +324,7 @@ async def read_body(request: web.Request) -> bytes:
                 body = await asyncio.to_thread(unpacked, body, coding, limit)
         except TooLarge:
             raise web.HTTPRequestEntityTooLarge(limit) from None
-        held.grow_to(len(body))
+        request[HELD].grow_to(len(body))
     content_log = request.get(CONTENT_LOG)
     if content_log is not None:
         content_log("request", body)
@@ -306,19 +382,3 @@ def hints_of(request: web.Request) -> RequestHints:
         activity=request.headers.get("X-Codex-Activity"),
         origin=origin_of(request),
     )
-
-
-async def _read(request: web.Request, limit: int, held: HeldBytes) -> bytes:
-    """Reads the body as sent, counted before it is read (by `Content-Length`) or as it comes. Raises `Fault` without
-    room, `HTTPRequestEntityTooLarge` above `limit`.
-    """
-    held.grow_to(min(request.content_length or 0, limit))
-    chunks: list[bytes] = []
-    size = 0
-    while chunk := await request.content.readany():
-        size += len(chunk)
-        if size > limit:
-            raise web.HTTPRequestEntityTooLarge(limit)
-        held.grow_to(size)
-        chunks.append(chunk)
-    return b"".join(chunks)

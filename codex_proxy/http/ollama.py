@@ -15,7 +15,7 @@ from codex_proxy.admission.clients import Client, model_not_allowed
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
-from codex_proxy.core.passing import PassedAnswer, PassesOn
+from codex_proxy.core.passing import PassesOn
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.body import hints_of, parsed_from, read_body
@@ -88,7 +88,7 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
 async def _filled_in(request: web.Request, asked: FillIn) -> bytes:
     """Returns the completion of the upstream that has the model. Raises `Fault` INVALID_REQUEST if there is none."""
     try:
-        return await _whole(await ask_upstream(request, asked.body, "/completions"))
+        return await ask_upstream(request, asked.body, "/completions")
     except Fault as fault:
         if fault.failure.kind is not FaultKind.NOT_FOUND:
             raise
@@ -158,18 +158,7 @@ async def embeddings(request: web.Request) -> web.Response:
 async def _embedded(request: web.Request, asked: Asked) -> bytes:
     if asked.ignored:
         request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(asked.ignored)
-    return await _whole(await ask_upstream(request, asked.body, "/embeddings"))
-
-
-async def _whole(answer: PassedAnswer) -> bytes:
-    """Returns all bytes of an answer."""
-    data = bytearray()
-    try:
-        async for chunk in answer.chunks():
-            data += chunk
-    finally:
-        await answer.close()
-    return bytes(data)
+    return await ask_upstream(request, asked.body, "/embeddings")
 
 
 def _json(body: bytes) -> web.Response:

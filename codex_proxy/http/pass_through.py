@@ -7,21 +7,29 @@ the request, with the model's name as it is.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 from aiohttp import web
 
 from codex_proxy.admission.clients import model_not_allowed
 from codex_proxy.agents.agent import agent_for
+from codex_proxy.core.events import Spending, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.passing import PassedAnswer, PassedRequest, PassesOn
 from codex_proxy.core.turn import MODEL_SEPARATOR
-from codex_proxy.http.app_keys import RUNS
-from codex_proxy.http.body import read_body
+from codex_proxy.http.app_keys import RUNS, USAGE
+from codex_proxy.http.body import BodyReader, coding_of, read_body
 from codex_proxy.http.middleware.access import FORM, origin_of
-from codex_proxy.http.middleware.request_context import CLIENT, NOTES, REPLY_HEADERS
+from codex_proxy.http.middleware.content_log import CONTENT_LOG
+from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
-from codex_proxy.surfaces.passed_bodies import PassedBody, form_body, json_body
+from codex_proxy.surfaces.passed_bodies import PassedBody, beginning_of_form, form_body, json_body
+
+FORM_HEAD: Final = 1 << 20
+"""The bytes of a form that are kept in memory. A larger one is sent on while it comes, if its model is in them."""
 
 NO_UPSTREAM: Final = (
     "{path} is served by model servers only, and the model '{model}' is not one of theirs. Add a table to the settings "
@@ -34,42 +42,142 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
     """Any path of `PASSED_PATHS`. Raises `Fault`: NOT_FOUND if no upstream serves the path, NOT_ALLOWED if the key may
     not use the model, or the failure of the upstream.
     """
-    body = await read_body(request)
-    kind = request.headers.get("Content-Type", "application/json")
-    passed = form_body(body, kind) if request.content_type == FORM else json_body(body)
-    return await send_on(request, passed, request.path.removeprefix("/v1"), kind)
+    path, kind = request.path.removeprefix("/v1"), request.headers.get("Content-Type", "application/json")
+    if request.content_type != FORM:
+        return await send_on(request, json_body(await read_body(request)), path, kind)
+    passed, rest = await _read_form(request, kind)
+    try:
+        return await send_on(request, passed, path, kind, rest)
+    finally:
+        if rest is not None:
+            await rest.settled()
+
+
+async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyReader | None]:
+    """Returns a form; of one that is larger than `FORM_HEAD` only the beginning, and the reader of the rest, if the
+    model is in the beginning.
+    """
+    if coding_of(request.headers.getall("Content-Encoding", [])) is not None:
+        return form_body(await read_body(request), kind), None
+    if (request.content_length or 0) > request.client_max_size:
+        raise web.HTTPRequestEntityTooLarge(request.client_max_size)
+    reader = BodyReader(request)
+    head = await reader.read(FORM_HEAD)
+    log = request.get(CONTENT_LOG)
+    if log is not None:
+        log("request", head)
+    if not reader.at_end:
+        found = beginning_of_form(head, kind)
+        if found is not None:
+            return found, reader
+        head += await reader.read()
+    return form_body(head, kind), None
 
 
 async def send_on(
-    request: web.Request, passed: PassedBody, path: str, content_type: str
+    request: web.Request,
+    passed: PassedBody,
+    path: str,
+    content_type: str,
+    rest: BodyReader | None = None,
 ) -> web.StreamResponse:
-    """Sends a body on to the upstream for it, and returns its answer, which was sent to the client."""
-    return await _sent(request, await _asked(request, passed, path, content_type))
-
-
-async def ask_upstream(request: web.Request, body: bytes, path: str) -> PassedAnswer:
-    """Sends a JSON body to the upstream that has its model, for an endpoint that reads the answer itself. The caller
-    must close the answer. Raises `Fault` as `pass_through` does.
+    """Sends a body, and the rest behind it if there is one, on to the upstream for it, and the answer's bytes to the
+    client as they come. If the answer breaks off, so does the connection, since its status was sent.
     """
-    return await _asked(request, json_body(body), path, "application/json")
+    response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
+    try:
+        async with _open_answer(request, passed, path, content_type, rest) as answer:
+            response.headers.update(answer.headers)
+            async for chunk in answer.chunks():
+                if not response.prepared:
+                    await response.prepare(request)
+                await response.write(chunk)
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write_eof()
+    except Fault as fault:
+        if not response.prepared:
+            raise
+        request[NOTES]["error"] = fault.failure.kind.value
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionError("the upstream's answer broke off") from None
+    return response
 
 
-async def _asked(request: web.Request, passed: PassedBody, path: str, kind: str) -> PassedAnswer:
+async def ask_upstream(request: web.Request, body: bytes, path: str) -> bytes:
+    """Returns the whole answer of the upstream that has the model of a JSON body. Raises `Fault` as `pass_through`
+    does.
+    """
+    async with _open_answer(request, json_body(body), path, "application/json", None) as answer:
+        return b"".join([chunk async for chunk in answer.chunks()])
+
+
+class _Spent:
+    """The tokens of a request that is sent on, for the usage report."""
+
+    usage: Usage | None = None
+
+    def spending(self) -> Spending:
+        return Spending(self.usage or Usage())
+
+
+@asynccontextmanager
+async def _open_answer(
+    request: web.Request, passed: PassedBody, path: str, kind: str, rest: BodyReader | None
+) -> AsyncIterator[PassedAnswer]:
+    """Yields the answer of the upstream for a body, which has begun; counts its tokens and limits the time for all of
+    it. Raises `Fault` as `pass_through` does, and TIMED_OUT.
+    """
     found = upstream_for(request, passed.model, path)
     if found is None:
         message = NO_UPSTREAM.format(path=path, model=passed.model or DEFAULT_NAME)
         raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message, param="model"))
     upstream, model = found
-    answer = await upstream.pass_on(
-        PassedRequest(
-            path=path, model=model, content_type=kind, body_for=passed.with_model, origin=origin_of(request)
-        )
+    app, spent, limit = request.app, _Spent(), asyncio.timeout(upstream.total_timeout)
+    billed = model or DEFAULT_NAME
+    if app[RUNS].agent.members:
+        billed = f"{upstream.name}{MODEL_SEPARATOR}{billed}"
+    asked = PassedRequest(
+        path=path,
+        model=model,
+        content_type=kind,
+        body_for=passed.with_model,
+        origin=origin_of(request),
+        rest=rest,
     )
+    with app[USAGE].turn(request[OWNER], billed, spent):
+        try:
+            async with limit:
+                answer = await upstream.pass_on(asked)
+                _note(request, answer)
+                try:
+                    yield answer
+                finally:
+                    spent.usage = answer.usage
+                    await answer.close()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise Fault(_too_late(upstream)) from None
+    if spent.usage is not None:
+        request[NOTES] |= {"input_tokens": spent.usage.input, "output_tokens": spent.usage.output}
+
+
+def _note(request: web.Request, answer: PassedAnswer) -> None:
+    """Adds the attempts and the upstream to the log line and to the headers of the reply."""
     request[NOTES]["attempts"] = answer.attempts
     request[REPLY_HEADERS]["x-codex-attempts"] = str(answer.attempts)
     if answer.upstream:
         request[REPLY_HEADERS]["x-codex-upstream"] = request[NOTES]["upstream"] = answer.upstream
-    return answer
+
+
+def _too_late(upstream: PassesOn) -> Failure:
+    message = (
+        f"The model server took longer than {upstream.total_timeout:g} s for the whole answer. Try again, or raise "
+        "the time limit (total_timeout)."
+    )
+    return Failure(kind=FaultKind.TIMED_OUT, message=message)
 
 
 def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassesOn, str] | None:
@@ -97,26 +205,3 @@ def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[Pa
         if allowed and isinstance(member, PassesOn) and path in (member.passed_paths or ()):
             return member, asked or ""
     return None
-
-
-async def _sent(request: web.Request, answer: PassedAnswer) -> web.StreamResponse:
-    """Sends the answer's bytes as they come. If it breaks off, so does the connection, since its status was sent."""
-    response = web.StreamResponse(headers={**answer.headers, "Cache-Control": "no-cache"})
-    try:
-        async for chunk in answer.chunks():
-            if not response.prepared:
-                await response.prepare(request)
-            await response.write(chunk)
-        if not response.prepared:
-            await response.prepare(request)
-        await response.write_eof()
-    except Fault as fault:
-        request[NOTES]["error"] = fault.failure.kind.value
-        if not response.prepared:
-            raise
-        if request.transport is not None:
-            request.transport.abort()
-        raise ConnectionError("the upstream's answer broke off") from None
-    finally:
-        await answer.close()
-    return response

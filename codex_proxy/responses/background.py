@@ -189,7 +189,7 @@ class BackgroundResponse(RunningResponse):
             self.failure = ended.failure
             return
         try:
-            parsed = await self._parsed_again(ended.failure)
+            parsed = await self._parse_for_next_target(ended.failure)
         except Fault as fault:
             parsed, ended = None, TurnEnded(Stop.FAILED, "provider", fault.failure)
         if parsed is None:
@@ -197,7 +197,7 @@ class BackgroundResponse(RunningResponse):
         else:
             self._run_again(ended, partial(prepare_for, self._service, self._prepared, parsed))
 
-    async def _parsed_again(self, failure: Failure | None) -> ParsedResponse | None:
+    async def _parse_for_next_target(self, failure: Failure | None) -> ParsedResponse | None:
         """Returns the request for another model; None if the turn has not failed, or after its first word."""
         if failure is None or self._parse_again is None or self._renderer.visible or self._cancelled:
             return None

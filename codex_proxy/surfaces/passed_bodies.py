@@ -54,6 +54,19 @@ def json_body(body: bytes) -> PassedBody:
 
 def form_body(body: bytes, content_type: str) -> PassedBody:
     """Reads a form. Raises `Fault` INVALID_REQUEST if `content_type` has no boundary, or the body no parts."""
+    found, whole = _model_in_form(body, content_type)
+    if found is None and not whole:
+        raise bad_request("The request body is a form that ends too early.")
+    return found or PassedBody(body, None)
+
+
+def beginning_of_form(head: bytes, content_type: str) -> PassedBody | None:
+    """Reads the beginning of a form; None if its model is not in it. Raises `Fault` as `form_body` does."""
+    return _model_in_form(head, content_type)[0]
+
+
+def _model_in_form(body: bytes, content_type: str) -> tuple[PassedBody | None, bool]:
+    """Returns the body with the place of its model, None if it is not there; and whether the form has its end."""
     found = _BOUNDARY.search(content_type)
     if found is None:
         raise bad_request("The content type of the form has no 'boundary'.")
@@ -64,12 +77,13 @@ def form_body(body: bytes, content_type: str) -> PassedBody:
     while (head := at + len(mark) + 2) < len(body) and not body.startswith(b"--", at + len(mark)):
         following = body.find(b"\r\n" + mark, head)
         if following < 0:
-            raise bad_request("The request body is a form that ends too early.")
+            return None, False
         blank = body.find(b"\r\n\r\n", head, following)
         if blank >= 0 and _MODEL_PART.search(body, head, blank):
             value = body[blank + 4 : following]
             if len(value) > MAX_NAME:
                 raise bad_request("Invalid 'model': the name is too long.", "model")
-            return PassedBody(body, value.decode("utf-8", "replace").strip(), None, (blank + 4, following))
+            name = value.decode("utf-8", "replace").strip()
+            return PassedBody(body, name, None, (blank + 4, following)), True
         at = following + 2
-    return PassedBody(body, None)
+    return None, True

@@ -7,16 +7,20 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import ollama
 import pytest
 from aiohttp import web
 from openai import AsyncOpenAI
 
 from codex_proxy.core.passing import PASSED_PATHS
-from tests.http.serving import Proxy, fake_proxy, until
+from codex_proxy.http.body import BODY_BUDGET
+from codex_proxy.http.pass_through import FORM_HEAD
+from tests.http.serving import Answer, Proxy, fake_proxy, until
 from tests.upstreams.serving import proxy_before
 
 KEY = "a-long-secret-of-the-upstream"
@@ -46,13 +50,23 @@ class Server:
     answer: bytes = json.dumps(EMBEDDED).encode()
     content_type: str = "application/json"
     chunks: asyncio.Queue[bytes | None] | None = None
+    early: int = 0
+    """The status that is answered before the body is read."""
+    received: int = 0
+    """The bytes of the body that is being read."""
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "embed"}, {"id": "say"}]})
 
     async def any(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(Asked(request.path, dict(request.headers), await request.read()))
+        if self.early:
+            return web.json_response({"error": {"message": "no"}}, status=self.early)
+        body = b""
+        async for part in request.content.iter_any():
+            body += part
+            self.received = len(body)
+        self.asked.append(Asked(request.path, dict(request.headers), body))
         status = self.script.pop(0) if self.script else 200
         if status != 200:
             return web.json_response({"error": {"message": f"no: {KEY}"}}, status=status)
@@ -275,3 +289,128 @@ async def test_ollamas_clients_have_a_text_filled_in_before_a_suffix(server: Ser
             assert raised.value.status_code == 400
         finally:
             await client._client.aclose()
+
+
+AUTHORIZED = {"Content-Type": "multipart/form-data; boundary=x", "Authorization": "Bearer none"}
+MODEL_PART = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nlocal/say\r\n'
+FILE_HEAD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+SOUND = bytes(range(256)) * (3 * FORM_HEAD // 256)
+FORM = MODEL_PART + FILE_HEAD + SOUND + b"\r\n--x--\r\n"
+TRANSCRIBE = "/v1/audio/transcriptions"
+
+
+def sent_on(form: bytes) -> bytes:
+    return form.replace(b"local/say", b"say")
+
+
+async def transcribe(proxy: Proxy, form: bytes | AsyncIterator[bytes]) -> Answer:
+    data = BytesIO(form) if isinstance(form, bytes) else form
+    return await proxy.send("POST", TRANSCRIBE, None, data=data, headers=AUTHORIZED)
+
+
+async def test_a_large_form_is_sent_on_while_it_comes(server: Server, tmp_path: Path) -> None:
+    more = asyncio.Event()
+
+    async def form() -> AsyncIterator[bytes]:
+        yield FORM[: 2 * FORM_HEAD]
+        await more.wait()
+        yield FORM[2 * FORM_HEAD :]
+
+    async with fake_proxy(tmp_path, **tables(server)) as proxy:
+        sending = asyncio.ensure_future(transcribe(proxy, form()))
+        await until(lambda: server.received >= 2 * FORM_HEAD - len(b"local/"))
+        assert proxy.app[BODY_BUDGET].held < 1.5 * FORM_HEAD
+        more.set()
+        assert (await sending).body == EMBEDDED
+        (asked,) = server.asked
+        assert asked.body == sent_on(FORM)
+        answer = await transcribe(proxy, FORM)
+        assert answer.headers["x-codex-attempts"] == "1"
+        assert server.asked[-1].body == sent_on(FORM)
+        assert server.asked[-1].headers["Content-Length"] == str(len(sent_on(FORM)))
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body")
+async def test_a_form_with_its_model_behind_the_file_is_read_first(server: Server, tmp_path: Path) -> None:
+    form = FILE_HEAD + SOUND + b"\r\n" + MODEL_PART + b"--x--\r\n"
+    async with fake_proxy(tmp_path, **tables(server, retry_wait=0.0)) as proxy:
+        server.script = [503]
+        answer = await transcribe(proxy, form)
+        assert (answer.status, answer.headers["x-codex-attempts"]) == (200, "2")
+        assert server.asked[-1].body == sent_on(form)
+        assert (await transcribe(proxy, form[:-99])).status == 400
+
+
+async def test_a_form_that_was_sent_on_is_not_sent_again(server: Server, tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **tables(server, retry_wait=0.0)) as proxy:
+        server.script = [503]
+        assert (await transcribe(proxy, FORM)).status == 503
+        assert len(server.asked) == 1
+
+
+async def test_an_upstream_that_answers_before_a_form_has_come_is_heard(
+    server: Server, tmp_path: Path
+) -> None:
+    server.early = 400
+    async with fake_proxy(tmp_path, **tables(server)) as proxy:
+        for _ in range(2):
+            assert (await transcribe(proxy, FORM)).status == 400
+        server.early = 0
+        assert (await transcribe(proxy, FORM)).status == 200
+
+
+async def test_a_form_that_is_too_large_or_breaks_off_is_not_the_upstreams_fault(
+    server: Server, tmp_path: Path
+) -> None:
+    left = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield FORM[: 2 * FORM_HEAD]
+        await left.wait()
+        while True:
+            yield SOUND
+
+    async with fake_proxy(
+        tmp_path, **tables(server, breaker_failures=1, breaker_seconds=60), body_limit=4 * FORM_HEAD
+    ) as proxy:
+        left.set()
+        answer = await transcribe(proxy, endless())
+        assert (answer.status, "PROXY_BODY_LIMIT" in answer.text) == (413, True)
+        left.clear()
+        sending = asyncio.ensure_future(transcribe(proxy, endless()))
+        server.received = 0
+        await until(lambda: server.received > FORM_HEAD)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await until(lambda: proxy.app[BODY_BUDGET].held == 0)
+        assert (await transcribe(proxy, FORM)).status == 200
+        assert len(server.asked) == 1
+
+
+async def test_the_whole_request_has_a_time_limit(server: Server, tmp_path: Path) -> None:
+    table = {"total_timeout": 0.2}
+    async with proxy_before(server.url, tmp_path, table=table) as proxy:
+        server.chunks = asyncio.Queue()
+        answer = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+        assert (answer.status, answer.error["code"]) == (504, "request_timeout")
+        server.chunks.put_nowait(b"[")
+        with pytest.raises(aiohttp.ClientPayloadError):
+            await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
+        await until(server.left.is_set)
+
+
+async def test_the_tokens_of_an_answer_count_for_its_key(server: Server, tmp_path: Path) -> None:
+    async with fake_proxy(tmp_path, **tables(server), metrics=True) as proxy:
+        body = {"model": "local/embed", "input": "x"}
+        await proxy.send("POST", "/v1/embeddings", body)
+        await proxy.send("POST", "/api/embed", body)
+        server.script = [400]
+        await proxy.send("POST", "/v1/embeddings", body)
+        assert proxy.server.usage is not None
+        await proxy.server.usage.flush()
+        usage = (await proxy.send("GET", "/v1/usage?group_by=model")).body["data"][-1]["results"]
+        (row,) = usage
+        assert (row["model"], row["input_tokens"]) == ("local/embed", 6)
+        assert (row["num_model_requests"], row["num_failed_requests"]) == (3, 1)
+        metrics = (await proxy.send("GET", "/metrics")).text
+        assert 'tokens_total{kind="input",model="local/embed"' in metrics.replace("codex_proxy_", "")

@@ -201,6 +201,7 @@ def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> 
     is_default = name in ("", DEFAULT)
     has_table = not (is_default and settings.upstream_url)
     config = _with_short_settings(settings, table) if is_default else _with_timeout(settings, table)
+    config = config.with_defaults(total_timeout=settings.total_timeout)
     if not config.url and not config.kind.url:
         raise NoAgentError(f"[upstreams.{name or DEFAULT}] needs the address of a server (url), or a preset.")
     own = _settings_for_one(

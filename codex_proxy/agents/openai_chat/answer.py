@@ -11,6 +11,7 @@ from codex_proxy.agents.dialects.conversions import CustomInput
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import ThinkSplit, ThinkTags
 from codex_proxy.agents.upstream.stream import encoded
+from codex_proxy.agents.upstream.usage import count_of, usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
     ArgumentsDelta,
@@ -273,15 +274,7 @@ def usage_in(chunk: dict[str, Any]) -> Usage | None:
     """Returns the tokens in a chunk's `usage`, or in Groq's `x_groq.usage`; None if there are none."""
     groq = chunk.get("x_groq")
     usage = chunk.get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
-    if not isinstance(usage, dict) or _count(usage, "prompt_tokens") is None:
-        return None
-    of_prompt, of_completion = (usage.get(f"{part}_tokens_details") for part in ("prompt", "completion"))
-    return Usage(
-        input=_count(usage, "prompt_tokens") or 0,
-        cached=_count(of_prompt, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens") or 0,
-        output=_count(usage, "completion_tokens") or 0,
-        reasoning=_count(of_completion, "reasoning_tokens") or 0,
-    )
+    return usage_of(usage)
 
 
 def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
@@ -292,16 +285,7 @@ def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for field, names in TOKEN_DETAILS.items():
         details = usage.get(field) if isinstance(usage, dict) else None
-        counts = {name: count for name in names if (count := _count(details, name)) is not None}
+        counts = {name: count for name in names if (count := count_of(details, name)) is not None}
         if counts:
             found[field] = counts
     return found
-
-
-def _count(fields: Any, name: str) -> int | None:
-    value = fields.get(name) if isinstance(fields, dict) else None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if 0 <= value < 1 << 53 else None

@@ -14,6 +14,7 @@ import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
 from codex_proxy.agents.upstream.stream import encoded
+from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
     AnswerDetails,
@@ -295,7 +296,7 @@ class ResponsesAnswer:
         details = response.get("incomplete_details")
         self.reason = str(details.get("reason") or "") if isinstance(details, dict) else ""
         self.error = response.get("error")
-        self.usage = usage_in(response.get("usage"))
+        self.usage = usage_of(response.get("usage"))
         tier = response.get("service_tier")
         if isinstance(tier, str) and len(tier) <= MAX_TIER:
             out.append(AnswerDetails({"service_tier": msgspec.Raw(encoded(tier))}))
@@ -355,24 +356,6 @@ def _reasoning(item: Mapping[str, Any], id: str) -> list[Event]:
         if isinstance(part.get("text"), str):
             out.append(FullReasoning(id, part["text"], index, "raw"))
     return [*out, ItemEnded(id)]
-
-
-def usage_in(usage: Any) -> Usage | None:
-    """Returns the tokens in a response's `usage`; None if there are none."""
-    if not isinstance(usage, dict) or _count(usage, "input_tokens") is None:
-        return None
-    return Usage(
-        input=_count(usage, "input_tokens") or 0,
-        cached=_count(usage.get("input_tokens_details"), "cached_tokens") or 0,
-        output=_count(usage, "output_tokens") or 0,
-        reasoning=_count(usage.get("output_tokens_details"), "reasoning_tokens") or 0,
-    )
-
-
-def _count(fields: Any, name: str) -> int | None:
-    value = fields.get(name) if isinstance(fields, dict) else None
-    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53
-    return value if is_count else None
 
 
 def _index(event: Mapping[str, Any], name: str) -> int:

@@ -206,13 +206,18 @@ class UpstreamAgent(AgentBase):
     # --- requests that are no turns -------------------------------------------------------------
 
     @property
+    def total_timeout(self) -> float | None:
+        """The most seconds of such a request, with its answer; None for no limit."""
+        return self.config.total_timeout
+
+    @property
     def passed_paths(self) -> tuple[str, ...] | None:
         """The paths of such requests that the settings name; None if they name none, so that any may be tried."""
         return self.config.paths
 
     async def pass_on(self, request: PassedRequest) -> UpstreamAnswer:
         """Sends a request that is no turn, at first to this upstream, and returns its answer when it has begun. Raises
-        the `Fault` of the last attempt if none has succeeded.
+        the `Fault` of the last attempt if none has succeeded, and the error of the client's bytes.
         """
         turn = Turn(model=request.model, history=(), origin=request.origin)
         plan = AttemptPlan(self._targets(turn), self._chance)
@@ -225,7 +230,7 @@ class UpstreamAgent(AgentBase):
                 answer = await peer._pass_on_once(request, model, may_wait=plan.is_last)
             except Fault as fault:
                 following = plan.after(fault.failure, not_asked=isinstance(fault, NotAskedError))
-                if following is None:
+                if following is None or (request.rest is not None and request.rest.begun):
                     raise
             else:
                 answer.attempts = plan.attempts
@@ -237,7 +242,8 @@ class UpstreamAgent(AgentBase):
         try:
             headers = {**server.headers_for(request.origin), "Accept": "*/*"}
             headers["Content-Type"] = request.content_type
-            answer = UpstreamAnswer(server.client, self, request.path, request.body_for(model), headers)
+            body = request.body_for(model)
+            answer = UpstreamAnswer(server.client, self, request.path, body, headers, request.rest)
         except BaseException:
             self._give_up()
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import ssl
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from codex_proxy.agents.upstream.failures import TOO_MUCH
 from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.passing import RestOfBody
 
 MAX_HEADER_BYTES: Final = 16_384
 """The most bytes of one header line in an upstream's answer."""
@@ -82,13 +83,21 @@ class UpstreamClient:
         if self._session is not None:
             await self._session.close()
 
-    def post(self, body: bytes, headers: Mapping[str, str], deliver: Deliver, *, path: str = "") -> Exchange:
+    def post(
+        self,
+        body: bytes,
+        headers: Mapping[str, str],
+        deliver: Deliver,
+        *,
+        path: str = "",
+        rest: RestOfBody | None = None,
+    ) -> Exchange:
         """Starts a POST request in a task, and returns the `Exchange` that reads the answer. Calls `deliver` with lists
         of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes. If the request
         fails, the only message is an `End` with the failure. `path` is the path of the endpoint; empty for that of the
-        upstream's API.
+        upstream's API. `rest` follows the body, as it comes.
         """
-        sent = self._sender(body, headers, path or self._upstream.config.api.path)
+        sent = self._sender(body, rest, headers, path or self._upstream.config.api.path)
         return Exchange(sent, self._upstream.config, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
@@ -113,7 +122,7 @@ class UpstreamClient:
                     break
             return response.status, response.headers, self._secrets.hide(bytes(body))
 
-    def _sender(self, body: bytes, headers: Mapping[str, str], path: str) -> Send:
+    def _sender(self, body: bytes, rest: RestOfBody | None, headers: Mapping[str, str], path: str) -> Send:
         """Returns a function that sends the request and returns the response when its headers have arrived. The
         function takes a callback, which is called when there is a connection, and raises what aiohttp raises.
 
@@ -122,6 +131,8 @@ class UpstreamClient:
         session, upstream = self._session, self._upstream
         assert session is not None
         all_headers = {**JSON, **upstream.headers, **headers}
+        if rest is not None and rest.left is not None:
+            all_headers["Content-Length"] = str(len(body) + rest.left)
 
         async def sent(connected: Callable[[], None]) -> aiohttp.ClientResponse:
             for is_last in (False, True):
@@ -129,14 +140,14 @@ class UpstreamClient:
                 try:
                     return await session.post(
                         upstream.url + path,
-                        data=body,
+                        data=body if rest is None else _with_rest(body, rest, connected),
                         headers=all_headers,
                         proxy=upstream.proxy,
                         allow_redirects=False,
                         trace_request_ctx=connection,
                     )
                 except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                    if is_last or not connection.reused:
+                    if is_last or not connection.reused or (rest is not None and rest.begun):
                         raise
             raise AssertionError("unreachable")
 
@@ -286,6 +297,16 @@ class Exchange:
             else f"did not begin to answer within {limits.first_byte_timeout:g} s"
         )
         return Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message=f"The model server {what}. Try again later.")
+
+
+async def _with_rest(body: bytes, rest: RestOfBody, sent: Callable[[], None]) -> AsyncIterator[bytes]:
+    """Yields a body and what follows; calls `sent` before each part of that, because the answer can only be waited for
+    from then on.
+    """
+    yield body
+    async for chunk in rest:
+        sent()
+        yield chunk
 
 
 async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:

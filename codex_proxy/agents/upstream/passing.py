@@ -12,7 +12,10 @@ from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
 from codex_proxy.agents.upstream.failures import MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.upstream.stream import End, Head, Message
 from codex_proxy.agents.upstream.transport import AttemptHost
+from codex_proxy.agents.upstream.usage import PassedUsage
+from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.passing import RestOfBody
 
 HELD_BYTES: Final = 256 << 10
 """The most bytes of an answer that wait for a slow client. The upstream then has to wait, too."""
@@ -28,7 +31,13 @@ class UpstreamAnswer:
     """One attempt: the request is sent at once, and `begin` waits for the answer. `host` gets the outcome, once."""
 
     def __init__(
-        self, client: UpstreamClient, host: AttemptHost, path: str, body: bytes, headers: Mapping[str, str]
+        self,
+        client: UpstreamClient,
+        host: AttemptHost,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        rest: RestOfBody | None = None,
     ) -> None:
         self.upstream = ""
         self.attempts = 1
@@ -41,7 +50,15 @@ class UpstreamAnswer:
         self._held = 0
         self._news = asyncio.Event()
         self._recorded = False
-        self._exchange: Exchange = client.post(body, headers, self._deliver, path=path)
+        self._has_text = True
+        self._rest = rest
+        self._usage = PassedUsage()
+        self._exchange: Exchange = client.post(body, headers, self._deliver, path=path, rest=rest)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The tokens that the answer has told of so far; None if it has not."""
+        return self._usage.usage
 
     def _deliver(self, messages: Sequence[Message], size: int) -> None:
         for message in messages:
@@ -57,8 +74,8 @@ class UpstreamAnswer:
         self._news.set()
 
     async def begin(self, errors: ErrorReader, now: float) -> None:
-        """Waits until the answer has begun. Raises `Fault` if there is none, or if it is an error. `errors` reads the
-        error.
+        """Waits until the answer has begun. Raises `Fault` if there is none, or if it is an error, and the error of the
+        client's bytes. `errors` reads the upstream's error.
         """
         while self._head is None and self._end is None:
             await self._next()
@@ -68,12 +85,16 @@ class UpstreamAnswer:
         if self._head.status >= 300:
             raise self._fault(await self._error(self._head, errors, now))
         self.headers = {name: value for name, value in self._head.headers.items() if name in _KEPT_HEADERS}
+        self._has_text = "audio/" not in self.headers.get("content-type", "")
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yields the bytes of the answer. Raises `Fault` if it breaks off."""
+        """Yields the bytes of the answer. Raises `Fault` if it breaks off, and the error of the client's bytes."""
         while True:
             while self._chunks:
-                yield self._taken()
+                chunk = self._taken()
+                if self._has_text:
+                    self._usage.feed(chunk)
+                yield chunk
             if self._end is not None:
                 if self._end.failure is not None:
                     raise self._fault(self._end.failure)
@@ -112,7 +133,10 @@ class UpstreamAnswer:
             )
         return failure
 
-    def _fault(self, failure: Failure) -> Fault:
+    def _fault(self, failure: Failure) -> Exception:
+        if self._rest is not None and self._rest.error is not None:
+            self._record("left")  # the upstream has not got the request
+            return self._rest.error
         self._record("failed", failure)
         return Fault(failure)
 
