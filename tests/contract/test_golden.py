@@ -10,7 +10,7 @@ import pytest
 from scripts.golden import MANIFEST, RESULTS, ROOT
 from tests.scripts.checkout import make_checkout
 
-KINDS = ("chat-completions", "responses", "messages", "tools")
+KINDS = ("chat-completions", "responses", "messages", "ollama", "tools")
 METADATA = {"captured_at", "commit", "codex_bin", "cli_version", "scenario", "include_usage", "status"}
 
 
