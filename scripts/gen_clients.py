@@ -49,8 +49,9 @@ codex-proxy run -- python my_script.py
 ```
 
 It uses the server that runs at the address of your settings. If there is none, or with `--agent`, it starts one on a
-free port, with a key of its own, and ends it with the program. Its exit status is the program's. A program that was
-never set up keeps its own files in the temporary folder.
+free port, with a key of its own, and ends it with the program. Its exit status is the program's. The clients above have
+tools of their own and get the plain model of that server. A program that was never set up keeps its own files in the
+temporary folder.
 """
 
 

@@ -73,7 +73,9 @@ def run(
         folder = Path(stack.enter_context(temporary))
         access = None if agent else running_server(settings, model, key)
         if access is None:
-            access = stack.enter_context(_own_server(agent, model, folder, environ))
+            # A known client has tools of its own. For it the agent gives the plain model, and leaves the home alone.
+            more = {"PROXY_BUILTIN_TOOLS": "never"} if name in PROGRAMS else {}
+            access = stack.enter_context(_own_server(agent, model, folder, {**environ, **more}))
         environment, first = prepared(program, access, folder, environ, Path.home())
         return _run_to_the_end([path, *first, *arguments], environment, ending)
 

@@ -10,6 +10,7 @@ import platform
 import re
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -145,8 +146,11 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Runs a short command in the current folder; see `run_short`."""
-    return await run_short(Command(command, environment, os.getcwd()))
+    """Runs a short command in the current folder; see `run_short`. If `environment` names no home of Codex, it has an
+    empty one, because every command would create the user's.
+    """
+    with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as home:
+        return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))
 
 
 async def run_short(command: Command) -> bytes:
