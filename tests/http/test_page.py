@@ -13,6 +13,7 @@ import pytest
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.commands import checks
 from codex_proxy.core.checks import Check
+from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.page import FILES, POLICY
 from tests.access.keyed import bearing, keyed_proxy
@@ -163,7 +164,9 @@ async def test_the_stream_of_changes_begins_with_the_turns_that_run_and_ends_wit
     async with fake_proxy(tmp_path, ui=True) as proxy:
         await proxy.ask(user())
         running = asyncio.create_task(proxy.ask(user("[[fake:text misbehave=hang]]")))
-        await until(lambda: proxy.server.runs.running)
+        records = proxy.server.runs.records
+        assert records is not None
+        await until(lambda: records.find(NO_KEY_OWNER, 2))
         async with proxy.session.get(f"{proxy.url}/ui/api/live") as live:
             first = json.loads((await live.content.readline()).removeprefix(b"data: "))
             assert [(turn["id"], turn["end"]) for turn in first["turns"]] == [(2, None)]
