@@ -15,7 +15,7 @@ from typing import Any, Final
 import aiohttp
 
 from codex_proxy.agents.upstream.config import Upstream, UpstreamConfig
-from codex_proxy.agents.upstream.connections import UpstreamConnections
+from codex_proxy.agents.upstream.connections import UpstreamConnections, before_body, before_headers
 from codex_proxy.agents.upstream.failures import TOO_MUCH
 from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
@@ -63,6 +63,8 @@ class UpstreamClient:
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_end.append(_connected)
         trace.on_connection_reuseconn.append(_connected_again)
+        trace.on_request_headers_sent.append(before_headers)
+        trace.on_request_chunk_sent.append(before_body)
         self._session = aiohttp.ClientSession(
             connector=UpstreamConnections(
                 limit=0,  # how many turns run at once is bounded elsewhere

@@ -1,5 +1,5 @@
-"""The pool of connections to one upstream. A connection is used again only if nothing has come on it since the last
-answer: such bytes would be read as the answer to the next request.
+"""The pool of connections to one upstream. A connection is used again only if nothing comes on it between the last
+answer and the next request: such bytes would be read as the answer to it.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import select
+from contextvars import ContextVar
 from typing import Any
 
 import aiohttp
@@ -14,7 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 
 
 class UpstreamConnection(ResponseHandler):
-    """One connection. While it is idle, the first byte closes it."""
+    """One connection. While it is idle, which it is until the next request is written, the first byte closes it."""
 
     is_idle = False
 
@@ -33,6 +34,38 @@ class UpstreamConnection(ResponseHandler):
         poll = select.poll()
         poll.register(transport.get_extra_info("socket"), select.POLLIN)
         return bool(poll.poll(0))
+
+    def use_again(self) -> None:
+        """Ends its idle time; closes it if something has come meanwhile. Then writing to it raises `OSError`."""
+        if self.has_unread:
+            self.close()
+        else:
+            self.is_idle = False
+
+
+_TAKEN: ContextVar[UpstreamConnection | None] = ContextVar("taken", default=None)
+"""The idle connection that this task has taken from the pool for its request."""
+
+
+async def before_headers(
+    _: aiohttp.ClientSession, __: object, sent: aiohttp.TraceRequestHeadersSentParams
+) -> None:
+    """Is called by aiohttp before the headers of a request are written; those of one with a body are written together
+    with that.
+    """
+    if sent.headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in sent.headers:
+        _end_idle_time()
+
+
+async def before_body(*_: object) -> None:
+    """Is called by aiohttp before a part of a request's body is written."""
+    _end_idle_time()
+
+
+def _end_idle_time() -> None:
+    connection = _TAKEN.get()
+    if connection is not None and connection.is_idle:
+        connection.use_again()
 
 
 class UpstreamConnections(aiohttp.TCPConnector):
@@ -53,9 +86,11 @@ class UpstreamConnections(aiohttp.TCPConnector):
                 break
             protocol.close()  # a closed one is not used
         connection = await super()._get(key, traces)
+        _TAKEN.set(None)
         if connection is not None:
             assert isinstance(connection.protocol, UpstreamConnection)
-            connection.protocol.is_idle = False
+            # aiohttp writes the request in another step of the event loop, before which bytes can still come.
+            _TAKEN.set(connection.protocol)
         return connection
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
