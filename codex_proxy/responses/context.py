@@ -18,7 +18,7 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.model_items import ModelItem, as_history, with_whole_calls
 from codex_proxy.store.health import required_store, store_errors_as_faults
-from codex_proxy.store.interface import UNFINISHED, ContextTooLarge, NotStored, Store, StoredItem
+from codex_proxy.store.interface import ContextTooLarge, NotFinished, NotStored, Store, StoredItem
 from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolved, with_ids
@@ -157,15 +157,12 @@ async def _visit_earlier(
     if store is None:
         raise previous_not_found(previous)
     with store_errors_as_faults():
-        response = await store.response(owner, previous)
-        if response is None:
-            raise previous_not_found(previous)
-        if response.background and response.status in UNFINISHED:
-            raise _still_running(previous)
         try:
             await store.scan_context(owner, previous, visit)
         except NotStored:
             raise previous_not_found(previous) from None
+        except NotFinished:
+            raise _still_running(previous) from None
         except ContextTooLarge as error:
             raise previous_too_large(str(error)) from None
 

@@ -66,6 +66,13 @@ class NotStored(StoreError):  # noqa: N818
         self.id = id
 
 
+class NotFinished(StoreError):  # noqa: N818
+    """The background response `id`, which is to be continued, has not ended."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"the response {id!r} has not ended")
+
+
 class StoreConflict(StoreError):  # noqa: N818
     """The write contradicts stored data: `id_taken`, `version` (the conversation has changed), `too_many_keys` (in the
     metadata), or `lease` (this node no longer holds the response).
@@ -390,8 +397,8 @@ class Responses(Protocol):
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
         """Calls `visit` with each item of the chain that ends with this response, oldest first, also those that clients
-        do not see, in a worker thread while rows are read. Raises `NotStored`, or `ContextTooLarge` before the first
-        call.
+        do not see, in a worker thread while rows are read. Raises `NotStored`, `NotFinished`, or `ContextTooLarge`
+        before the first call.
         """
         ...
 

@@ -10,6 +10,7 @@ from codex_proxy.store.interface import (
     UNFINISHED,
     ChainTurn,
     Frame,
+    NotFinished,
     NotStored,
     PageRequest,
     Store,
@@ -140,6 +141,16 @@ async def test_the_context_is_the_whole_chain_from_its_root(store: Store) -> Non
     assert await store.context(OWNER, "resp_3") == [
         ChainTurn(id, (item(f"in-{id}"),), (item(f"out-{id}"),)) for id in ("resp_1", "resp_2", "resp_3")
     ]
+
+
+async def test_what_has_not_ended_is_not_continued(store: Store) -> None:
+    await store.add_response(response("resp_1", background=True, status="in_progress"))
+    with pytest.raises(NotFinished):
+        await store.scan_context(OWNER, "resp_1", print)
+    await store.update_response(OWNER, "resp_1", status="completed", json=b"{}", output=items("out"))
+    seen: list[str] = []
+    await store.scan_context(OWNER, "resp_1", lambda item: seen.append(item.id))
+    assert seen == ["out"]
 
 
 async def test_a_turn_without_items_still_belongs_to_the_chain(store: Store) -> None:

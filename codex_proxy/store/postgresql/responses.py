@@ -16,6 +16,7 @@ from codex_proxy.store.interface import (
     Append,
     ChainTurn,
     Frame,
+    NotFinished,
     NotStored,
     Page,
     PageRequest,
@@ -163,7 +164,9 @@ _SCAN: Final = f"""{CHAIN}, list AS (
     SELECT count(*) AS count, coalesce(sum(octet_length(json) + octet_length(raw)), 0)::bigint AS bytes
     FROM list JOIN codex_proxy.items ON seq = item
 )
-SELECT total.count, total.bytes, {ITEM} FROM (SELECT FROM chain LIMIT 1) AS found, total LEFT JOIN (
+SELECT total.count, total.bytes, {ITEM} FROM (
+    SELECT FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted AND NOT unfinished
+) AS found, total LEFT JOIN (
     list JOIN codex_proxy.items ON seq = item
 ) ON ($3::bigint IS NULL OR total.count <= $3) AND ($4::bigint IS NULL OR total.bytes <= $4)
 ORDER BY response, side, position"""
@@ -299,6 +302,8 @@ class PostgresResponses(PostgresRemoval):
         self._note_in_use(owner, response_id)
         limits = self._limits
         rows = await self._database.read(_SCAN, owner, response_id, limits.max_items, limits.max_bytes)
+        if not rows and await self.response(owner, response_id) is not None:
+            raise NotFinished(response_id)
         if not rows:
             raise NotStored("response", response_id)
         await asyncio.to_thread(visit_rows, rows, limits, visit)

@@ -18,6 +18,8 @@ from codex_proxy.store.interface import (
     ChainTurn,
     ContextLimits,
     Frame,
+    NotFinished,
+    NotStored,
     Page,
     PageRequest,
     PendingWebhook,
@@ -160,10 +162,17 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Calls `visit` with each item of the chain that ends with `id`, oldest first. Raises `NotStored`, or
-    `ContextTooLarge` beyond `limits`.
+    """Calls `visit` with each item of the chain that ends with `id`, oldest first. Raises `NotStored`, `NotFinished`,
+    or `ContextTooLarge` beyond `limits`.
     """
-    row = row_of(connection, "response", owner, id)
+    found = connection.execute(
+        "SELECT seq, unfinished FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
+    ).fetchone()
+    if found is None:
+        raise NotStored("response", id)
+    row, unfinished = found
+    if unfinished:
+        raise NotFinished(id)
     items, size = connection.execute(
         f"{_CHAIN} SELECT count(item), coalesce(sum(length(json) + length(raw)), 0) FROM chain"
         " JOIN response_items ON response = chain.seq JOIN items ON items.seq = item",
