@@ -1,0 +1,207 @@
+"""A background response of one server, asked for at the other: read, followed, cancelled, deleted, and taken over."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import NotFoundError
+
+from codex_proxy.store.postgresql.notices import Notices
+from codex_proxy.store.postgresql.store import PostgresStore
+from tests.http.serving import Proxy, until
+from tests.http_responses.asking import ask, blocks_of, checked, events_of, said
+from tests.http_responses.receiving import SECRET, receiver
+from tests.two_servers.conftest import HELD, MakePair, Pair, let_leases_run_out, third_server
+from tests.waiting import polled
+
+
+async def ended(proxy: Proxy, id: str) -> Any:
+    async def over() -> Any:
+        body = (await proxy.send("GET", f"/v1/responses/{id}")).body
+        return None if body["status"] in ("queued", "in_progress") else body
+
+    return await polled(over)
+
+
+async def begun_stream(proxy: Proxy, prompt: str = HELD) -> list[dict[str, Any]]:
+    """The events of a background stream up to its first text; its client leaves then."""
+    body = {"model": "codex-5", "input": prompt, "background": True, "stream": True}
+    async with proxy.session.post(f"{proxy.url}/v1/responses", json=body) as reply:
+        begun = b""
+        while b"output_text.delta" not in begun:
+            begun += await reply.content.readany()
+    return blocks_of(begun.decode().rpartition("\n\n")[0])
+
+
+async def rest_of(proxy: Proxy, id: str, after: int | None = None) -> list[dict[str, Any]]:
+    query = "" if after is None else f"&starting_after={after}"
+    answer = await proxy.send("GET", f"/v1/responses/{id}?stream=true{query}")
+    assert answer.status == 200, answer.text
+    return events_of(answer.text)
+
+
+def leases_of(proxy: Proxy) -> Any:
+    keeping = proxy.server.store_lifecycle
+    assert keeping is not None
+    assert isinstance(keeping.store, PostgresStore)
+    return keeping.store.leases
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+async def test_a_running_response_is_read_and_its_stream_followed_at_the_other_server(
+    pair_with: MakePair, monkeypatch: pytest.MonkeyPatch, noticed: bool
+) -> None:
+    if not noticed:  # as behind a pooler
+        monkeypatch.setattr(Notices, "listen", lambda self: None)
+    async with pair_with() as pair:
+        await follow_elsewhere(pair)
+
+
+async def follow_elsewhere(pair: Pair) -> None:
+    """Reads the first part of a stream at one server, and the rest at the other."""
+    seen = await begun_stream(pair.one)
+    id, last = seen[0]["response"]["id"], seen[-1]["sequence_number"]
+    assert (await pair.at_two.responses.retrieve(id)).status == "in_progress"
+    following = asyncio.create_task(rest_of(pair.two, id, last))
+    await until(lambda: pair.two.streams == 1)
+    pair.release.write_text("go")
+    rest = await following
+    whole = checked(seen + rest)
+    assert whole[-1]["type"] == "response.completed"
+    assert whole[-1]["response"]["output"][0]["content"][0]["text"] == "one two three"
+    assert whole == await rest_of(pair.one, id) == await rest_of(pair.two, id)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_response_cancelled_at_the_other_server_is_cancelled_at_once_and_its_turn_stops(
+    pair: Pair, stream: bool
+) -> None:
+    if stream:
+        id = (await begun_stream(pair.one))[0]["response"]["id"]
+        following = [asyncio.create_task(rest_of(proxy, id)) for proxy in (pair.one, pair.two)]
+    else:
+        id = (await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)).id
+        following = []
+    await until(lambda: pair.one.server.runs.running == 1)
+    assert (await pair.at_two.responses.cancel(id)).status == "cancelled"
+    assert (await pair.at_one.responses.retrieve(id)).status == "cancelled"
+    await until(lambda: pair.running == 0)
+    pair.release.write_text("go")
+    await pair.one.settled()
+    assert (await pair.at_one.responses.retrieve(id)).status == "cancelled"
+    for events in await asyncio.gather(*following):
+        assert events[-1]["response"]["status"] == "cancelled"
+
+
+async def test_a_turn_that_ends_before_its_server_hears_of_the_cancel_changes_nothing(
+    pair_with: MakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Notices, "listen", lambda self: None)
+    async with pair_with() as pair:
+        created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+        await until(lambda: pair.one.server.runs.running == 1)
+        await pair.at_two.responses.cancel(created.id)
+        pair.release.write_text("go")
+        await pair.one.settled()
+        assert (await pair.at_one.responses.retrieve(created.id)).status == "cancelled"
+
+
+@pytest.mark.exhaustive
+async def test_without_notices_a_cancelled_turn_stops_at_the_next_renewal(
+    pair_with: MakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Notices, "listen", lambda self: None)
+    async with pair_with() as pair:
+        created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+        await until(lambda: pair.one.server.runs.running == 1)
+        assert (await pair.at_two.responses.cancel(created.id)).status == "cancelled"
+        await until(lambda: pair.running == 0)
+
+
+async def test_a_response_deleted_at_the_other_server_is_stopped_and_gone(pair: Pair) -> None:
+    created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+    await until(lambda: pair.one.server.runs.running == 1)
+    await pair.at_two.responses.delete(created.id)
+    await until(lambda: pair.running == 0)
+    await pair.one.settled()
+    for client in (pair.at_one, pair.at_two):
+        with pytest.raises(NotFoundError):
+            await client.responses.retrieve(created.id)
+
+
+async def test_nobody_takes_over_what_the_other_server_runs(pair: Pair) -> None:
+    created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+    await until(lambda: pair.one.server.runs.running == 1)
+    assert await leases_of(pair.two).claim_responses(10) == []
+    pair.release.write_text("go")
+    assert (await ended(pair.two, created.id))["status"] == "completed"
+
+
+async def test_a_server_that_stops_leaves_its_turns_to_the_other_at_once(
+    pair_with: MakePair, postgres_url: str
+) -> None:
+    async with pair_with(background_recovery="rerun") as pair:
+        created = await pair.at_one.responses.create(
+            model="codex-5", input=HELD, background=True, instructions="Be brief."
+        )
+        await until(lambda: pair.one.server.runs.running == 1)
+        await pair.one.server.stop()
+        pair.release.write_text("go")
+        assert (await ended(pair.two, created.id))["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("recovery", "status", "hurried"),
+    [
+        ("rerun", "completed", True),
+        ("fail", "failed", True),
+        pytest.param("rerun", "completed", False, marks=pytest.mark.exhaustive),
+    ],
+)
+async def test_what_a_killed_server_ran_is_taken_over_once_its_lease_has_run_out(
+    pair_with: MakePair, postgres_url: str, tmp_path: Path, recovery: str, status: str, hurried: bool
+) -> None:
+    async with pair_with(background_recovery=recovery) as pair:
+        body = {"model": "codex-5", "input": HELD, "background": True, "instructions": "Be brief."}
+        async with third_server(pair, postgres_url, PROXY_BACKGROUND_RECOVERY=recovery) as (url, process):
+            async with pair.one.session.post(f"{url}/v1/responses", json=body) as reply:
+                id = (await reply.json())["id"]
+            process.kill()
+            await process.wait()
+        assert await leases_of(pair.one).claim_responses(10) == []
+        if hurried:
+            await let_leases_run_out(postgres_url)
+        pair.release.write_text("go")
+        assert (await ended(pair.one, id))["status"] == status
+        assert (await pair.two.send("GET", f"/v1/responses/{id}")).body["status"] == status
+
+
+async def test_a_server_whose_lease_was_taken_over_stores_nothing_more(pair: Pair, postgres_url: str) -> None:
+    """As one that was paused for longer than its lease."""
+    created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+    await until(lambda: pair.one.server.runs.running == 1)
+    await let_leases_run_out(postgres_url)
+    leases_of(pair.two)._renewal.set()
+    assert (await ended(pair.two, created.id))["status"] == "failed"
+    pair.release.write_text("go")
+    await pair.one.settled()
+    assert (await pair.at_one.responses.retrieve(created.id)).status == "failed"
+
+
+async def test_each_end_is_told_by_one_server_once(pair_with: MakePair) -> None:
+    async with receiver() as target, pair_with(webhook_urls=target.url, webhook_secret=SECRET) as pair:
+        created = await asyncio.gather(
+            *(ask(proxy, said("Hello."), background=True) for proxy in (pair.one, pair.two) * 10)
+        )
+        for answer in created:
+            await ended(pair.one, answer.body["id"])
+        await target.deliveries(len(created))
+        for proxy in (pair.one, pair.two):
+            proxy.server.webhooks.wake()  # type: ignore[union-attr]
+        await asyncio.gather(pair.one.settled(), pair.two.settled())
+    told = [json.loads(body)["data"]["id"] for body, _ in target.got]
+    assert sorted(told) == sorted(answer.body["id"] for answer in created)
