@@ -41,6 +41,7 @@ from codex_proxy.store.interface import (
     NotStored,
     Store,
     StoreConflict,
+    StoreDamaged,
     StoredItem,
     StoredResponse,
     StoreError,
@@ -212,8 +213,19 @@ class BackgroundResponse(RunningResponse):
         return stops and can_run_again(self._service, self._prepared)
 
     async def _save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> None:
-        if self._run is not None:
-            await self._save_end(final, frames, output_items(self._service, final, self._run))
+        if self._run is None:
+            return
+        output = output_items(self._service, final, self._run)
+        while not (self._saved or self._lost):
+            try:
+                await self._save_end(final, frames, output)
+            except StoreDamaged:
+                raise
+            except (
+                StoreUnavailable
+            ) as error:  # as while a database is started again: nobody waits but for the answer
+                log.warning("background_end_not_saved", reason=str(error))
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def _save_end(
         self, final: dict[str, Any], frames: Frames, output: Sequence[StoredItem] = ()

@@ -53,8 +53,8 @@ def pair_with(tmp_path: Path, postgres_url: str) -> MakePair:
         for folder in folders:
             folder.mkdir()
         async with (
-            fake_proxy(folders[0], given, store=postgres_url, **settings) as one,
-            fake_proxy(folders[1], given, store=postgres_url, **settings) as two,
+            fake_proxy(folders[0], given, **{"store": postgres_url} | settings) as one,
+            fake_proxy(folders[1], given, **{"store": postgres_url} | settings) as two,
             client_of(one) as at_one,
             client_of(two) as at_two,
         ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +85,14 @@ async def test_a_conversation_is_free_again_once_the_lease_of_a_killed_server_ha
     await let_leases_run_out(postgres_url)
     assert (await waiting).status == 200
     assert len(await items_of(pair.two, conversation)) == 2
+
+
+async def test_a_conversation_that_does_not_exist_is_waited_for_by_nobody(pair: Pair) -> None:
+    for id in ("conv_unknown", "conv_" + random.Random(7).randbytes(4000).hex()):
+        answers = await asyncio.gather(
+            *(ask(proxy, "Hello.", conversation=id) for proxy in (pair.one, pair.two))
+        )
+        assert [answer.status for answer in answers] == [404, 404]
 
 
 async def test_twenty_turns_at_once_on_both_servers_leave_a_conversation_in_one_order(pair: Pair) -> None:

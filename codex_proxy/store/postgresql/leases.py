@@ -52,11 +52,10 @@ WITH given AS (
     RETURNING given.*
 ), turns AS (
     UPDATE codex_proxy.conversation_turns SET lease_until = {LEASED}
-    FROM unnest($5::text[], $6::text[]) AS held (owner, id)
-    WHERE node = $1 AND (conversation_turns.owner, conversation) = (held.owner, held.id)
+    WHERE node = $1 AND conversation = ANY ($5::bigint[])
 ), alive AS (
     INSERT INTO codex_proxy.nodes (id, name, url, version, started, seen)
-    SELECT $1, $7::text, $8::text, $9::text, $10::float8, clock_timestamp() WHERE $7::text IS NOT NULL
+    SELECT $1, $6::text, $7::text, $8::text, $9::float8, clock_timestamp() WHERE $6::text IS NOT NULL
     ON CONFLICT (id) DO UPDATE SET seen = excluded.seen
 ), others AS (
     SELECT EXISTS (SELECT FROM codex_proxy.nodes WHERE id <> $1 AND {_SEEN}) AS others
@@ -71,13 +70,20 @@ WITH given_up AS (
 DELETE FROM codex_proxy.nodes WHERE id = $1"""
 
 _ENTER: Final = f"""
-INSERT INTO codex_proxy.conversation_turns AS held (owner, conversation, node, lease_until)
-VALUES ($1, $2, $3, {LEASED})
-ON CONFLICT (owner, conversation) DO UPDATE SET node = excluded.node, lease_until = excluded.lease_until
-WHERE held.node = excluded.node OR held.lease_until < clock_timestamp()
-RETURNING true"""
+WITH found AS (
+    SELECT seq FROM codex_proxy.conversations WHERE owner = $1 AND id = $2 AND NOT deleted
+), entered AS (
+    INSERT INTO codex_proxy.conversation_turns AS held (conversation, node, lease_until)
+    SELECT seq, $3, {LEASED} FROM found
+    ON CONFLICT (conversation) DO UPDATE SET node = excluded.node, lease_until = excluded.lease_until
+    WHERE held.node = excluded.node OR held.lease_until < clock_timestamp()
+    RETURNING conversation
+)
+SELECT seq, EXISTS (SELECT FROM entered) AS entered FROM found"""
 _LEAVE: Final = """
-DELETE FROM codex_proxy.conversation_turns WHERE owner = $1 AND conversation = $2 AND node = $3"""
+DELETE FROM codex_proxy.conversation_turns WHERE node = $1 AND conversation IN (
+    SELECT $2::bigint UNION ALL SELECT seq FROM codex_proxy.conversations WHERE owner = $3 AND id = $4
+)"""
 
 _FORGET: Final = f"DELETE FROM codex_proxy.nodes WHERE seen < clock_timestamp() - interval '{GONE_AFTER}'"
 _NODES: Final = f"""
@@ -101,7 +107,8 @@ class PostgresLeases:
         """The ids of the responses that this node holds, as far as it knows."""
         self._renewal = asyncio.Event()
         """Set when another node has changed one of them, has come, or has given up what it held."""
-        self._turns: set[Key] = set()
+        self._turns: dict[Key, int] = {}
+        """The rows of the conversations that this node holds, or tries to."""
         self._locks = ConversationLocks()
         self._leaving: set[asyncio.Task[None]] = set()
         self._paced: dict[str, float] = {}
@@ -118,9 +125,8 @@ class PostgresLeases:
 
     async def _renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
         columns = [[each[n] for each in held] for n in range(3)]
-        turns = [[key[n] for key in self._turns] for n in range(2)]
         node = (None, None, None, None) if self._node is None else msgspec.structs.astuple(self._node)[1:5]
-        rows = await self._database.read(_RENEW, self.id, *columns, *turns, *node)
+        rows = await self._database.read(_RENEW, self.id, *columns, list(self._turns.values()), *node)
         self._others = rows[0]["others"]
         renewed = {ResponseLease(*row[1:]) for row in (tuple(row.values()) for row in rows)}
         return [each for each in held if each not in renewed]
@@ -152,24 +158,29 @@ class PostgresLeases:
         await self._locks.acquire(key)
         try:
             watch = self.watch(id)
-            while not await self._database.read(_ENTER, owner, id, self.id):
+            while not await self._enter(key):
                 await watch.wait()
         except BaseException:
             self.leave(key)  # it may be entered all the same
             raise
-        self._turns.add(key)
         return _HeldConversation(self, key)
+
+    async def _enter(self, key: Key) -> bool:
+        """Returns whether this node holds the conversation, or there is none, which its turn will say."""
+        rows = await self._database.read(_ENTER, *key, self.id)
+        if rows:
+            self._turns[key] = rows[0]["seq"]
+        return not rows or bool(rows[0]["entered"])
 
     def leave(self, key: Key) -> None:
         """Lets the next turn of a conversation in, as soon as that is stored."""
-        self._turns.discard(key)
-        task = asyncio.get_running_loop().create_task(self._leave(key))
+        task = asyncio.get_running_loop().create_task(self._leave(key, self._turns.pop(key, None)))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _leave(self, key: Key) -> None:
+    async def _leave(self, key: Key, row: int | None) -> None:
         try:
-            await self._database.read(_LEAVE, *key, self.id)
+            await self._database.read(_LEAVE, self.id, row, *key)
         except StoreUnavailable as error:  # the lease runs out
             log.warning("conversation_not_left", reason=str(error))
         finally:

@@ -26,6 +26,8 @@ LISTEN_AGAIN_SECONDS: Final = 1.0
 """Seconds between two attempts to listen."""
 MAX_PAYLOAD: Final = 7900
 """The most bytes of a notice; PostgreSQL refuses 8000."""
+MAX_ID: Final = 200
+"""The longest id in a notice: those of this server are shorter, and clients may name others."""
 
 _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', payload) FROM unnest($1::text[]) AS payload"
 
@@ -50,9 +52,10 @@ class Notices:
             self._listening = asyncio.get_running_loop().create_task(self._listen(url))
 
     def send(self, id: str) -> None:
-        """Tells the other servers soon that an object has changed."""
-        self._changed.add(id)
-        if self._sending is None:
+        """Tells the other servers soon that an object has changed, unless its id does not fit in a notice."""
+        if id.isascii() and len(id) <= MAX_ID:
+            self._changed.add(id)
+        if self._sending is None or self._sending.done():
             self._sending = asyncio.get_running_loop().create_task(self._send())
 
     async def _send(self) -> None:
@@ -104,8 +107,8 @@ class Notices:
 def payloads(node: str, ids: Collection[str]) -> list[str]:
     """Returns the notices of these ids: the node and as many ids as one may have, with spaces between."""
     found = [node]
-    for id in sorted(ids):
-        if len(found[-1]) + len(id) >= MAX_PAYLOAD and found[-1] != node:
+    for id in ids:
+        if len(found[-1]) + len(id) >= MAX_PAYLOAD:
             found.append(node)
         found[-1] += f" {id}"
     return found

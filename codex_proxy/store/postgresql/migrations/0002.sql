@@ -5,11 +5,9 @@ ALTER TABLE codex_proxy.responses
     ADD COLUMN lease_until timestamptz NOT NULL DEFAULT '-infinity';
 
 CREATE TABLE codex_proxy.conversation_turns (
-    owner text COLLATE "C" NOT NULL,
-    conversation text COLLATE "C" NOT NULL,
+    conversation bigint PRIMARY KEY,
     node text COLLATE "C" NOT NULL,
-    lease_until timestamptz NOT NULL,
-    PRIMARY KEY (owner, conversation)
+    lease_until timestamptz NOT NULL
 );
 
 CREATE TABLE codex_proxy.nodes (

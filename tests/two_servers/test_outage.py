@@ -1,0 +1,45 @@
+"""PostgreSQL stops while two servers work, and starts again: what was acknowledged is there, and nothing has failed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.http.serving import Proxy, until
+from tests.http_responses.asking import ask, said
+from tests.postgres import server
+from tests.two_servers.conftest import HELD, MakePair
+from tests.waiting import polled
+
+
+async def until_ready(proxy: Proxy, status: int) -> None:
+    async def seen() -> bool:
+        return (await proxy.send("GET", "/readyz")).status == status
+
+    await polled(seen)
+
+
+async def test_a_background_response_that_ends_while_postgresql_is_away_is_stored_when_it_is_back(
+    pair_with: MakePair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("codex_proxy.responses.background.RETRY_SECONDS", 0.05)
+    with server() as own:
+        async with pair_with(store=own.url) as pair:
+            before = await ask(pair.two, said("Blue."))
+            created = await pair.at_one.responses.create(model="codex-5", input=HELD, background=True)
+            await until(lambda: pair.one.server.runs.running == 1)
+            await asyncio.to_thread(own.stop)
+            await until_ready(pair.one, 503)
+            refused = await ask(pair.two, "Hello.", previous_response_id=before.body["id"])
+            assert (refused.status, refused.error["code"]) == (503, "service_unavailable")
+            pair.release.write_text("go")
+            await until(lambda: pair.one.server.runs.running == 0)
+            await asyncio.to_thread(own.start)
+            await pair.one.settled()
+            response = await pair.at_two.responses.retrieve(created.id)
+            assert (response.status, response.output_text) == ("completed", "one two three")
+            echo = await ask(pair.one, "[[fake:echo]]", previous_response_id=before.body["id"])
+            assert "Blue." in echo.text
+            for proxy in (pair.one, pair.two):
+                await until_ready(proxy, 200)
