@@ -221,9 +221,8 @@ class BackgroundResponse(RunningResponse):
                 await self._save_end(final, frames, output)
             except StoreDamaged:
                 raise
-            except (
-                StoreUnavailable
-            ) as error:  # as while a database is started again: nobody waits but for the answer
+            except StoreUnavailable as error:
+                # A database that is started again is no reason to lose an answer.
                 log.warning("background_end_not_saved", reason=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 

@@ -140,6 +140,8 @@ class Follower:
         waits for frames or the end.
         """
         while True:
+            if self._live is None and self._watch is None:
+                self._watch = self._store.leases.watch(self._id)
             found = await self._store.frames(
                 self._owner, self._id, after=self._after, limit=AT_ONCE, max_bytes=MAX_UNREAD
             )
@@ -152,8 +154,7 @@ class Follower:
             if frames is not None:
                 self._fetched = frames
                 return
-            if self._watch is None:
-                self._watch = self._store.leases.watch(self._id)
+            assert self._watch is not None, "it is not this server's"
             await self._watch.wait()
 
     async def _made_end(self, after: int) -> list[tuple[int, bytes]] | None:
