@@ -198,7 +198,7 @@ def shown(name: str, value: object) -> Fact:
         return MASK
     if value is None or isinstance(value, bool | int):
         return value
-    if name in ("agents", "upstreams") and isinstance(value, dict):
+    if name in ("agents", "upstreams", "routes") and isinstance(value, dict):
         return ",".join(value)  # what is in the tables has checks of its own, and may be secret
     if name == "store" and "://" in str(value):
         return _host_of(str(value))

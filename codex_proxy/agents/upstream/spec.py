@@ -190,7 +190,7 @@ def _key_in_environment(config: UpstreamConfig, environ: Mapping[str, str], name
     key = environ.get(variable, "").strip()
     if is_needed and not key:
         raise NoAgentError(
-            f"{names.key}: the environment variable {variable} is not set. Set it to the API key, or name a "
+            f"{names.key}: the environment variable {variable} is not set. Set {variable} to the API key, or name a "
             f"file with {names.key_file}."
         )
     return key
