@@ -89,7 +89,7 @@ def service_of(platform: str, home: Path, user_id: int) -> Service:
             show=("launchctl", "print", f"{domain}/{LABEL}"),
             text=plist_text,
         )
-    raise ServiceError(f"Services are known for systemd and launchd, and not for {platform}.")
+    raise ServiceError(f"A service can be installed with systemd or launchd, not on {platform}.")
 
 
 def unit_text(command: Sequence[str], workdir: Path, path: str) -> str:

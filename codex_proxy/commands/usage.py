@@ -39,7 +39,8 @@ async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
     """
     if settings.store in ("memory", "off"):
         raise StoreOpenError(
-            f"with PROXY_STORE={settings.store} usage is kept by the server only: each key may ask it"
+            f"with PROXY_STORE={settings.store} only the running server knows the usage: ask it with each key, "
+            "without --all-keys"
         )
     clock = SystemClock()
     today = int(clock.epoch()) // DAY * DAY

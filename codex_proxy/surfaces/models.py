@@ -264,7 +264,7 @@ class Names:
         if len(short) > 1:
             named = ", ".join(f"'{each}'" for each in short)
             raise bad_request(
-                f"The model '{excerpt(name)}' is one of several agents. Use {named}.",
+                f"Several agents have the model '{excerpt(name)}'. Use {named}.",
                 "model",
                 "ambiguous_model",
             )

@@ -42,7 +42,7 @@ NOTHING_SAID: Final = Failure(
 )
 TOO_LONG: Final = Failure(
     kind=K.UPSTREAM_ERROR,
-    message="The model server sent an event that is too long to be part of an answer, or as much without any event.",
+    message="The model server sent an event that is too long for an answer, or too much data without an event.",
 )
 TOO_MUCH: Final = Failure(
     kind=K.UPSTREAM_ERROR, message="The model server's answer is too large. Ask for less, or for no images."
