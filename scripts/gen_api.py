@@ -238,7 +238,7 @@ def errors() -> str:
 
 
 MEANINGS = {
-    FaultKind.INVALID_REQUEST: "the request is wrong; `param` names the field",
+    FaultKind.INVALID_REQUEST: "`param` names the field",
     FaultKind.REJECTED_BY_PROVIDER: "the model's provider refused the request",
     FaultKind.CONTEXT_LENGTH_EXCEEDED: "the conversation is too long for the model",
     FaultKind.INVALID_API_KEY: "the key is missing or wrong",
@@ -246,9 +246,9 @@ MEANINGS = {
     FaultKind.NOT_ALLOWED: "not allowed for this key, host name, web page or reverse proxy",
     FaultKind.MODEL_NOT_FOUND: "the model does not exist",
     FaultKind.NOT_FOUND: "the path or object does not exist, or belongs to another key",
-    FaultKind.METHOD_NOT_ALLOWED: "the path does not have this method",
+    FaultKind.METHOD_NOT_ALLOWED: "the path has other methods",
     FaultKind.REQUEST_TOO_LARGE: "the body is larger than PROXY_BODY_LIMIT",
-    FaultKind.HEADERS_TOO_LARGE: "the headers of the request are too large",
+    FaultKind.HEADERS_TOO_LARGE: "headers of more than 32 KiB",
     FaultKind.UNSUPPORTED_MEDIA_TYPE: "the body is not `application/json`",
     FaultKind.RATE_LIMITED: "too many requests per minute",
     FaultKind.CONCURRENCY_EXCEEDED: "too many requests or streams at once",
@@ -260,7 +260,7 @@ MEANINGS = {
     FaultKind.AGENT_CRASHED: "the agent's process ended during a turn",
     FaultKind.AGENT_PROTOCOL: "the agent sent an invalid message",
     FaultKind.AGENT_MISCONFIGURED: "the agent's configuration is wrong",
-    FaultKind.INTERNAL: "a fault of this server; the log has the details under the request id",
+    FaultKind.INTERNAL: "a fault of this server; see its log",
     FaultKind.UPSTREAM_UNAUTHORIZED: "the provider refused the agent's credentials",
     FaultKind.UPSTREAM_ERROR: "the provider failed",
     FaultKind.UPSTREAM_DISCONNECTED: "the provider ended the connection",
