@@ -248,7 +248,7 @@ MEANINGS = {
     FaultKind.NOT_FOUND: "the path or object does not exist, or belongs to another key",
     FaultKind.METHOD_NOT_ALLOWED: "the path has other methods",
     FaultKind.REQUEST_TOO_LARGE: "the body is larger than PROXY_BODY_LIMIT",
-    FaultKind.HEADERS_TOO_LARGE: "headers of more than 32 KiB",
+    FaultKind.HEADERS_TOO_LARGE: "more than 100 headers, or 32 KiB",
     FaultKind.UNSUPPORTED_MEDIA_TYPE: "the body is not `application/json`",
     FaultKind.RATE_LIMITED: "too many requests per minute",
     FaultKind.CONCURRENCY_EXCEEDED: "too many requests or streams at once",
