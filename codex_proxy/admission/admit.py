@@ -1,8 +1,6 @@
-"""Checks every turn before it runs, and prepares it for the agent: the same steps for every API.
-
-Input: a parser's turn, the client, and the API's names of the request's fields. Output: the turn that the agent runs.
-Raises `Fault`: INVALID_REQUEST with the field as `param`, NOT_ALLOWED for what the key does not permit, UNAVAILABLE if
-a check cannot be made now.
+"""Checks every turn before it runs, and prepares it for the agent: the same steps for every API. Raises `Fault`:
+INVALID_REQUEST with the field as `param`, NOT_ALLOWED for what the key does not permit, UNAVAILABLE if a check cannot
+be made now.
 """
 
 from __future__ import annotations

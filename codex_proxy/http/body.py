@@ -1,7 +1,6 @@
-"""Reads a request: the bytes of its body, what a parser makes of them, and the headers that change its turn.
-
-All bodies in memory count against a budget, from before they are read until the request is over (or the background
-response). Without room a request is refused unread.
+"""Reads a request: the bytes of its body, what a parser makes of them, and the headers that change its turn. All bodies
+in memory count against a budget until the request (or the background response) is over; without room a request is
+refused unread.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ MIN_TOTAL_BYTES: Final = 64 << 20
 
 
 def body_budget(memory: int) -> tuple[int, int]:
-    """Returns the most bytes that the bodies of running requests may have, all together and those of one key, on a
-    machine with so many bytes of memory: an eighth of it, and a quarter of that.
+    """Returns the most bytes that the bodies of running requests may have, all together and those of one key: an eighth
+    of the memory, and a quarter of that.
     """
     total = max(MIN_TOTAL_BYTES, memory // 8)
     return total, total // 4
@@ -305,10 +304,9 @@ class BodyReader:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed; the request keeps it only for other targets of a route.
-
-    Raises `Fault`: INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly;
-    UNSUPPORTED_MEDIA_TYPE; CONCURRENCY_EXCEEDED or UNAVAILABLE without room; and `HTTPRequestEntityTooLarge`.
+    """Returns the whole body, decompressed. Raises `Fault`: INVALID_REQUEST for a body that contradicts its headers,
+    ends early or comes too slowly; UNSUPPORTED_MEDIA_TYPE; CONCURRENCY_EXCEEDED or UNAVAILABLE without room; and
+    `HTTPRequestEntityTooLarge`.
     """
     routed: Routed | None = request.get(ROUTED)
     if routed is not None and routed.body:
@@ -338,11 +336,9 @@ async def parsed_from(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns what `parse` makes of the body. PDFs are read, and `parse` called again with their texts. A large body is
-    parsed in a thread: 25 MiB take 200 ms.
-
-    `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`. Raises what `parse` raises.
-    If a route of the settings matches, the body is parsed once more with the model of its target.
+    """Returns what `parse` makes of the body, in a thread if it is large. PDFs are read, and `parse` called again with
+    their texts. `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`. If a route of the
+    settings matches, the body is parsed once more with the model of its target. Raises what `parse` raises.
     """
     parsed = await _with_pdfs(request, body, parse, skips_unreadable=skips_unreadable)
     routed = routed_body(request, body, parsed)

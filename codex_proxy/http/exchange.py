@@ -1,8 +1,6 @@
 """Answers an HTTP request with the bytes of a `Reader`, as a whole or as a stream, and closes it when the request is
-over, also because the client has left.
-
-A `Source` returns the events of one answer: of one run, or of several that are its choices. `LogReader` renders them.
-`TurnTimings` measures them. Source: docs/contract.md#streams.
+over. A `Source` returns the events of one answer: of one run, or of several that are its choices. `LogReader` renders
+them. `TurnTimings` measures them. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -49,7 +47,8 @@ ENDS = frozenset({ItemEnded, TurnEnded})
 """The types of events whose frames may repeat a whole text."""
 LONG_ANSWER = 1 << 20
 """The weight of a turn's events, in bytes, above which each event of a batch with an end is rendered for itself, so
-that others are served between frames of megabytes."""
+that others are served in between.
+"""
 SHOWN = VISIBLE - {TurnEnded}
 """The types of events of which a client can see something."""
 
@@ -162,10 +161,8 @@ class Source(Protocol):
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits for events or the end; may be cancelled and called again.
-
-        It may call `push` instead: if that returns True, the events are sent, and the wait continues. What it raises is
-        raised.
+        """Waits for events or the end; may be cancelled and called again. It may call `push` instead: if that returns
+        True, the events are sent, and the wait continues.
         """
         ...
 
@@ -274,10 +271,8 @@ class Reader(Protocol):
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits for bytes or the end; may be cancelled and called again.
-
-        It may call `push` instead: if that returns True, everything is sent, and the wait continues. What it raises is
-        raised.
+        """Waits for bytes or the end; may be cancelled and called again. It may call `push` instead: if that returns
+        True, everything is sent, and the wait continues.
         """
         ...
 
@@ -397,10 +392,9 @@ async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
     """Sends the answer as a stream. Raises `Fault` for a failure before the first byte, `ConnectionError` if the client
-    has left. Any other error ends the stream with `UNFORESEEN`.
-
-    After `keepalive` seconds of silence (0: never) the bytes of `comment` are sent. What receives events also writes
-    them, by `push`, while the client reads fast enough; this coroutine does the rest.
+    has left. Any other error ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) the
+    bytes of `comment` are sent. Events are written by `push` while the client reads fast enough; this coroutine does
+    the rest.
     """
     silence = IdleTimer(keepalive)
     first = b""  # taken by `push`: most turns begin with events without bytes, which need no step of this coroutine

@@ -48,10 +48,8 @@ async def list_page(
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
 ) -> ItemList[ItemDict]:
-    """Returns the list object of the query's page.
-
-    `read` reads it from the store, `default` is the limit without one, `form` makes an item's object. Raises `missing`
-    without such a list, and `Fault` INVALID_REQUEST.
+    """Returns the list object of the query's page. `read` reads it from the store, `default` is the default limit,
+    `form` makes an item's object. Raises `missing` without such a list, and `Fault` INVALID_REQUEST.
     """
     check_include(request)
     asked = page_of(request.query, default=default)

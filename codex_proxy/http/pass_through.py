@@ -1,8 +1,6 @@
 """Requests that are no turns (embeddings, completions, ranking, audio, images, moderation): sends them on as they are
-to the upstream that has the model, and its answers back as they come.
-
-The model decides which upstream that is. If no upstream has the model, the first one whose settings name the path gets
-the request, with the model's name as it is.
+to the upstream that has the model, and its answers back. Without one, the first upstream whose settings name the path
+gets the request, with the model's name as it is.
 """
 
 from __future__ import annotations
@@ -181,9 +179,8 @@ def _too_late(upstream: PassesOn) -> Failure:
 
 
 def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassesOn, str] | None:
-    """Returns the upstream for a request, and the upstream's name of the model that the client asks for (None: it
-    names none); None if no upstream is for it. Raises `Fault` if the key may not use the model, or several agents have
-    it.
+    """Returns the upstream for a request, and the upstream's name of the model that the client asks for (None: it names
+    none); or None. Raises `Fault` if the key may not use the model, or several agents have it.
     """
     client, agent = request[CLIENT], request.app[RUNS].agent
     name = asked or DEFAULT_NAME

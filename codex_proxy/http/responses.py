@@ -1,6 +1,4 @@
-"""The handlers of /v1/responses: create, retrieve, follow, cancel, delete, list the input; count its tokens, compact
-it. They raise `Fault` NOT_FOUND for what does not exist or is another key's.
-"""
+"""The handlers of /v1/responses. They raise `Fault` NOT_FOUND for what does not exist or is another key's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
 """The aiohttp application, and the runner that serves it and answers what aiohttp refuses before any middleware (broken
-requests, an unknown `Expect`): an error in the API's format, then the connection is closed. The bytes are neither
-logged nor quoted.
+requests, an unknown `Expect`) with an error in the API's format. The bytes are neither logged nor quoted.
 """
 
 from __future__ import annotations

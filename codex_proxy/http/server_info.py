@@ -1,7 +1,6 @@
-"""The endpoints about the server itself: endpoints, models, health, OpenAPI document.
-
-Health, endpoints and document need no key. Without a key the health says only whether a turn would work, because
-messages may contain paths; if no keys are required, clients on this machine get the details.
+"""The endpoints about the server itself: endpoints, models, health, OpenAPI document. Without a key the health says
+only whether a turn would work, because messages may contain paths; if no keys are required, clients on this machine get
+the details.
 """
 
 from __future__ import annotations
@@ -194,8 +193,8 @@ def _asks_ollama(request: web.Request) -> bool:
 
 
 async def root(request: web.Request) -> web.Response:
-    """GET / and GET /api/hello: returns the server's name. Clients of Anthropic's API request these paths to check
-    that the server exists. Clients of Ollama request / and get Ollama's own text.
+    """GET / and GET /api/hello: returns the server's name. Anthropic's clients request these paths to check that the
+    server exists. Ollama's clients request / and get Ollama's own text.
     """
     if request.path == "/" and _asks_ollama(request):
         return web.Response(text=RUNNING)

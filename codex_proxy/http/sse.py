@@ -48,8 +48,8 @@ class _Response(web.StreamResponse):
 
 
 class EventStream:
-    """Writes events to one client, the headers with the first, so that until then an error can have a status. A write
-    (of at most `WRITTEN_AT_ONCE` bytes) of more than `STALL_SECONDS` aborts the connection.
+    """Writes events to one client, the headers with the first. A write (of at most `WRITTEN_AT_ONCE` bytes) of more
+    than `STALL_SECONDS` aborts the connection.
     """
 
     def __init__(
@@ -147,10 +147,8 @@ class EventStream:
 
 
 class IdleTimer:
-    """Interrupts `wait_for` when nothing was sent for `seconds` (0: never). Only `reset` restarts the time.
-
-    One asyncio timer for all waits: one each is too slow for many short ones. For the task that made it, which must
-    `stop` it.
+    """Interrupts `wait_for` when nothing was sent for `seconds` (0: never). Only `reset` restarts the time. It uses one
+    asyncio timer for all waits, because one each is too slow. For the task that made it, which must `stop` it.
     """
 
     def __init__(self, seconds: float) -> None:

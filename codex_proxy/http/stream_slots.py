@@ -155,8 +155,8 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 
 def _acquire(request: web.Request) -> StreamSlot:
-    """Takes a slot for the request's stream. Raises `NoSlotFault` if there is none. If the test endpoints are on,
-    adds the number of open streams to the response headers, whether or not there is a slot.
+    """Takes a slot for the request's stream. Raises `NoSlotFault` if there is none. If the test endpoints are on, adds
+    the number of open streams to the response headers.
     """
     try:
         slot = request.app[STREAM_SLOTS].acquire(request[REQUEST_ID], request[OWNER])
@@ -199,8 +199,8 @@ async def open_streams(request: web.Request) -> web.Response:
 
 
 async def release_streams(request: web.Request) -> web.Response:
-    """POST /__test/conc/release: writes the file `TestEndpoints.release_file`, which ends those turns of the fake
-    agent that wait for it. Raises `Fault` NOT_FOUND if there is no such file in the settings.
+    """POST /__test/conc/release: writes the file for which held turns of the fake agent wait. Raises `Fault` NOT_FOUND
+    if the settings name none.
     """
     _check_near(request)
     file = request.app[TEST_ENDPOINTS].release_file

@@ -1,8 +1,7 @@
 """Serves a request for a turn, in the same steps in every API: reads and parses the body, has the turn admitted, runs
-it, and sends what the API's renderer makes of its events, as a whole or as a stream.
-
-An `Api` says how the requests of one API are parsed and answered. A response that is kept (see `responses/`) is run
-by a task of its own, and not here. If the client leaves, the turn is interrupted. Source: docs/contract.md#streams.
+it, and sends what the API's renderer makes of its events. An `Api` says how the requests of one API are parsed and
+answered. A response that is kept (see `responses/`) is run by a task of its own, and not here. Source:
+docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ P = TypeVar("P", bound=ParsedRequest)
 
 
 class Answered(Protocol):
-    """What the log line tells about an answer. `failure` is why it failed, None if it did not; `finish_reasons` are
-    those of its choices, none if it has not ended; `spent` has the tokens.
+    """What the log line says about an answer. `failure` is why it failed, or None; `finish_reasons` are those of its
+    choices; `spent` has the tokens.
     """
 
     @property
@@ -86,8 +85,8 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
-    """Returns the parsed request, and its turn after admission. `body` is not used: an API that parses the body again
-    has a function with the same parameters. Raises `Fault` if the turn is refused.
+    """Returns the parsed request, and its turn after admission. `body` is for APIs that parse the body again. Raises
+    `Fault` if the turn is refused.
     """
     turn = await request.app[ADMISSION].admit(
         parsed.turn,
@@ -113,9 +112,8 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Runs the turn that the request asks for, and answers as a whole or as a stream. Raises `Fault` for a request
-    that is refused, and for a turn that failed before the first byte was sent. `body` is the request's body, if it was
-    read already.
+    """Runs the turn that the request asks for, and answers as a whole or as a stream. Raises `Fault` for a request that
+    is refused, and for a turn that failed before the first byte was sent. `body`: if it was read already.
     """
     timings = timings_of(request)
     if body is None:
@@ -157,9 +155,9 @@ async def answer_turn(
 async def start_turn(
     request: web.Request, parsed: ParsedRequest, turn: Turn, *, remembers: bool = True
 ) -> Source:
-    """Starts the turn (several times, if the request has sampled choices) with the tools of MCP servers that this
-    server runs for it; waits for a free slot if necessary. `remembers`: the model's own items may be kept in the step
-    memory (`core/step_memory.py`). Raises `Fault` if the turn cannot begin.
+    """Starts the turn (several times for sampled choices) with the tools of MCP servers that this server runs for it;
+    waits for a free slot. `remembers`: the model's own items may be kept in the step memory. Raises `Fault` if the turn
+    cannot begin.
     """
     app, owner, runner = request.app, request[OWNER], None
     if turn.forwarded is None:
@@ -174,8 +172,8 @@ async def start_turn(
 async def _start_samples(
     scheduler: RunScheduler, turn: Turn, count: int, owner: str, runner: ToolRunner | None
 ) -> SampledRuns:
-    """Starts the same turn `count` times, for `owner` (the name of an API key). `runner` runs the calls of MCP
-    tools. If one turn cannot begin, interrupts the others and raises its `Fault`.
+    """Starts the same turn `count` times, for `owner` (the name of an API key). `runner` runs the calls of MCP tools.
+    If one cannot begin, interrupts the others and raises its `Fault`.
     """
     starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
@@ -193,9 +191,8 @@ async def _start_samples(
 
 
 def timings_of(request: web.Request) -> TurnTimings:
-    """Returns timings that begin now, for the request's turn. When a model server (upstream) has answered, the
-    number of attempts is added to the reply headers and the log line of the request; so is its name, if several are
-    configured. So is why an answer is empty, if it is.
+    """Returns timings that begin now, for the request's turn. They add the upstream's name, the number of attempts, and
+    why an answer is empty to the reply headers and the log line.
     """
 
     def served_by(event: ServedBy) -> None:
@@ -221,17 +218,16 @@ def note_request(request: web.Request, parsed: ParsedRequest) -> None:
 
 
 def note_admitted(request: web.Request, turn: Turn) -> None:
-    """Adds the mode of the admitted turn to the log line, and `x-codex-agent`, the name of the agent that runs it, to
-    the headers of the reply, so that the error of a turn that fails names its agent too.
+    """Adds the mode of the admitted turn to the log line, and `x-codex-agent` to the headers of the reply, also of a
+    turn that fails.
     """
     request[NOTES]["mode"] = turn.mode
     request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
 
 
 def ending_notes(timings: TurnTimings, answered: Answered) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: the time until its first event, how it ended, and its
-    tokens, which are left out if the agent has reported none. If its choices have different finish reasons, the
-    field has all of them.
+    """Returns the fields of the log line about an answer: the time until its first event, its finish reasons, and its
+    tokens if the agent has reported some.
     """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if answered.failure is not None:

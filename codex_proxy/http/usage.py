@@ -35,7 +35,7 @@ NO_LIMITS_YET: Final = (
 
 async def usage(request: web.Request) -> web.Response:
     """GET /v1/usage: returns sums of tokens by hour or day, of the turns of the request's own key. Raises `Fault`
-    INVALID_REQUEST for an invalid query, and UNAVAILABLE if the store cannot be read.
+    INVALID_REQUEST, or UNAVAILABLE if the store cannot be read.
     """
     recorder = request.app[USAGE]
     report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
@@ -71,9 +71,9 @@ async def usage(request: web.Request) -> web.Response:
 
 
 async def limits(request: web.Request) -> web.Response:
-    """GET /v1/usage/limits: returns the limits of the account of the agent, or of each agent that the key may use
-    if there are several. An agent is asked for them if its last report is missing or older than `NEW_SECONDS`. If
-    it does not answer in time, its last report is returned, or null with a reason if there is none.
+    """GET /v1/usage/limits: returns the limits of the account of the agent, or of each agent that the key may use. An
+    agent is asked if its last report is older than `NEW_SECONDS`. If it does not answer in time, its last report is
+    returned, or null with a reason.
     """
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members

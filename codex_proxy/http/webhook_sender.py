@@ -35,11 +35,9 @@ Key: TypeAlias = tuple[str, str]
 
 
 class WebhookSender:
-    """Delivers the webhooks in the store's outbox. Each delivery is a task of its own, so that a URL that does not
-    answer does not delay the others.
-
-    `Store.update_response` adds webhooks to the outbox in the transaction that ends a response; then `wake` must be
-    called. `secret` must be one that `check_secret` accepts.
+    """Delivers the webhooks in the store's outbox, each in a task of its own. `Store.update_response` adds webhooks to
+    the outbox in the transaction that ends a response; then `wake` must be called. `secret` must be one that
+    `check_secret` accepts.
     """
 
     def __init__(
@@ -144,7 +142,7 @@ class WebhookSender:
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
         """Makes one attempt to deliver a webhook. Returns the error as a short text, or None if it was delivered
-        (status 2xx). Redirects are not followed, since the body would go to another URL.
+        (status 2xx). Redirects are not followed.
         """
         hook = signed(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:

@@ -1,13 +1,8 @@
-"""`GET /v1/responses` as a WebSocket: runs one turn after the other, and sends the events of each as frames.
-Source: Open Responses.
-
-Input: frames `{"type": "response.create", ...}`. Output: the events of a stream, each as one frame, without
-`[DONE]`; an error that HTTP would answer with a status is `{"type": "error", "status", "error"}`. The connection
-keeps its newest response in memory, so that a response with `store: false` can be continued, too. If a turn that
-continues this response fails, the response is forgotten.
-
-Each turn is treated as a request: its key is checked again, and the turn counts against the limits of the key. If
-the key has become invalid, the connection is closed.
+"""`GET /v1/responses` as a WebSocket: runs one turn after the other. Input: frames `{"type": "response.create", ...}`.
+Output: the events of a stream, each as one frame, without `[DONE]`; an error is `{"type": "error", "status", "error"}`.
+The connection keeps its newest response in memory, so that one with `store: false` can be continued, too; a turn that
+continues it and fails removes it. Each turn is treated as a request: its key is checked again, and it counts against
+the limits of the key. Source: Open Responses.
 """
 
 from __future__ import annotations
@@ -60,9 +55,8 @@ TOO_MANY = Failure(
 
 
 async def responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves one WebSocket connection until the client or the server closes it. After `MAX_SECONDS` the server
-    sends an error and closes it. Raises `Fault` if the request is no WebSocket handshake, or if the server is
-    stopping.
+    """Serves one WebSocket connection until the client or the server closes it, at the latest after `MAX_SECONDS`.
+    Raises `Fault` if the request is no WebSocket handshake, or if the server is stopping.
     """
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
@@ -84,9 +78,8 @@ async def responses_socket(request: web.Request) -> web.StreamResponse:
 
 
 def _chosen_subprotocol(request: web.Request) -> list[str]:
-    """Returns a list with the subprotocol that the server accepts: the first one offered that contains no key; an
-    empty list if there is none. A browser closes the connection if no subprotocol is accepted, and a key must not
-    be sent back.
+    """Returns a list with the first subprotocol offered that contains no key, if any: a browser closes the connection
+    if none is accepted, and a key must not be sent back.
     """
     return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 
@@ -102,8 +95,8 @@ class _LastResponse(msgspec.Struct, frozen=True):
 
 
 class _OwnItems(msgspec.Struct, frozen=True):
-    """The input items of a request that continues `_LastResponse`, in the form that `read_context` takes. It names
-    no previous response, because the context is in memory and not in the store.
+    """The input items of a request that continues `_LastResponse`, for `read_context`. It names no previous response,
+    because the context is in memory.
     """
 
     input_items: tuple[ItemDict, ...]
@@ -130,8 +123,8 @@ class _ResponsesSocket:
         """Why the running turn's answer is empty, if it has ended as an empty one."""
 
     async def serve(self) -> None:
-        """Reads and answers frames until the client or the server closes the connection; the server does so with an
-        error if too many frames wait. A turn that is still running then is interrupted.
+        """Reads and answers frames until the client or the server closes the connection; the server does so if too many
+        frames wait. A running turn is interrupted then.
         """
         answering = asyncio.ensure_future(self._answer_frames())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
@@ -163,9 +156,8 @@ class _ResponsesSocket:
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Adds a frame to the queue of turns. Raises `Fault` if the queue or the memory budget of bodies is full.
-        (Frames are queued because the server must go on reading during a turn: otherwise it would not notice that
-        the client has left.)
+        """Adds a frame to the queue of turns, so that the server can go on reading and notices that the client leaves.
+        Raises `Fault` if the queue or the memory budget of bodies is full.
         """
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
@@ -193,9 +185,8 @@ class _ResponsesSocket:
                 del frame  # not while the next one is waited for
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
-        """Runs the turn of one frame and sends its events; sends an error event instead if the turn is refused or
-        fails. Returns False if no further frame is to be answered, because the client has left or its key has
-        become invalid.
+        """Runs the turn of one frame and sends its events, or an error event. Returns False if the client has left or
+        its key has become invalid.
         """
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)

@@ -1,7 +1,5 @@
 """Reads the context of a Responses request: the items of its conversation or previous responses, and its own.
-
-`read_context` returns a `Context`, `turn_in_context` makes the turn. Raises `Fault` for missing objects and
-inconsistent histories.
+`read_context` returns a `Context`, `turn_in_context` makes the turn. Raises `Fault`.
 """
 
 from __future__ import annotations
@@ -68,11 +66,9 @@ class ContextRequest(Protocol):
 async def read_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Returns what the request continues and its own items, with references resolved, among the owner's objects. `now`
-    (seconds since 1970) is when new items are created.
-
-    Raises `Fault` if a referenced object is missing, there is no store, the previous response is running, or the
-    context is too large.
+    """Returns what the request continues and its own items, with references resolved, among the owner's objects. Raises
+    `Fault` if a referenced object is missing, there is no store, the previous response is running, or the context is
+    too large.
     """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))

@@ -1,7 +1,5 @@
-"""The frames of one response (encoded, numbered events), for any number of readers.
-
-A frame that all readers have taken, or that nobody reads, is dropped; later readers find it in the store, if it is
-stored.
+"""The frames of one response (encoded, numbered events), for any number of readers. A frame that all readers have
+taken, or that nobody reads, is dropped; later readers find it in the store.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ class FrameReader:
 
     async def wait(self, push: Push | None = None) -> None:
         """Returns when there are frames that `push` has not delivered, an `overrun`, or the end. `push` gets each batch
-        meanwhile (`Wakeup`); what it raises is raised. May be cancelled and called again.
+        meanwhile (`Wakeup`). May be cancelled and called again.
         """
         if not (self._frames or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)
@@ -99,8 +97,8 @@ class FrameReader:
             await asyncio.sleep(0)  # others are served first
 
     def take(self) -> Frames:
-        """Returns the frames since the last call, without waiting; of many only the first ones (`TAKEN_AT_ONCE` bytes,
-        or one longer frame), and the next call of `wait` returns at once.
+        """Returns the frames since the last call, without waiting; of many only `TAKEN_AT_ONCE` bytes, or one longer
+        frame.
         """
         taken = self._next()
         self._took_part = bool(self._frames)

@@ -61,8 +61,8 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Reads what the request continues, and makes its turn; `id` and `created` (seconds since 1970) are the response's.
-    Waits for the conversation's other turns (`wait` seconds; None: no limit). Raises `Fault`.
+    """Reads what the request continues, and makes its turn; `id` and `created` are the response's. Waits for the
+    conversation's other turns (`wait` seconds; None: no limit). Raises `Fault`.
     """
     conversation_turn = None
     if parsed.conversation is not None and service.store is not None:

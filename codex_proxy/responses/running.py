@@ -1,8 +1,7 @@
-"""A response from the start of its turn until it is saved, as one task of the server.
-
-It renders the turn's log (`runs/event_log.py`) into a buffer of frames (encoded events), from which clients read; to
-release frames is to put them there. The last ones are released after saving, so that a client that has read them finds
-the response in the store. A response as one object has no frames.
+"""A response from the start of its turn until it is saved, as one task of the server. It renders the turn's log
+(`runs/event_log.py`) into a buffer of frames (encoded events), from which clients read. The last frames are released
+after saving, so that a client that has read them finds the response in the store. A response as one object has no
+frames.
 """
 
 from __future__ import annotations

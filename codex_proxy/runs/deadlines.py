@@ -1,7 +1,5 @@
 """The time limits of one turn: until its first visible event, between two events of the agent, and in all; and the
-failure when one is exceeded.
-
-One timer is set for the earliest limit. It is not moved by events; if it fires too early, it is set again.
+failure when one is exceeded. One timer is set for the earliest limit; if it fires too early, it is set again.
 """
 
 from __future__ import annotations
@@ -86,10 +84,9 @@ class DeadlineWatch:
 
 
 def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
-    """Returns the failure of a turn that a deadline ends.
-
-    `late` says which deadline; `retrying` is the agent's last unanswered retry (or None), whose failure is the result
-    if it names one; `retries` counts them; `hint` says what the agent may be doing, if there were none.
+    """Returns the failure of a turn that a deadline ends. `late` says which; `retrying` is the agent's last unanswered
+    retry (or None), whose failure is the result if it names one; `retries` counts them; `hint` says what the agent may
+    be doing.
     """
     if retrying is None:
         return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late

@@ -1,7 +1,5 @@
-"""The log of a turn: batches of events, appended once, read by any number of cursors.
-
-Batches that every reader has taken are dropped. If the slowest falls too far behind, the agent is paused, or the turn
-fails if that is impossible (`Run._backlog`).
+"""The log of a turn: batches of events, appended once, read by any number of cursors. Batches that every reader has
+taken are dropped. If the slowest falls too far behind, the agent is paused, or the turn fails.
 """
 
 from __future__ import annotations
@@ -47,11 +45,9 @@ Push: TypeAlias = Callable[[], bool]
 
 
 class Wakeup:
-    """Lets one reader wait until there is more to read.
-
-    Its `Push` is called directly by what adds events, so that a delta reaches the client before the reader's task runs.
-    If it returns False or raises, or at the end, the task is resumed instead. Pushes happen only while the task waits,
-    so both never write at once.
+    """Lets one reader wait until there is more to read. Its `Push` is called directly by what adds events, so that a
+    delta reaches the client before the reader's task runs; if it returns False or raises, or at the end, the task is
+    resumed. Pushes happen only while the task waits.
     """
 
     def __init__(self) -> None:

@@ -1,10 +1,7 @@
 """Keeps the agent's session of a turn for the client's next request: idle after an answer, or waiting for outputs of
-tool calls.
-
-This only saves time: without it, the whole history goes to a new session. A session is used again only by the same
-owner (the name of the client's key) with the same model, tools and settings, if the new history begins with exactly
-what its thread has seen. Number and time are limited. Of agents that can open a closed session again, ids are kept for
-longer, under the same conditions.
+tool calls. Without it, the whole history goes to a new session. A session is used again only by the same owner (key)
+with the same model, tools and settings, if the new history begins with exactly what its thread has seen. Of agents that
+can reopen a closed session, ids are kept for longer.
 """
 
 from __future__ import annotations
@@ -40,9 +37,8 @@ Digests = tuple[bytes, ...]
 
 def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ...]]:
     """Returns a digest for each compared item of a history (adjacent assistant messages share one), and for each the
-    index of the items behind it.
-
-    Raw items and this server's own calls have none, because clients do not always send them back.
+    index of the items after it. Raw items and this server's own calls have none, because clients do not always send
+    them back.
     """
     digests: list[bytes] = []
     ends: list[int] = []
@@ -114,9 +110,7 @@ def unseen_items(
     seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
     """Returns what is new in `history` to a thread that has seen the items `seen`; None if the history does not begin
-    with these, or has nothing new.
-
-    Items without a digest directly behind the last one seen are not new. `computed` is `item_digests(history)`.
+    with these, or has nothing new. `computed` is `item_digests(history)`.
     """
     digests, ends = computed
     if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:
@@ -132,7 +126,7 @@ CLOSED_SECONDS: Final = 24 * 3600.0
 
 class IdleLimits(msgspec.Struct, frozen=True):
     """How many idle sessions are kept (1.4 MiB each; 0: none; the longest idle is closed first), and for how many
-    seconds: about as long as the provider caches a prompt.
+    seconds.
     """
 
     count: int = 32
@@ -198,11 +192,7 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """Returns a digest of the owner and the settings that must be equal to continue a session.
-
-    These cannot change after the thread's start, or would stay if the later turn does not set them (effort, summary,
-    service tier), or cannot change while outputs are awaited (the schema).
-    """
+    """Returns a digest of the owner and the settings that must be equal to continue a session."""
     fixed = (
         owner,
         turn.mode,
@@ -360,7 +350,7 @@ def _accepted_items(
     pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
 ) -> tuple[HistoryItem, ...] | None:
     """Returns new items as the thread accepts them, or None: any but outputs; while it waits for outputs exactly these,
-    and developer messages if `turn.instructions_in_outputs`, which go into the last one.
+    and developer messages if `turn.instructions_in_outputs`.
     """
     outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
     if not pending.visible:

@@ -1,7 +1,6 @@
-"""The items that the model generated in a turn, as stored with a response for later history.
-
-A client gets fewer: no encrypted reasoning, no calls that this server answered. All are stored in order, so that the
-model gets the same input again. `tools/replay.py` does the same for turns that are not stored.
+"""The items that the model generated in a turn, as stored with a response for later history: also those that a client
+does not get (encrypted reasoning, calls that this server answered). `tools/replay.py` does the same for turns that are
+not stored.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ class RequestTape(Protocol):
 
     def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnTape | None:
         """Called before a turn of the request is started, with the turn as the client asks for it. Returns what records
-        the turn, None if nothing does. `agent` runs it. `first` are the events that the client sees before those of the
-        agent.
+        the turn, or None. `first` are the events that the client sees before those of the agent.
         """
         ...
 

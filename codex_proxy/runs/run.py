@@ -78,8 +78,8 @@ class RunHost(Protocol):
         ...
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Saves the turn's calls for the client, with the items that it does not get, in the step memory, for its next
-        request. Returns a future for the end of saving, or None if there is nothing to save.
+        """Saves the turn's calls for the client, with the items that it does not get, in the step memory. Returns a
+        future for the end of saving, or None if there is nothing to save.
         """
         ...
 
@@ -138,8 +138,7 @@ class Run:
         """Whether the run continues a session that has seen the conversation so far."""
         self._restartable: Literal["", "until_output", "until_visible"] = ""
         """When another session may take over because the process ended. `until_visible`: while the client has seen
-        nothing (kept sessions); `until_output`: while the process has sent nothing for the turn (new sessions). Empty:
-        never.
+        nothing (kept sessions); `until_output`: while the process has sent nothing for the turn (new sessions).
         """
         self._restarted = False
         self._paused = False

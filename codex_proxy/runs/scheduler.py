@@ -115,8 +115,8 @@ class RunScheduler:
         records: TurnRecords | None = None,
     ) -> None:
         """`deadlines` may depend on the turn's agent. `memory` is the step memory (None: in RAM), `idle_limits` bound
-        kept sessions. `owners` is how many client keys there may be: of several none gets all slots. `epoch` returns
-        seconds since 1970. `records` remembers the turns for the page, if any.
+        kept sessions. `owners` is how many client keys there may be: of several none gets all slots. `records`
+        remembers the turns for the page, if any.
         """
         self.agent = agent
         self._epoch = epoch
@@ -193,11 +193,9 @@ class RunScheduler:
         first: Sequence[Event] = (),
     ) -> Run:
         """Starts a run. Raises `Fault`: STOPPING, CONCURRENCY_EXCEEDED without a slot in time, or another if the agent
-        cannot take the turn.
-
-        What is stored is for later turns of `owner` (the name of the client's key). `remembers`: calls go to the step
-        memory, and to disk if `durable`. `replay` is the history as the model generated it, for a new session, if
-        stored. `runner` runs this server's tools, if any; `first` are events before the agent's.
+        cannot take the turn. What is stored is for later turns of `owner` (key). `remembers`: calls go to the step
+        memory, and to disk if `durable`. `replay` is the history as the model generated it, if stored. `runner` runs
+        this server's tools, if any; `first` are events before the agent's.
         """
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
@@ -277,8 +275,8 @@ class RunScheduler:
             run.fail(UNFORESEEN)
 
     async def _plan_start(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _StartPlan:
-        """Returns the turn's first attempt with a kept session, else a new one, which may open a closed one again, with
-        the model's items from `replay` and the step memory. Raises `Fault`.
+        """Returns the turn's first attempt with a kept session, else a new or reopened one, with the model's items from
+        `replay` and the step memory. Raises `Fault`.
         """
         attempt = await self._first_attempt(turn)
         closed: ClosedSession | None = None

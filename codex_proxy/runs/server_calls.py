@@ -1,6 +1,5 @@
-"""Runs a turn's calls that this server answers (MCP tools): a task each, cancelled at the turn's end.
-
-If a `ToolRunner` raises, that is logged, and the output says that the call failed.
+"""Runs a turn's calls that this server answers (MCP tools): a task each, cancelled at the turn's end. If a `ToolRunner`
+raises, the output says that the call failed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What becomes of a turn's events behind the attempt: they are repaired, kept within the limits, and logged. Usage is
+"""What becomes of a turn's events after the attempt: they are repaired, kept within the limits, and logged. Usage is
 summed over the attempts, and the model's raw items are kept.
 """
 

@@ -1,11 +1,8 @@
 """Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
-page, key and content type.
-
-Only pages of listed origins may use the server; others may not even read, because without CORS a page could still run
-an answer as a script, take a stream slot, and find out ids. Programs send no `Origin` and are not restricted. A request
-through a reverse proxy may come from anywhere, so the proxy must be listed (PROXY_TRUSTED_PROXIES) and keys required. A
-browser can send forms or text without a preflight, but not JSON; the key of its WebSocket may be a subprotocol, as in
-OpenAI's API.
+page, key and content type. Only pages of listed origins may use the server; others may not even read, because they
+could still run an answer as a script, or take a stream slot. Programs send no `Origin` and are not restricted. A
+reverse proxy must be listed (PROXY_TRUSTED_PROXIES), and needs keys. A browser can send forms or text without a
+preflight, but not JSON; the key of its WebSocket may be a subprotocol, as in OpenAI's API.
 """
 
 from __future__ import annotations
@@ -327,7 +324,7 @@ def subprotocols(request: web.Request) -> list[str]:
 
 def _check_content_type(request: web.Request) -> None:
     """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body. A
-    form with files is taken where the endpoint takes one, with anything in `Authorization`.
+    form with files is allowed where the endpoint takes one, with an `Authorization` header.
     """
     kind = request.content_type.lower()
     endpoint = request.get(ENDPOINT)

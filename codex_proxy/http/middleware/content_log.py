@@ -70,10 +70,8 @@ def _without_images(text: str, limit: int) -> tuple[str, int]:
 
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sets `request[CONTENT_LOG]`, with which bodies, streams and WebSocket frames are logged, and logs a whole answer.
-    Not for paths without a key.
-
-    Runs before what refuses requests, so that these answers are logged too.
+    """Sets `request[CONTENT_LOG]`, with which bodies, streams and WebSocket frames are logged, and logs a whole answer,
+    also of requests that are refused. Not for paths without a key.
     """
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)

@@ -1,7 +1,5 @@
-"""Gives each request an id and a log line, and turns exceptions into error answers.
-
-A client's `x-request-id` is kept and returned unless it is long or not visible ASCII. The log has no body and no key;
-of a bug it has the place in the code, not the message.
+"""Gives each request an id (the client's `x-request-id`, if it is short visible ASCII) and a log line, and turns
+exceptions into error answers. The log has no body and no key; of a bug it has the place in the code, not the message.
 """
 
 from __future__ import annotations

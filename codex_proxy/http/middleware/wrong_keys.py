@@ -1,8 +1,6 @@
-"""Delays the check of keys that may be guesses, so that trying many takes long, even on many connections.
-
-The more wrong keys an address has sent, the longer its next one waits. Keys that were valid there before do not; others
-do, right or wrong, because a late answer must not reveal a wrong key. Waiting checks are limited, in all and per
-address; beyond that a key is refused unchecked.
+"""Delays the check of keys that may be guesses. The more wrong keys an address has sent, the longer its next one waits,
+right or wrong, because a late answer must not reveal a wrong key; only keys that were valid there before do not wait.
+Waiting checks are limited, in all and per address; beyond that a key is refused unchecked.
 """
 
 from __future__ import annotations
@@ -129,8 +127,7 @@ class WrongKeys:
     @asynccontextmanager
     async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
         """Delays the body of the `with`, which checks the key and must raise `Fault` if it is wrong. No delay for a key
-        that was valid from this address, or few wrong ones. Raises `Fault` RATE_LIMITED, without the body, if too many
-        wait.
+        that was valid from this address, or after few wrong ones. Raises `Fault` RATE_LIMITED if too many wait.
         """
         may_be_guess = not self._attempts.is_known(address, digest)
         if may_be_guess:

@@ -1,6 +1,4 @@
-"""Builds the OpenAPI document from the endpoints, the schemas of bodies and the schemas of answers. Input: the
-endpoints that a server has, and its setting for the largest `n`. Output: the document as a dict.
-"""
+"""Builds the OpenAPI document from the endpoints, the schemas of bodies and the schemas of answers."""
 
 from __future__ import annotations
 
