@@ -107,6 +107,8 @@ def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
     no such field.
     """
     mark = name + b':"'
+    if mark not in line:
+        line = msgspec.json.format(line, indent=-1)  # somebody has written it with blanks
     start = line.rfind(mark)
     end = _STRING.match(line, start + len(mark))
     if start < 0 or end is None:

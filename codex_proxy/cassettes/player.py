@@ -331,24 +331,12 @@ def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
     content. Raises `UnknownDialectError` if the dialect cannot be made.
     """
     for session in chain[-1].sessions:
-        act, thread, before, lines = _start_of(session)
         ids = RequestIds()
         dialect = remade(session.dialect, session.facts, RemakeContext(turn.model, _counted(), lambda: 0.0))
-        new_items = turn.history[_new_from(turn.history, 1) :]
-        if act == "resume":
+        if _start_of(session)[0] == "resume":
             _prime(chain[:-1], dialect, turn, ids)
-            _read_all(Script(session.dialect, before, ids), dialect, before, ())
-        script = Script(session.dialect, lines, ids)
-        if act == "begin":
-            step = dialect.begin(turn)
-        elif act == "resume":
-            step = dialect.resume(turn, new_items)
-        else:
-            step = dialect.reopen(turn, thread, new_items)  # type: ignore[attr-defined]
-        script.wrote(step.writes)
-        yield from step.events
-        yield from _read_all(script, dialect, lines, step.events)
-        ended = next((line.value for line in lines if line.kind == "ended"), None)
+        yield from _read_session(session, dialect, turn, turn.history[_new_from(turn.history, 1) :], ids)
+        ended = next((line.value for line in session.lines if line.kind == "ended"), None)
         if ended is not None:
             yield from dialect.eof(msgspec.convert(ended, Ended)).events
 
@@ -396,19 +384,24 @@ def _prime(chain: Sequence[Cassette], dialect: Dialect[Any], turn: Turn, ids: Re
         until = _new_from(turn.history, left)
         history = turn.history[: max(new, _last_of_client(turn.history, until))]
         earlier = msgspec.structs.replace(turn, history=history)
-        session = cassette.sessions[-1]
-        act, thread, before, lines = _start_of(session)
-        script = Script(session.dialect, [*before, *lines], ids)
-        if before and act == "resume":
-            _read_all(script, dialect, before, ())
-        if act == "begin":
-            step = dialect.begin(earlier)
-        elif act == "resume":
-            step = dialect.resume(earlier, history[new:])
-        else:
-            step = dialect.reopen(earlier, thread, history[new:])  # type: ignore[attr-defined]
-        script.wrote(step.writes)
-        _read_all(script, dialect, lines, step.events)
+        _read_session(cassette.sessions[-1], dialect, earlier, history[new:], ids)
+
+
+def _read_session(
+    session: Session, dialect: Dialect[Any], turn: Turn, new_items: Sequence[HistoryItem], ids: RequestIds
+) -> list[Event]:
+    """Lets a dialect read a turn of a session, as it was recorded. Returns its events."""
+    act, thread, before, lines = _start_of(session)
+    script = Script(session.dialect, [*before, *lines], ids)
+    if act == "begin":
+        step, lines = dialect.begin(turn), [*before, *lines]
+    elif act == "resume":
+        _read_all(script, dialect, before, ())
+        step = dialect.resume(turn, new_items)
+    else:
+        step = dialect.reopen(turn, thread, new_items)  # type: ignore[attr-defined]
+    script.wrote(step.writes)
+    return [*step.events, *_read_all(script, dialect, lines, step.events)]
 
 
 def _last_of_client(history: Sequence[HistoryItem], until: int) -> int:

@@ -158,14 +158,18 @@ def _last_words(content: Mapping[str, Any]) -> str:
 
 
 def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
-    """Returns the MCP tools of a turn as JSON. `listed` marks those of servers that the request names."""
+    """Returns the MCP tools of a turn as JSON. `listed` is what the client was told of a tool, if its request names the
+    server.
+    """
     listed = {
-        event.item.server_label
+        (event.item.server_label, entry["name"]): {"listed": entry}
         for event in first
         if isinstance(event, ItemStarted) and isinstance(event.item, McpTools)
+        for entry in msgspec.json.decode(event.item.tools)
     }
     return [
-        {**msgspec.to_builtins(tool), **({"listed": True} if tool.mcp.server_label in listed else {})}
+        msgspec.json.decode(msgspec.json.encode(tool))
+        | listed.get((tool.mcp.server_label, tool.mcp.name), {})
         for tool in turn.tools
         if tool.mcp is not None
     ]

@@ -191,14 +191,15 @@ class RecordedTools:
     def __init__(self, folder: Folder, steps: int, new_id: Callable[[str], str]) -> None:
         self.steps = steps
         self._new_id = new_id
-        self._listed: dict[str, dict[str, Tool]] = {}
+        self._listed: dict[str, dict[str, tuple[Tool, Any]]] = {}
+        """The tools of each server that a request has named, and what the client was told of them."""
         self._operators: dict[str, Tool] = {}
         for cassette in folder.cassettes.values():
             for value in cassette.mcp:
                 tool = _tool(value)
                 assert tool.mcp is not None
                 if value.get("listed"):
-                    self._listed.setdefault(tool.mcp.server_label, {})[tool.name] = tool
+                    self._listed.setdefault(tool.mcp.server_label, {})[tool.name] = tool, value["listed"]
                 else:
                     self._operators[tool.name] = tool
         self.has_operators = bool(self._operators)
@@ -218,10 +219,11 @@ class RecordedTools:
         lists: list[Event] = []
         for offer in request.offers:
             found = tuple(self._listed.get(offer.server_label, {}).values())
-            tools += found
+            tools += (tool for tool, _ in found)
             if offer.server_label not in request.known:
                 id = self._new_id("mcpl_")
-                lists += [ItemStarted(McpTools(id, offer.server_label, _list_of(found))), ItemEnded(id)]
+                told = msgspec.json.encode([entry for _, entry in found])
+                lists += [ItemStarted(McpTools(id, offer.server_label, told)), ItemEnded(id)]
         return ServerTools(
             tools=tuple(tools),
             operators=tuple(self._operators.values()) if operators else (),
@@ -258,16 +260,3 @@ def _tool(value: dict[str, Any]) -> Tool:
     parameters = value.get("parameters")
     raw = None if parameters is None else msgspec.Raw(msgspec.json.encode(parameters))
     return Tool(value["name"], value.get("description", ""), raw, mcp=origin)
-
-
-def _list_of(tools: Sequence[Tool]) -> bytes:
-    return msgspec.json.encode(
-        [
-            {
-                "name": tool.name if tool.mcp is None else tool.mcp.name,
-                "description": tool.description,
-                "input_schema": tool.parameters or {},
-            }
-            for tool in tools
-        ]
-    )

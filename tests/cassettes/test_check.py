@@ -33,7 +33,7 @@ def command(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["cassettes", *map(str, arguments)], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("dialect", ["app-server", "proto"])
+@pytest.mark.parametrize("dialect", ["app-server", "proto", "acp"])
 def test_what_was_recorded_now_is_as_recorded(dialect: str, tmp_path: Path) -> None:
     folder = _run(recorded(tmp_path, fake_dialect=dialect))
     result = command("check", folder)

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,50 @@ def test_the_plugin_imports_nothing_until_it_is_used(tmp_path: Path) -> None:
     )
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.exhaustive
+def test_a_project_of_three_files_passes_with_the_installed_wheel(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", str(tmp_path), str(ROOT)]
+    built = subprocess.run(build, capture_output=True, text=True, timeout=280, check=False)
+    if built.returncode and "hatchling" in built.stderr:
+        pytest.skip("pip finds no hatchling, with which the wheel is built")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True)
+    # What the wheel requires comes from the environment of these tests; of this project there is only the wheel.
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (packages / "required.pth").write_text(f"{Path(pytest.__file__).parent.parent}\n")
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "hello.py").write_text(
+        "import openai\n\n"
+        "def hello(client):\n"
+        '    messages = [{"role": "user", "content": "Say hello. [[fake:text]]"}]\n'
+        '    return client.chat.completions.create(model="gpt-5", messages=messages).choices[0].message.content\n'
+    )
+    (folder / "test_hello.py").write_text(
+        "import codex_proxy, openai, pytest\n"
+        "from hello import hello\n\n"
+        "def client(server):\n"
+        "    return openai.OpenAI(base_url=server.base_url, api_key=server.api_key, max_retries=0)\n\n"
+        "def test_said(openai_server):\n"
+        f'    assert codex_proxy.__file__.startswith("{packages}")\n'
+        '    openai_server.say("Good morning.")\n'
+        '    assert hello(client(openai_server)) == "Good morning."\n\n'
+        '@pytest.mark.cassette("greeting")\n'
+        "def test_recorded(openai_server):\n"
+        '    assert hello(client(openai_server)) == "Hello from the deterministic fake agent."\n'
+    )
+    shutil.copytree(ROOT / "examples/tests_with_javascript/cassettes", folder / "cassettes")
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PROXY_", "PYTEST_"))
+    }
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:langsmith_plugin", "."]
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
