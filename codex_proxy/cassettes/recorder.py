@@ -99,6 +99,8 @@ class Recorder:
             log.error("recording_stopped", folder=str(self.folder), reason=error.strerror)
         except Exception:
             log.exception("turn_not_recorded")
+        else:
+            tape.on_written(self.folder / f"{tape.name}{SUFFIX}")
 
     def _write(self, tape: TurnTape, exchange: Exchange) -> None:
         keys = [*exchange.keys, *_mcp_secrets(exchange.body)]

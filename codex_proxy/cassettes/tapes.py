@@ -5,6 +5,7 @@ it ended. It costs a turn as little as possible: bytes are kept as they come, an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -135,6 +136,7 @@ class TurnTape:
         self.order = 1
         self.name = ""
         """The name of the turn's cassette, once it has one."""
+        self.on_written: Callable[[Path], None] = lambda _: None
         self.end: TurnEnded | None = None
         self.size = 0
         self._now = now

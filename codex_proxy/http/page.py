@@ -28,7 +28,7 @@ from codex_proxy.http.server_info import STARTED, about_agent, agents_for, root
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.turn_records import TurnRecord, TurnRecords
 from codex_proxy.store.health import required_store, store_errors_as_faults
-from codex_proxy.store.interface import NotStored, Responses, StoredResponse
+from codex_proxy.store.interface import NotStored, Store, StoredResponse
 
 FILES: Final = {
     "index.html": "text/html",
@@ -46,8 +46,8 @@ LIVE_SECONDS: Final = 0.5
 """Seconds between two looks for turns that have changed, for each page that is open."""
 PING_SECONDS: Final = 15.0
 """Seconds of silence after which the stream of changes gets a comment."""
-PAGE_RESPONSES: Final = 30
-"""How many stored responses one answer lists."""
+PAGE_STORED: Final = 100
+"""How many stored responses or conversations one answer lists."""
 MAX_SEARCH: Final = 200
 MAX_SHOWN: Final = 300
 """How many characters of a stored response its line has."""
@@ -55,6 +55,9 @@ NO_TURN: Final = Failure(
     kind=FaultKind.NOT_FOUND,
     message="There is no such turn. Only those that run and the last ones are remembered.",
 )
+
+
+NO_RECORDING: Final = Failure(kind=FaultKind.NOT_FOUND, message="There is no recording of this turn.")
 
 
 class ClientGuide(msgspec.Struct, frozen=True):
@@ -168,6 +171,18 @@ async def ui_turn(request: web.Request) -> web.Response:
     )
 
 
+async def ui_cassette(request: web.Request) -> web.Response:
+    """GET /ui/api/turns/{id}/cassette: returns the recording of a turn. Raises `Fault` NOT_FOUND if there is none."""
+    recording = _record_of(request).recording
+    try:
+        body = None if recording is None else await asyncio.to_thread(recording.read_bytes)
+    except OSError:
+        body = None
+    if body is None:
+        raise Fault(NO_RECORDING)
+    return web.Response(body=body, content_type="application/x-ndjson")
+
+
 async def ui_cancel(request: web.Request) -> web.Response:
     """POST /ui/api/turns/{id}/cancel: ends a turn of the key with an error, which its client gets. Returns the turn.
     Raises `Fault` NOT_FOUND.
@@ -232,20 +247,38 @@ async def ui_stored(request: web.Request) -> web.Response:
     """GET /ui/api/stored: returns a page of the key's stored responses, newest first. Raises `Fault`
     INVALID_REQUEST, NOT_FOUND for an unknown `after`, or UNAVAILABLE if the store cannot be read.
     """
-    search, after = request.query.get("search", ""), request.query.get("after") or None
+    search, after = _search_of(request)
+    with _store_of(request) as store:
+        page = await store.newest_responses(request[OWNER], search=search, after=after, limit=PAGE_STORED)
+    return _stored_page(
+        await asyncio.to_thread(lambda: [_entry(each) for each in page.responses]), has_more=page.has_more
+    )
+
+
+async def ui_conversations(request: web.Request) -> web.Response:
+    """GET /ui/api/conversations: returns a page of the key's conversations, newest first. Raises `Fault` as
+    `ui_stored` does.
+    """
+    search, after = _search_of(request)
+    with _store_of(request) as store:
+        page = await store.newest_conversations(request[OWNER], search=search, after=after, limit=PAGE_STORED)
+    data = [
+        {"id": each.id, "created_at": each.created, "metadata": each.metadata} for each in page.conversations
+    ]
+    return _stored_page(data, has_more=page.has_more)
+
+
+def _search_of(request: web.Request) -> tuple[str, str | None]:
+    """Returns the text to search for, and the id behind which the page begins."""
+    search = request.query.get("search", "")
     if len(search) > MAX_SEARCH:
         raise bad_request(f"'search' is longer than {MAX_SEARCH} characters.", "search")
-    with _store_of(request) as store:
-        page = await store.newest_responses(request[OWNER], search=search, after=after, limit=PAGE_RESPONSES)
-    data = await asyncio.to_thread(lambda: [_entry(each) for each in page.responses])
-    return json_response(
-        {
-            "object": "list",
-            "data": data,
-            "has_more": page.has_more,
-            "last_id": data[-1]["id"] if data else None,
-        }
-    )
+    return search, request.query.get("after") or None
+
+
+def _stored_page(data: list[dict[str, Any]], *, has_more: bool) -> web.Response:
+    last_id = data[-1]["id"] if data else None
+    return json_response({"object": "list", "data": data, "has_more": has_more, "last_id": last_id})
 
 
 async def ui_tree(request: web.Request) -> web.Response:
@@ -263,14 +296,14 @@ async def ui_tree(request: web.Request) -> web.Response:
 
 
 @contextmanager
-def _store_of(request: web.Request) -> Iterator[Responses]:
+def _store_of(request: web.Request) -> Iterator[Store]:
     """Gives the body of the `with` the server's store. Raises `Fault` if there is none, and for the store's errors."""
     try:
         with store_errors_as_faults():
             yield required_store(request.app[RESPONSES].store)
     except NotStored as error:
         raise Fault(
-            Failure(kind=FaultKind.NOT_FOUND, message=f"There is no response {error.id!r}.")
+            Failure(kind=FaultKind.NOT_FOUND, message=f"There is no {error.kind} {error.id!r}.")
         ) from error
 
 

@@ -5,8 +5,9 @@ Whatever records a request sets `REQUEST_TAPE` in its context; a turn that is st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Protocol
 
 from codex_proxy.agents.agent import Agent
@@ -19,6 +20,9 @@ from codex_proxy.runs.server_calls import ToolRunner
 
 class TurnTape(Protocol):
     """Records one turn."""
+
+    on_written: Callable[[Path], None]
+    """Called with the file of the recording when it is written."""
 
     def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
         """Returns a runner that does the same as `runner`, and records the calls and their outputs."""

@@ -36,7 +36,7 @@ from codex_proxy.runs.idle_sessions import (
     thread_key,
 )
 from codex_proxy.runs.observers import TurnObserver, TurnWatcher
-from codex_proxy.runs.recording import REQUEST_TAPE
+from codex_proxy.runs.recording import REQUEST_TAPE, TurnTape
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.turn_records import TurnRecord, TurnRecords, activity_of
@@ -202,8 +202,7 @@ class RunScheduler:
         to_run = bool(approved_calls(turn))
         agent = self.agent_of(turn)
         observers = [watcher.begin(turn, agent.name) for watcher in self.watchers]
-        recording = REQUEST_TAPE.get()
-        tape = None if recording is None else recording.turn(turn, agent, first)
+        tape = _tape_of(turn, agent, first, observers)
         try:
             started = (
                 _StartPlan(await self._first_attempt(turn))
@@ -458,6 +457,18 @@ def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))
+
+
+def _tape_of(
+    turn: Turn, agent: Agent, first: Sequence[Event], observers: Sequence[TurnObserver]
+) -> TurnTape | None:
+    """Returns what records the turn, and tells the page's record of it where that is written; None if nothing does."""
+    request = REQUEST_TAPE.get()
+    tape = None if request is None else request.turn(turn, agent, first)
+    record = next((each for each in observers if isinstance(each, TurnRecord)), None)
+    if tape is not None and record is not None:
+        tape.on_written = record.recorded
+    return tape
 
 
 def _end_of(error: BaseException) -> TurnEnded:

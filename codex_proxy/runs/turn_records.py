@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -102,6 +103,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
     end: str | None
     error: str | None
     message: str | None
+    recorded: bool
 
 
 class TurnRecord:
@@ -136,6 +138,8 @@ class TurnRecord:
         self._chars = 0
         """The characters that the model has written."""
         self._ended: TurnEnded | None = None
+        self.recording: Path | None = None
+        """The file with the recording of the turn; None if there is none, or it is not written yet."""
         changed(self)
 
     def add(self, events: Sequence[Event]) -> None:
@@ -151,6 +155,11 @@ class TurnRecord:
                 self._record(event)
         self._changed(self)
 
+    def recorded(self, file: Path) -> None:
+        """Notes where the recording of the turn was written."""
+        self.recording = file
+        self._changed(self)
+
     def summary(self) -> TurnSummary:
         agent, model, mode = self._turn
         failure = None if self._ended is None else self._ended.failure
@@ -162,7 +171,7 @@ class TurnRecord:
             input=read, output=written, estimated=self.estimated,
             end=None if self._ended is None else excerpt(str(self._ended.stop)),
             error=None if failure is None else failure.kind.value,
-            message=None if failure is None else failure.message,
+            message=None if failure is None else failure.message, recorded=self.recording is not None,
         )  # fmt: skip
 
     @property

@@ -261,6 +261,13 @@ class ResponsePage(msgspec.Struct, frozen=True):
     has_more: bool
 
 
+class ConversationPage(msgspec.Struct, frozen=True):
+    """A part of a list of conversations. `has_more`: further conversations follow."""
+
+    conversations: tuple[StoredConversation, ...]
+    has_more: bool
+
+
 class TreeNode(msgspec.Struct, frozen=True):
     """A response of a tree; `previous_id` is the one that it continues, None for the first one. A response that was
     deleted while others continue it is still a part of their tree.
@@ -444,6 +451,14 @@ class Conversations(Protocol):
         ...
 
     async def conversation(self, owner: str, id: str) -> StoredConversation | None: ...
+
+    async def newest_conversations(
+        self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
+    ) -> ConversationPage:
+        """Returns a page of the owner's conversations, as `newest_responses` does of responses. `search` is a text that
+        the id or the metadata contain.
+        """
+        ...
 
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]

@@ -179,6 +179,32 @@ async def test_the_stream_of_changes_begins_with_the_turns_that_run_and_ends_wit
             assert (await live.content.read()).endswith(b"\n")
 
 
+async def test_a_key_reads_the_recordings_of_its_own_turns_alone(tmp_path: Path) -> None:
+    async with keyed_proxy(tmp_path, {"a": {}, "b": {}}, ui=True, record=tmp_path / "cassettes") as proxy:
+        await proxy.ask(user("A question."), headers=bearing("a"))
+        turns = (await proxy.send("GET", "/ui/api/turns", headers=bearing("a"))).body["data"]
+        assert [turn["recorded"] for turn in turns] == [True]
+        path = f"/ui/api/turns/{turns[0]['id']}/cassette"
+        assert "A question." in (await proxy.send("GET", path, headers=bearing("a"))).text
+        assert (await proxy.send("GET", path, headers=bearing("b"))).status == 404
+
+
+async def test_a_turn_without_a_recording_has_none(proxy: Proxy) -> None:
+    await proxy.ask(user())
+    assert (await proxy.send("GET", "/ui/api/turns/1/cassette")).error["code"] == "not_found"
+
+
+async def test_a_key_sees_its_own_conversations_alone(shared: Proxy) -> None:
+    await shared.send("POST", "/v1/conversations", {"metadata": {"topic": "a trip"}}, headers=bearing("a"))
+    (found,) = (await shared.send("GET", "/ui/api/conversations?search=trip", headers=bearing("a"))).body[
+        "data"
+    ]
+    assert found["metadata"] == {"topic": "a trip"}
+    assert (await shared.send("GET", "/ui/api/conversations", headers=bearing("b"))).body["data"] == []
+    refused = await shared.send("GET", "/ui/api/conversations?after=conv_0", headers=bearing("a"))
+    assert refused.error["message"] == "There is no conversation 'conv_0'."
+
+
 @pytest.mark.parametrize("path", ["turns/0", "turns/x", "turns/99999999999999999999", "stored/resp_0/tree"])
 async def test_what_does_not_exist_is_not_found(proxy: Proxy, path: str) -> None:
     assert (await proxy.send("GET", f"/ui/api/{path}")).error["code"] == "not_found"

@@ -11,14 +11,14 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
-from tests.http.serving import Proxy, user
+from tests.http.serving import Proxy, until, user
 from tests.page.conftest import page_server, shown
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 expect.set_options(timeout=PATIENCE * 1000)
-PANES = ("now", "turns", "stored", "playground", "usage", "connect", "connect/zed")
+PANES = ("now", "turns", "stored", "playground", "usage", "connect", "connect/zed", "stored/conversations")
 APIS = {"Chat Completions": "chat", "Responses": "responses", "Messages": "messages"}
 
 
@@ -209,6 +209,43 @@ async def test_a_stored_response_is_found_by_its_text_and_deleted(browser: Brows
         await page.get_by_role("button", name="Delete").click()
         await expect(page.get_by_role("article")).to_have_count(1)
         assert (await proxy.send("GET", f"/v1/responses/{second}")).status == 404
+
+
+async def test_a_conversation_is_found_by_its_metadata_read_and_deleted(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with page_server(tmp_path) as proxy, shown(browser, proxy, "stored") as page:
+        ids = [
+            (await proxy.send("POST", "/v1/conversations", {"metadata": {"topic": topic}})).body["id"]
+            for topic in ("a trip", "a meal")
+        ]
+        await store(proxy, conversation=ids[0])
+        await page.get_by_role("link", name="Conversations").click()
+        await expect(page.get_by_role("article")).to_have_count(2)
+        await page.get_by_role("searchbox").fill("TRIP")
+        await page.get_by_role("button", name="Search").click()
+        await expect(page.get_by_role("article")).to_have_count(1)
+        await page.get_by_role("link", name=ids[0]).click()
+        for text in ("Hello.", "Hello from the deterministic fake agent."):
+            await expect(page.get_by_text(text, exact=True)).to_be_visible()
+        page.once("dialog", lambda dialog: dialog.accept())
+        await page.get_by_role("button", name="Delete").click()
+        await expect(page.get_by_role("link", name=ids[1])).to_be_visible()
+        assert (await proxy.send("GET", f"/v1/conversations/{ids[0]}")).status == 404
+
+
+async def test_the_recording_of_a_turn_is_copied(browser: Browser, tmp_path: Path) -> None:
+    allowed = ["clipboard-read", "clipboard-write"]
+    async with (
+        page_server(tmp_path, record=tmp_path / "cassettes") as proxy,
+        shown(browser, proxy, permissions=allowed) as page,
+    ):
+        await proxy.ask(user())
+        (file,) = await until(lambda: list((tmp_path / "cassettes").glob("*.jsonl")))
+        await page.goto(f"{proxy.url}/#turns/1")
+        await page.get_by_role("button", name="Copy as cassette").click()
+        await expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        assert await page.evaluate("navigator.clipboard.readText()") == file.read_text()
 
 
 async def test_the_page_works_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:

@@ -18,7 +18,18 @@ from codex_proxy.store.interface import (
     StoredItem,
     TreeNode,
 )
-from tests.store.stored import OTHER, OWNER, Hands, context_ids, hidden, item, items, response, turn
+from tests.store.stored import (
+    OTHER,
+    OWNER,
+    Hands,
+    context_ids,
+    conversation,
+    hidden,
+    item,
+    items,
+    response,
+    turn,
+)
 
 
 async def test_a_response_comes_back_as_it_was_saved(store: Store) -> None:
@@ -317,6 +328,25 @@ async def test_a_search_finds_ids_and_text_and_takes_every_sign_as_it_is(
     await store.add_response(response("resp_a"))
     await store.add_response(response("resp_b", size=3))
     assert await listed(store, search=search) == (found, False)
+
+
+async def test_conversations_are_listed_newest_first_and_found_by_id_and_metadata(store: Store) -> None:
+    for number in range(4):
+        await store.add_conversation(conversation(f"conv_{number}", topic=f"Trip {number}"))
+    await store.add_conversation(conversation("conv_other", owner="another"))
+    await store.delete_conversation(OWNER, "conv_2")
+
+    async def listed(**query: Any) -> tuple[list[str], bool]:
+        page = await store.newest_conversations(OWNER, **query)
+        return [each.id for each in page.conversations], page.has_more
+
+    assert await listed(limit=2) == (["conv_3", "conv_1"], True)
+    assert await listed(limit=2, after="conv_1") == (["conv_0"], False)
+    assert await listed(search="trip 1") == (["conv_1"], False)
+    assert await listed(search="CONV_3") == (["conv_3"], False)
+    assert (await store.newest_conversations(OWNER)).conversations[0].metadata == {"topic": "Trip 3"}
+    with pytest.raises(NotStored):
+        await listed(after="conv_2")
 
 
 async def test_a_tree_has_all_that_continue_the_same_first_response(store: Store) -> None:

@@ -275,6 +275,8 @@ async function oneTurn(id, signal) {
       ["total", seconds(turn.seconds)], ["tokens", `${count(turn.input)} in, ${tokensOf(turn)} out`],
       ["end", endOf(turn)], ["message", turn.message],
     ])),
+    turn.recorded ? h("div", { class: "row" },
+      copyButton("Copy as cassette", async () => (await request(`/ui/api/turns/${turn.id}/cassette`)).text())) : null,
     h("h3", {}, "Timeline"),
     h("ol", { class: "timeline" }, timeline),
     turn.events_left_out ? h("p", { class: "soft" }, `${count(turn.events_left_out)} more events are not kept.`) : null,
@@ -283,17 +285,26 @@ async function oneTurn(id, signal) {
 
 // --- Stored -------------------------------------------------------------------------------------
 
+/** What is stored, by the path of its list: its title, what a search looks at, and how a line is made. */
+const STORED = {
+  stored: ["Stored responses", "Search by id or text", storedLine],
+  conversations: ["Conversations", "Search by id or metadata", conversationLine],
+};
+
 async function stored({ argument, signal }) {
-  if (argument) return oneResponse(argument, signal);
+  if (argument?.startsWith("conv_")) return oneConversation(argument, signal);
+  const path = argument === "conversations" ? argument : "stored";
+  if (argument && path === "stored") return oneResponse(argument, signal);
+  const [title, what, line] = STORED[path];
   const list = h("div", { class: "list" });
-  const search = h("input", { type: "search", name: "search", "aria-label": "Search by id or text" });
+  const search = h("input", { type: "search", name: "search", "aria-label": what });
   const load = async (after) => {
     const query = new URLSearchParams({ search: search.value.trim(), ...(after ? { after } : {}) });
     try {
-      const page = await json(`/ui/api/stored?${query}`, { signal });
+      const page = await json(`/ui/api/${path}?${query}`, { signal });
       if (!after) list.replaceChildren();
       list.lastElementChild?.matches("button") && list.lastElementChild.remove();
-      list.append(...page.data.map(storedLine));
+      list.append(...page.data.map(line));
       if (page.has_more) {
         list.append(h("button", { type: "button", onclick: () => load(page.last_id) }, "More"));
       }
@@ -308,9 +319,10 @@ async function stored({ argument, signal }) {
     load();
   };
   return [
-    h("h2", {}, "Stored responses"),
+    h("h2", {}, title, " ", path === "stored" ? h("a", { href: "#stored/conversations" }, "Conversations")
+      : h("a", { href: "#stored" }, "Stored responses")),
     h("form", { class: "row", onsubmit: submit, role: "search" },
-      h("label", { class: "wide" }, h("span", {}, "Search by id or text"), search), h("button", {}, "Search")),
+      h("label", { class: "wide" }, h("span", {}, what), search), h("button", {}, "Search")),
     list,
   ];
 }
@@ -319,8 +331,54 @@ function storedLine(each) {
   return h("article", { class: "card" },
     h("h3", {}, h("a", { href: `#stored/${encodeURIComponent(each.id)}` }, shown(each.id, 80))),
     h("p", { class: "soft" }, `${clockTime(each.created_at)} · ${shown(each.model ?? "", 80)} · ${shown(each.status, 40)}`,
-      each.conversation ? ` · conversation ${shown(each.conversation, 80)}` : ""),
+      each.conversation ? [" · ", h("a", { href: `#stored/${encodeURIComponent(each.conversation)}` }, "its conversation")] : ""),
     h("p", { class: "answer" }, shown(each.text, 300)));
+}
+
+function conversationLine(each) {
+  const metadata = Object.entries(each.metadata).map(([name, value]) => `${name}: ${value}`).join(" · ");
+  return h("article", { class: "card" },
+    h("h3", {}, h("a", { href: `#stored/${encodeURIComponent(each.id)}` }, shown(each.id, 80))),
+    h("p", { class: "soft" }, clockTime(each.created_at)), metadata && h("p", { class: "answer" }, shown(metadata, 300)));
+}
+
+/** A row with buttons for one stored object: copy it, delete it. `list` is the pane that is shown afterwards. */
+function storedButtons(id, path, object, list) {
+  const remove = async () => {
+    if (!confirm(`Delete ${id}?`)) return;
+    await request(path, { method: "DELETE" });
+    location.hash = list;
+  };
+  return h("div", { class: "row" }, copyButton("Copy as JSON", JSON.stringify(object, null, 2)),
+    h("button", { type: "button", onclick: remove }, "Delete"));
+}
+
+async function oneConversation(id, signal) {
+  const path = `/v1/conversations/${encodeURIComponent(id)}`;
+  const list = h("div", { class: "list" });
+  const more = async (after) => {
+    const page = await json(`${path}/items?limit=100&order=asc${after ? `&after=${encodeURIComponent(after)}` : ""}`, { signal });
+    list.lastElementChild?.matches("button") && list.lastElementChild.remove();
+    list.append(...page.data.map((item) => h("article", { class: "card" },
+      h("h3", {}, shown(item.role ?? item.type, 80), " ", h("span", { class: "soft" }, shown(item.id, 80))),
+      h("pre", { tabindex: "0" }, shown(textOf(item))))));
+    if (page.has_more) list.append(h("button", { type: "button", onclick: () => more(page.last_id) }, "More"));
+  };
+  const [conversation] = await Promise.all([json(path, { signal }), more()]);
+  return [
+    h("p", {}, h("a", { href: "#stored/conversations" }, "All conversations")),
+    h("h2", {}, shown(id, 80)),
+    h("p", { class: "soft" }, `created ${clockTime(conversation.created_at)}`),
+    facts(Object.entries(conversation.metadata)),
+    storedButtons(id, path, conversation, "#stored/conversations"),
+    h("h3", {}, "Items"), list,
+  ];
+}
+
+/** The text of an item of a conversation; its JSON if it is no message. */
+function textOf(item) {
+  if (item.type !== "message") return JSON.stringify(item, null, 2);
+  return item.content.map((part) => part.text ?? part.refusal ?? `[${part.type}]`).join("\n");
 }
 
 async function oneResponse(id, signal) {
@@ -330,11 +388,6 @@ async function oneResponse(id, signal) {
     json(`${path}/input_items?limit=100&order=asc`, { signal }),
     json(`/ui/api/stored/${encodeURIComponent(id)}/tree`, { signal }),
   ]);
-  const remove = async () => {
-    if (!confirm(`Delete ${id}?`)) return;
-    await request(path, { method: "DELETE" });
-    location.hash = "#stored";
-  };
   const line = (each) => {
     if (each.id === id) return h("strong", {}, shown(each.id, 80));
     if (each.deleted) return h("span", { class: "soft" }, `${shown(each.id, 80)} (deleted)`);
@@ -345,8 +398,7 @@ async function oneResponse(id, signal) {
   return [
     h("p", {}, h("a", { href: "#stored" }, "All stored responses")),
     h("h2", {}, shown(id, 80)),
-    h("div", { class: "row" }, copyButton("Copy as JSON", JSON.stringify(response, null, 2)),
-      h("button", { type: "button", onclick: remove }, "Delete")),
+    storedButtons(id, path, response, "#stored"),
     h("h3", {}, "Chain"), h("ul", { class: "tree" }, branch(chain)),
     h("h3", {}, "Input"), h("pre", { tabindex: "0" }, shown(JSON.stringify(input.data, null, 2))),
     h("h3", {}, "Response"), h("pre", { tabindex: "0" }, shown(JSON.stringify(response, null, 2))),

@@ -1,23 +1,35 @@
-"""Lists the responses of an owner, newest first, and the trees that they form by continuing each other: functions
-that run SQL statements on a connection.
+"""Lists the responses and conversations of an owner, newest first, and the trees that responses form by continuing each
+other: functions that run SQL statements on a connection.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from typing import Final
+from typing import Any, Final, Literal
 
-from codex_proxy.store.interface import MAX_SEARCHED, MAX_TREE, ResponsePage, StoredResponse, TreeNode
-from codex_proxy.store.rows import response_of
+from codex_proxy.store.interface import (
+    MAX_SEARCHED,
+    MAX_TREE,
+    ConversationPage,
+    ResponsePage,
+    TreeNode,
+)
+from codex_proxy.store.rows import CONVERSATION, conversation_of, response_of
 from codex_proxy.store.sqlite.items import row_of
 from codex_proxy.store.sqlite.responses import SELECT
 
 _NEWEST: Final = (
-    f"{SELECT} WHERE seq IN (SELECT seq FROM responses WHERE owner = ? AND deleted = 0 AND seq < ?"
+    "{select} WHERE seq IN (SELECT seq FROM {table} WHERE owner = ? AND deleted = 0 AND seq < ?"
     " ORDER BY seq DESC LIMIT ?)"
-    " AND (? = '' OR id LIKE ? ESCAPE '\\' OR CAST(json AS TEXT) LIKE ? ESCAPE '\\')"
+    " AND (? = '' OR id LIKE ? ESCAPE '\\' OR CAST({text} AS TEXT) LIKE ? ESCAPE '\\')"
     " ORDER BY seq DESC LIMIT ?"
 )
+_NEWEST_OF: Final = {
+    "response": _NEWEST.format(select=SELECT, table="responses", text="json"),
+    "conversation": _NEWEST.format(
+        select=f"SELECT {CONVERSATION} FROM conversations", table="conversations", text="metadata"
+    ),
+}
 _ROOT: Final = (
     "WITH RECURSIVE above (seq, parent, depth) AS ("
     "  SELECT seq, parent, 0 FROM responses WHERE seq = ?"
@@ -42,13 +54,31 @@ def newest(
     connection: sqlite3.Connection, owner: str, search: str, after: str | None, limit: int
 ) -> ResponsePage:
     """See `Responses.newest_responses`."""
-    before = row_of(connection, "response", owner, after) if after else (1 << 62)
-    pattern = f"%{_escaped(search)}%"
-    rows = connection.execute(
-        _NEWEST, (owner, before, MAX_SEARCHED, search, pattern, pattern, limit + 1)
-    ).fetchall()
-    found: list[StoredResponse] = [response_of(row) for row in rows]
+    found = [response_of(row) for row in _rows(connection, "response", owner, search, after, limit)]
     return ResponsePage(tuple(found[:limit]), len(found) > limit)
+
+
+def newest_conversations(
+    connection: sqlite3.Connection, owner: str, search: str, after: str | None, limit: int
+) -> ConversationPage:
+    """See `Conversations.newest_conversations`."""
+    found = [conversation_of(row) for row in _rows(connection, "conversation", owner, search, after, limit)]
+    return ConversationPage(tuple(found[:limit]), len(found) > limit)
+
+
+def _rows(
+    connection: sqlite3.Connection,
+    kind: Literal["response", "conversation"],
+    owner: str,
+    search: str,
+    after: str | None,
+    limit: int,
+) -> list[Any]:
+    """Returns the rows of a page, and one more if there is one."""
+    before = row_of(connection, kind, owner, after) if after else (1 << 62)
+    pattern = f"%{_escaped(search)}%"
+    given = (owner, before, MAX_SEARCHED, search, pattern, pattern, limit + 1)
+    return connection.execute(_NEWEST_OF[kind], given).fetchall()
 
 
 def tree(connection: sqlite3.Connection, owner: str, id: str) -> list[TreeNode]:

@@ -20,6 +20,7 @@ from codex_proxy.store.interface import (
     ChainTurn,
     Checked,
     ContextLimits,
+    ConversationPage,
     Frame,
     NewItem,
     Page,
@@ -243,6 +244,11 @@ class SqliteStore(StoreBase):
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> ResponsePage:
         return await self._read(listing.newest, owner, search, after, limit)
+
+    async def newest_conversations(
+        self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
+    ) -> ConversationPage:
+        return await self._read(listing.newest_conversations, owner, search, after, limit)
 
     async def response_tree(self, owner: str, id: str) -> list[TreeNode]:
         return await self._read(listing.tree, owner, id)
