@@ -111,7 +111,7 @@ class Server:
             lambda turn: deadlines[self._configured_for(turn.model).name],
             idle_limits=IdleLimits(settings.kept_threads, settings.kept_thread_seconds),
             owners=self.owners,
-            records=None if page is None else TurnRecords(self.clock),
+            records=None if page is None else TurnRecords(self.clock, worker),
         )
         allowed = split_list(settings.image_fetch)
         self.images = ImageFetcher(allowed) if allowed else None

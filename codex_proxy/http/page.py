@@ -24,7 +24,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.server_info import STARTED, about_agent, agents_for, root
+from codex_proxy.http.server_info import STARTED, WORKER, about_agent, agents_for, root
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.turn_records import TurnRecord, TurnRecords
 from codex_proxy.store.health import required_store, store_errors_as_faults
@@ -139,6 +139,7 @@ async def ui_state(request: web.Request) -> web.Response:
         {
             "version": __version__,
             "started": request.app[STARTED],
+            "worker": request.app[WORKER],
             "workdir": client.chat.workdir,
             "sandbox": client.chat.sandbox,
             "keys_required": request.app[CLIENTS].keys_required,

@@ -50,6 +50,8 @@ ACTIVITIES: Final[dict[str, str]] = {
     "question": "asking a question",
 }
 """What a turn does while an `Activity` of this kind is open."""
+WORKER_TURNS: Final = 1_000_000
+"""The distance between the first numbers of turns of two processes."""
 CHARS_OF_TOKEN: Final = 4
 """Characters of a token, for the estimate until the agent reports the turn's tokens: about right for English."""
 _WRITTEN: Final = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta)
@@ -220,11 +222,14 @@ class TurnRecord:
 class TurnRecords:
     """The records of all turns that run, and of the last `MAX_TURNS` that have ended."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, worker: int = 0) -> None:
+        """`worker` is the number of this process, 0 without others. The numbers of its turns begin with it, so that no
+        request about a turn of another process finds one here.
+        """
         self.version = 0
         """Increases with every change of a record."""
         self._clock = clock
-        self._last_id = 0
+        self._last_id = worker * WORKER_TURNS
         self._running: dict[int, TurnRecord] = {}
         self._ended: deque[TurnRecord] = deque(maxlen=MAX_TURNS)
 

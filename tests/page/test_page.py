@@ -118,6 +118,17 @@ async def test_a_running_turn_is_a_row_and_can_be_cancelled(browser: Browser, tm
         await expect(page.get_by_text("turn ended")).to_be_visible()
 
 
+async def test_the_processes_are_those_of_the_turns_that_run(browser: Browser, tmp_path: Path) -> None:
+    async with page_server(tmp_path) as proxy, shown(browser, proxy, "now") as page:
+        await expect(page.get_by_text("none runs")).to_be_visible()
+        asked = asyncio.create_task(proxy.ask(user("[[fake:text misbehave=hang]]")))
+        table = page.get_by_role("table", name="Processes of fake")
+        await expect(table.get_by_role("row")).to_have_count(2)
+        await page.get_by_role("button", name="Cancel turn 1").click()
+        await asyncio.wait_for(asked, PATIENCE)
+        await expect(page.get_by_text("none runs")).to_be_visible()
+
+
 async def test_a_turn_opens_as_a_timeline(browser: Browser, tmp_path: Path) -> None:
     async with page_server(tmp_path) as proxy, shown(browser, proxy) as page:
         await proxy.ask(user("[[fake:activity]]"))

@@ -20,7 +20,7 @@ from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.exhaustive]
 
-LONGEST_GAP = 1000.0
+LONGEST_GAP = 2000.0
 """Milliseconds that may be between two frames."""
 MEASURE = """() => {
   window.gaps = [];

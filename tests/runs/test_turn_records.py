@@ -82,6 +82,11 @@ def test_what_a_turn_has_written_is_estimated_while_it_runs() -> None:
     assert records.estimates("b") == {}
 
 
+def test_two_processes_have_no_number_of_a_turn_in_common() -> None:
+    first, second = (TurnRecords(GivenClock(), worker) for worker in (1, 2))
+    assert begun(first).id != begun(second).id
+
+
 def test_text_alone_changes_no_record() -> None:
     records = TurnRecords(GivenClock())
     record = begun(records)

@@ -115,6 +115,7 @@ const LIVE_COLUMNS = [
 ];
 
 const STATE_MS = 10_000;
+const SETTLE_MS = 1000; // after a turn has begun or ended: then its process has, too
 
 async function now({ signal }) {
   const found = await json("/ui/api/state", { signal });
@@ -142,22 +143,28 @@ async function now({ signal }) {
       const place = rows.get(Number(id))?.cells[8];
       if (place && !place.dataset.reported) place.textContent = tokensOf({ output: null, estimated: tokens });
     }
+    if (message.running !== running) settling ??= setTimeout(refresh, SETTLE_MS);
+    running = message.running;
     summary.textContent = ` ${count(message.running)} running, ${count(message.queued)} waiting`;
     none.hidden = rows.size > 0;
     box.hidden = rows.size === 0;
   };
-  update({ turns: [], estimates: {}, running: found.running, queued: found.queued });
   const about = h("div", {}, serverParts(found));
+  const refresh = async () => {
+    settling = null;
+    if (signal.aborted || document.hidden || about.contains(document.activeElement)) return;
+    const newest = await json("/ui/api/state", { signal }).catch(() => null); // that no server answers is shown above
+    if (newest) about.replaceChildren(...serverParts(newest));
+  };
+  let { running } = found;
+  let settling = null;
+  update({ turns: [], estimates: {}, running: found.running, queued: found.queued });
   const tick = setInterval(() => {
     if (document.hidden) return;
     for (const [since, place] of started.values()) place.textContent = seconds(Date.now() / 1000 - since);
   }, 1000);
-  const refresh = setInterval(async () => {
-    if (document.hidden || about.contains(document.activeElement)) return;
-    const newest = await json("/ui/api/state", { signal }).catch(() => null); // that no server answers is shown above
-    if (newest) about.replaceChildren(...serverParts(newest));
-  }, STATE_MS);
-  signal.addEventListener("abort", () => [tick, refresh].forEach(clearInterval));
+  const poll = setInterval(refresh, STATE_MS);
+  signal.addEventListener("abort", () => [tick, poll].forEach(clearInterval));
   follow(signal, update);
   return [h("h2", {}, "Turns", summary), none, box, about];
 }
@@ -171,6 +178,7 @@ function serverParts(found) {
     h("h2", {}, "Server"),
     h("div", { class: "card" }, facts([
       ["up for", seconds(Date.now() / 1000 - found.started)],
+      ["process", found.worker ? `${found.worker}: the page shows the turns of one of several, and may change to another` : null],
       ["workspace", found.workdir], ["sandbox", found.sandbox],
       ["key", found.keys_required ? found.key : "none is required"],
     ])),
