@@ -77,7 +77,8 @@ class TurnSpans:
         if turn.max_tokens is not None:
             attributes["gen_ai.request.max_tokens"] = turn.max_tokens
         self._span = start(f"invoke_agent {agent}", parent, SpanKind.INTERNAL, attributes, links)
-        self._context = set_span_in_context(self._span)
+        self.context = set_span_in_context(self._span)
+        """The context of spans below that of the turn."""
         self._began = time.time_ns()
         self._model_asked: int | None = self._began
         """When the model call began that is not known to have ended; None if there is none."""
@@ -114,7 +115,7 @@ class TurnSpans:
         if self._ended:
             yield
             return
-        span = self._start(f"start {agent}", self._context, SpanKind.INTERNAL, {"gen_ai.agent.name": agent})
+        span = self._start(f"start {agent}", self.context, SpanKind.INTERNAL, {"gen_ai.agent.name": agent})
         try:
             yield
         except Fault as fault:
@@ -161,7 +162,7 @@ class TurnSpans:
         began = self._tools_done if self._model_asked is None else self._model_asked
         span = self._start(
             f"chat {self._model}".rstrip(),
-            self._context,
+            self.context,
             SpanKind.CLIENT,
             self._attributes("chat") | _tokens(usage),
             start_time=began,
@@ -195,7 +196,7 @@ class TurnSpans:
             "gen_ai.tool.call.id": call_id,
             "gen_ai.tool.type": kind,
         }
-        return self._start(f"execute_tool {name}", self._context, SpanKind.INTERNAL, attributes)
+        return self._start(f"execute_tool {name}", self.context, SpanKind.INTERNAL, attributes)
 
     def _tool_ended(self, event: ItemEnded) -> None:
         span = self._tools.pop(event.id, None)

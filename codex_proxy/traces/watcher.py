@@ -37,6 +37,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from codex_proxy import __version__
 from codex_proxy.agents.process_pool.group import START_WATCHER
+from codex_proxy.agents.upstream.client import TRACE_HEADERS
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.endpoint import REQUEST_ID, ROUTES, Endpoint, Handler
@@ -118,6 +119,9 @@ class Traces:
             self._start, turn, agent, parent, links, with_content=self._content, on_call=self._remember
         )
         START_WATCHER.set(spans.process_start)
+        headers: dict[str, str] = {}
+        _PROPAGATOR.inject(headers, spans.context)
+        TRACE_HEADERS.set(headers)
         return spans
 
     def _remember(self, owner: str, call_id: str, span: SpanContext) -> None:

@@ -12,6 +12,7 @@ from opentelemetry.trace import SpanKind, format_span_id, format_trace_id
 from codex_proxy.traces.watcher import MAX_CALLS
 from tests.http.serving import WEATHER, Proxy, user
 from tests.traces.traced import facts, is_below, kept, named, one, traced_proxy
+from tests.upstreams.serving import upstream
 
 CLIENT_TRACE, CLIENT_SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{CLIENT_TRACE}-{CLIENT_SPAN}-01"}
@@ -51,6 +52,17 @@ async def test_the_trace_of_the_client_is_continued(tmp_path: Path) -> None:
             assert format_span_id(request.parent.span_id) == CLIENT_SPAN
         call, resumed = one(spans, "execute_tool"), named(spans, "invoke_agent")[1]
         assert resumed.links[0].context.span_id == call.context.span_id
+
+
+async def test_an_upstream_gets_the_trace_of_the_turn(tmp_path: Path) -> None:
+    async with upstream() as server:
+        given: dict[str, Any] = {"agent": "openai-chat", "upstream_url": server.url}
+        async with traced_proxy(tmp_path, **given) as (proxy, spans):
+            answer = await proxy.ask(user() | {"model": "small"}, headers=TRACEPARENT)
+            assert answer.status == 200, answer.text
+            turn = one(spans, "invoke_agent").context
+            sent = server.asked[-1].headers["traceparent"]
+            assert sent == f"00-{CLIENT_TRACE}-{format_span_id(turn.span_id)}-01"
 
 
 async def test_the_start_of_a_process_is_a_part_of_its_turn(tmp_path: Path) -> None:

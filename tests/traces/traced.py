@@ -29,7 +29,7 @@ def kept(*, content: bool = False) -> tuple[Traces, InMemorySpanExporter]:
 async def traced_proxy(
     folder: Path, *, content: bool = False, **settings: Any
 ) -> AsyncIterator[tuple[Proxy, InMemorySpanExporter]]:
-    """A server on the fake agent, and its spans."""
+    """A server, on the fake agent if the settings say nothing else, and its spans."""
     server = await make_server(settings_of(folder, **settings), ENVIRONMENT, page_of)
     server.traces, exporter = kept(content=content)
     async with running(server) as proxy:

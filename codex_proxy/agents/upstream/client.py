@@ -9,7 +9,8 @@ import asyncio
 import math
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
-from types import SimpleNamespace
+from contextvars import ContextVar
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, Final
 
 import aiohttp
@@ -32,6 +33,10 @@ DRAIN_SECONDS: Final = 0.25
 """Seconds that the last bytes of a finished answer may take, so that its connection can be reused."""
 LIST_SECONDS: Final = 15.0
 """The time limit for a model list, in seconds."""
+TRACE_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
+    "trace_headers", default=MappingProxyType({})
+)
+"""Headers with which an upstream continues the trace of the turn; none if the turn is not traced."""
 JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
 
 Deliver = Callable[[Sequence[Message], int], None]
@@ -132,7 +137,7 @@ class UpstreamClient:
         """
         session, upstream = self._session, self._upstream
         assert session is not None
-        all_headers = {**JSON, **upstream.headers, **headers}
+        all_headers = {**JSON, **upstream.headers, **headers, **TRACE_HEADERS.get()}
         if rest is not None and rest.left is not None:
             all_headers["Content-Length"] = str(len(body) + rest.left)
 
