@@ -54,7 +54,7 @@ WORKER_TURNS: Final = 1_000_000
 """The distance between the first numbers of turns of two processes."""
 CHARS_OF_TOKEN: Final = 4
 """Characters of a token, for the estimate until the agent reports the turn's tokens: about right for English."""
-_WRITTEN: Final = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta)
+_WRITTEN: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 _WORDS: Final = VISIBLE - {TurnEnded}
 _RECORDED: Final = frozenset(
     {ItemStarted, ItemEnded, ToolCallRequested, StepCompleted, UsageReported, Retrying, ServedBy, TurnEnded}
@@ -146,11 +146,16 @@ class TurnRecord:
 
     def add(self, events: Sequence[Event]) -> None:
         """Takes the next batch of the turn's events."""
-        self._chars += sum([len(each.text) for each in events if isinstance(each, _WRITTEN)])
+        is_recorded = False
+        for event in events:
+            if type(event) in _WRITTEN:
+                self._chars += len(event.text)  # type: ignore[union-attr]
+            elif type(event) in _RECORDED:
+                is_recorded = True
         if self._first is None and not _WORDS.isdisjoint(map(type, events)):
             self._first = self._now()
             self._note("first_word")
-        elif _RECORDED.isdisjoint(map(type, events)):
+        elif not is_recorded:
             return
         for event in events:
             if type(event) in _RECORDED:
