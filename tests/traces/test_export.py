@@ -160,3 +160,4 @@ async def test_without_the_extra_the_server_starts_and_says_what_to_install(
     async with fake_proxy(tmp_path) as proxy:
         assert (await proxy.ask(user())).status == 200
         assert "pip install 'codex-openai-proxy[otel]'" in banner(proxy.server)
+        assert proxy.server.traces is None
