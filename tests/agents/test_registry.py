@@ -192,7 +192,7 @@ def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent:
     # What `protected_paths` asks for the binary is there for every agent, with the table of tested releases that it
     # reads; the rest comes when the agent is made.
     always = {"codex_proxy.agents.codex.program", "codex_proxy.agents.codex.tested"}
-    assert {name for name in parts if not name.endswith(".spec")} <= always
+    assert {name for name in parts if not name.endswith("spec")} <= always
 
 
 def test_a_misspelt_agent_is_refused_with_the_one_that_was_meant() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from codex_proxy.agents.codex.agent_spec import codex_agent_spec
 from codex_proxy.agents.codex.spec import (
     EXEC_INSTEAD,
     PLAIN_CODEX_SETTINGS,
@@ -13,8 +14,7 @@ from codex_proxy.agents.codex.spec import (
     lacks_for_exec,
     protocol_of,
 )
-from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.core.checks import Check
+from codex_proxy.agents.spec import AgentContext
 from codex_proxy.core.faults import Fault
 
 if TYPE_CHECKING:
@@ -57,23 +57,10 @@ async def _make(context: AgentContext) -> Agent:
         return await make_exec(context, EXEC_INSTEAD.format(reason=f"{fault.failure.message}."))
 
 
-async def _check(context: AgentContext) -> list[Check]:
-    from codex_proxy.agents.codex.checks import codex_checks
-
-    return await codex_checks(context, "auto")
-
-
-AUTO = AgentSpec(
-    name="auto",
+AUTO = codex_agent_spec(
+    "auto",
     summary="the Codex that is found, by a protocol that it speaks",
     make=_make,
-    check=_check,
-    confined=True,
-    uses_codex=True,
     settings=PLAIN_CODEX_SETTINGS,
-    server_settings=frozenset(
-        {
-            "enable_parallel_tool_calls",
-        }
-    ),
+    server_settings=frozenset({"enable_parallel_tool_calls"}),
 )

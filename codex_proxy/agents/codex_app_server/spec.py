@@ -5,10 +5,14 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING, Final
 
-from codex_proxy.agents.codex.spec import PLAIN_CODEX_SETTINGS, codex_confinement, codex_program
+from codex_proxy.agents.codex.agent_spec import codex_agent_spec
+from codex_proxy.agents.codex.spec import (
+    PLAIN_CODEX_SETTINGS,
+    codex_confinement,
+    codex_program,
+)
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
-from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.core.checks import Check
+from codex_proxy.agents.spec import AgentContext
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -135,20 +139,11 @@ def agent_model(model: CatalogModel, tier: str) -> AgentModel:
     )
 
 
-async def _check(context: AgentContext) -> list[Check]:
-    from codex_proxy.agents.codex.checks import codex_checks
-
-    return await codex_checks(context, "codex-app-server")
-
-
-SPEC = AgentSpec(
-    name="codex-app-server",
+SPEC = codex_agent_spec(
+    "codex-app-server",
     summary="Codex, by `codex app-server` (JSON-RPC)",
     make=make_app_server,
-    check=_check,
     capabilities=CAPABILITIES,
-    confined=True,
-    uses_codex=True,
     settings=PLAIN_CODEX_SETTINGS,
     server_settings=frozenset({"enable_parallel_tool_calls"}),
 )

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from codex_proxy.agents.codex.agent_spec import codex_agent_spec
 from codex_proxy.agents.codex.spec import (
     NO_EXEC,
     PLAIN_CODEX_SETTINGS,
@@ -13,8 +14,7 @@ from codex_proxy.agents.codex.spec import (
     codex_program,
     lacks_for_exec,
 )
-from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.core.checks import Check
+from codex_proxy.agents.spec import AgentContext
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -145,19 +145,10 @@ def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[s
     return None if (settings.codex_home / "auth.json").exists() else NOT_SIGNED_IN
 
 
-async def _check(context: AgentContext) -> list[Check]:
-    from codex_proxy.agents.codex.checks import codex_checks
-
-    return await codex_checks(context, "codex-exec")
-
-
-SPEC = AgentSpec(
-    name="codex-exec",
+SPEC = codex_agent_spec(
+    "codex-exec",
     summary="Codex, by `codex exec --json`, if the other two are not available",
     make=make_exec,
-    check=_check,
     capabilities=CAPABILITIES,
-    confined=True,
-    uses_codex=True,
     settings=PLAIN_CODEX_SETTINGS,
 )

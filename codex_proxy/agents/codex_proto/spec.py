@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from codex_proxy.agents.codex.agent_spec import codex_agent_spec
 from codex_proxy.agents.codex.spec import (
     CODEX_SETTINGS,
     NO_PROTO,
@@ -14,8 +15,7 @@ from codex_proxy.agents.codex.spec import (
     provider_of,
     speaks_proto,
 )
-from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.core.checks import Check
+from codex_proxy.agents.spec import AgentContext
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -106,20 +106,11 @@ async def make_proto(context: AgentContext) -> Agent:
     )
 
 
-async def _check(context: AgentContext) -> list[Check]:
-    from codex_proxy.agents.codex.checks import codex_checks
-
-    return await codex_checks(context, "codex-proto")
-
-
-SPEC = AgentSpec(
-    name="codex-proto",
+SPEC = codex_agent_spec(
+    "codex-proto",
     summary="older Codex, by `codex proto` (JSON lines)",
     make=make_proto,
-    check=_check,
     capabilities=CAPABILITIES,
-    confined=True,
-    uses_codex=True,
     settings=CODEX_SETTINGS,
     server_settings=frozenset({"enable_parallel_tool_calls"}),
 )
