@@ -23,7 +23,9 @@ from codex_proxy.surfaces.request_options import (
     ParsedRequest,
     RequestHints,
     RequestSettings,
+    fields_set,
     place_of,
+    stops_of,
 )
 
 FIELDS: Final = FieldNames(
@@ -107,8 +109,7 @@ def parse(
         raise bad_request("'stream_options' is only allowed with 'stream'.", "stream_options")
     place = place_of(resolved, settings, headers, None, client_acts=False)
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
-    stops = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    sampling = {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
+    sampling = fields_set(request, SAMPLING)
     turn = Turn(
         model=resolved.agent_model,
         history=(HistoryMessage("user", (TextPart(prompt),)),),
@@ -118,7 +119,7 @@ def parse(
         sandbox=place.sandbox,
         origin=headers.origin,
         sampling=sampling,
-        stop=tuple(dict.fromkeys(each for each in stops if each)),
+        stop=stops_of(request.stop),
         max_tokens=request.max_tokens,
     )
     return ParsedCompletion(

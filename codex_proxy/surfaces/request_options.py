@@ -4,7 +4,7 @@ Raises `Fault`: NOT_ALLOWED for more than the server allows; INVALID_REQUEST for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -113,6 +113,17 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Fields that this server does not know and sends to the upstream, for the header `x-codex-passed-params`."""
     runs: int = 1
     """How many times the turn runs: once for each choice of the answer if choices are sampled."""
+
+
+def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Returns a request's different stop sequences, without empty ones, which would match everywhere."""
+    given = (stop,) if isinstance(stop, str) else stop or ()
+    return tuple(dict.fromkeys(sequence for sequence in given if sequence))
+
+
+def fields_set(request: object, names: Iterable[str]) -> dict[str, Any]:
+    """Returns the request's fields with these names that are not null, such as its sampling parameters."""
+    return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def workdir_of(

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.surfaces.body import check_range
@@ -35,11 +35,6 @@ def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
     )
 
 
-def sampling_of(request: ChatRequest) -> dict[str, Any]:
-    """Returns the request's sampling parameters (those in `SAMPLING`), by name."""
-    return {name: value for name in SAMPLING if (value := getattr(request, name)) is not None}
-
-
 def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
     """Returns which of `logprobs` and `top_logprobs` ask for log probabilities. Raises `Fault` INVALID_REQUEST for a
     wrong `logprobs`.
@@ -58,13 +53,6 @@ def choices_of(request: ChatRequest, max_choices: int) -> int:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
     check_range("n", count, 1, max_choices)
     return count
-
-
-def stops_of(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the different stop sequences of the request, without empty ones."""
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    # An empty sequence would match everywhere.
-    return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:

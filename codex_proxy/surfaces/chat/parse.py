@@ -15,14 +15,13 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.body import check_length
 from codex_proxy.surfaces.chat.answer import (
+    SAMPLING,
     choices_of,
     format_of,
     ignored_by_us,
     logprobs_asked_for,
     refuse_contradictions,
     refuse_unsupported,
-    sampling_of,
-    stops_of,
 )
 from codex_proxy.surfaces.chat.forward import (
     Fields,
@@ -47,7 +46,9 @@ from codex_proxy.surfaces.request_options import (
     ParsedRequest,
     RequestHints,
     RequestSettings,
+    fields_set,
     place_of,
+    stops_of,
     with_json_hint,
 )
 
@@ -212,8 +213,8 @@ def _converted(
         sandbox=place.sandbox,
         choices=choices,
         origin=headers.origin,
-        sampling=sampling_of(request),
-        stop=stops_of(request),
+        sampling=fields_set(request, SAMPLING),
+        stop=stops_of(request.stop),
         max_tokens=request.max_completion_tokens or request.max_tokens,
     )
     return ParsedChat(

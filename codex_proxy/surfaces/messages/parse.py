@@ -37,6 +37,7 @@ from codex_proxy.surfaces.request_options import (
     RequestSettings,
     WorkdirParam,
     place_of,
+    stops_of,
 )
 
 FIELDS: Final = FieldNames(
@@ -136,7 +137,7 @@ def _turn(
         sandbox=place.sandbox,
         origin=headers.origin,
         sampling=_sampling(request),
-        stop=_stops_of(request),
+        stop=stops_of(request.stop_sequences),
         reports_stop=True,
         max_tokens=request.max_tokens,
         instructions_in_outputs=True,
@@ -153,11 +154,6 @@ def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgsp
         or has_instructions(request.messages)
         or has_calls(request.messages)
     )
-
-
-def _stops_of(request: MessagesRequest) -> tuple[str, ...]:
-    """Returns the stop sequences once each, without empty ones, which match everywhere."""
-    return tuple(dict.fromkeys(each for each in request.stop_sequences or () if each))
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:

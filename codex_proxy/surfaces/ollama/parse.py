@@ -40,8 +40,10 @@ from codex_proxy.surfaces.request_options import (
     ParsedRequest,
     RequestHints,
     RequestSettings,
+    fields_set,
     json_schema_format,
     place_of,
+    stops_of,
     with_json_hint,
 )
 from codex_proxy.surfaces.tool_calls import model_name
@@ -140,10 +142,10 @@ def parse_generate(
 def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
     options = request.options or Options()
     body: dict[str, Any] = {"model": model, "prompt": request.prompt or "", "suffix": request.suffix}
-    body |= _sampling_of(options)
+    body |= fields_set(options, SAMPLING)
     if (limit := _limit_of(options)) is not None:
         body["max_tokens"] = limit
-    if stops := _stops_of(options):
+    if stops := stops_of(options.stop):
         body["stop"] = stops
     stream = request.stream is not False
     return FillIn(model_asked=request.model, stream=stream, body=bytes(schema_json(body)))
@@ -192,8 +194,8 @@ def _parsed(
         workdir=place.workdir,
         sandbox=place.sandbox,
         origin=headers.origin,
-        sampling=_sampling_of(options),
-        stop=_stops_of(options),
+        sampling=fields_set(options, SAMPLING),
+        stop=stops_of(options.stop),
         max_tokens=_limit_of(options),
     )
     return ParsedOllama(
@@ -255,23 +257,13 @@ def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, .
     return None if by_name is None else nearest_effort(by_name, efforts)
 
 
-def _sampling_of(options: Options) -> dict[str, Any]:
-    return {name: value for name in SAMPLING if (value := getattr(options, name)) is not None}
-
-
 def _limit_of(options: Options) -> int | None:
     """Returns the most tokens of the answer; None for no limit, for which Ollama has -1 and -2."""
     limit = options.num_predict
     return limit if limit is not None and limit > 0 else None
 
 
-def _stops_of(options: Options) -> tuple[str, ...]:
-    """Returns the stop sequences without duplicates and without empty ones, which would match everywhere."""
-    given = [options.stop] if isinstance(options.stop, str) else options.stop or []
-    return tuple(dict.fromkeys(each for each in given if each))
-
-
 def _ignored_options(options: Options) -> tuple[str, ...]:
     """Returns the names of the options without effect."""
     unknown = [name for name in options.model_extra or {} if FIELD_NAME.fullmatch(name)]
-    return (*_sampling_of(options), *unknown[:MAX_NAMED])
+    return (*fields_set(options, SAMPLING), *unknown[:MAX_NAMED])

@@ -28,8 +28,10 @@ from codex_proxy.surfaces.request_options import (
     ParsedRequest,
     RequestHints,
     RequestSettings,
+    fields_set,
     json_schema_format,
     place_of,
+    stops_of,
     with_json_hint,
 )
 from codex_proxy.surfaces.responses.client_tools import tools_in
@@ -151,8 +153,8 @@ def _converted(
         workdir=place.workdir,
         sandbox=place.sandbox,
         origin=headers.origin,
-        sampling={name: value for name in SAMPLING if (value := getattr(request, name)) is not None},
-        stop=_stops_of(request),
+        sampling=fields_set(request, SAMPLING),
+        stop=stops_of(request.stop),
         max_tokens=request.max_output_tokens,
     )
     return ParsedResponse(
@@ -250,12 +252,6 @@ def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemD
         or wanted.kind != "text"
         or any(item.get("role") in _INSTRUCTING or item["type"] in CLIENT_CALLS for item in items)
     )
-
-
-def _stops_of(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns the stop sequences once each, without empty ones, which match everywhere."""
-    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    return tuple(dict.fromkeys(sequence for sequence in stop if sequence))
 
 
 def _activity(asked: str | None, settings: ResponsesSettings) -> Activity:
