@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from codex_proxy.agents.claude_code.messages import string_in
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.items import Activity
 from codex_proxy.core.turn import Sandbox
@@ -109,14 +110,6 @@ def _text(input: msgspec.Raw | None) -> str:
     except UNREADABLE:
         return ""
     fields = (getattr(value, name) for name in _Described.__struct_fields__)
-    found = next((text for text in map(_string, fields) if text is not None), "")
+    found = next((text for text in map(string_in, fields) if text is not None), "")
     line = " ".join(found.split())
     return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
-
-
-def _string(json: msgspec.Raw) -> str | None:
-    """Returns the string that the JSON is; None for any other JSON, and for none."""
-    try:
-        return msgspec.json.decode(json, type=str) if json else None
-    except UNREADABLE:
-        return None

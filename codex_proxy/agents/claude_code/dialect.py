@@ -36,6 +36,7 @@ from codex_proxy.agents.claude_code.messages import (
     decode_part,
     rpc_answer,
     rpc_refusal,
+    string_in,
 )
 from codex_proxy.agents.claude_code.step_reader import StepReader, raw_output
 from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
@@ -309,7 +310,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def _assistant(self, message: Message) -> None:
         whole = decode_part(message.message, WholeMessage)
         if whole.model == SYNTHETIC:
-            self._error_code = _string(message.error)
+            self._error_code = string_in(message.error)
         elif self._state is not TurnState.ACTIVE:
             pass
         elif message.parent_tool_use_id is not None:
@@ -469,12 +470,3 @@ def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> b
     """
     result = {"content": mcp_content(reply.parts)}
     return rpc_answer(*request, result if reply.success else result | {"isError": True})
-
-
-def _string(value: msgspec.Raw) -> str | None:
-    """Returns the string in a raw JSON value; None if the value is empty, not JSON, or not a string."""
-    try:
-        decoded = msgspec.json.decode(value) if value else None
-    except UNREADABLE:
-        return None
-    return decoded if isinstance(decoded, str) else None

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 T = TypeVar("T")
@@ -216,6 +217,14 @@ def decode_part(json: msgspec.Raw, type: type[T]) -> T:
     if len(json) > LONG_JSON and has_too_many_values(bytes(json)):
         raise msgspec.DecodeError("it has too many values")
     return msgspec.json.decode(json, type=type)
+
+
+def string_in(json: msgspec.Raw) -> str | None:
+    """Returns the string that the JSON is; None for any other JSON, and for none."""
+    try:
+        return msgspec.json.decode(json, type=str) if json else None
+    except UNREADABLE:
+        return None
 
 
 # --- what we write ------------------------------------------------------------------------------
