@@ -117,9 +117,9 @@ class Admission:
         """Returns an admitted turn with the tools of the operator's MCP servers and of those in `request`, and these
         tools.
 
-        Called right before the run, because tools may have changed while the turn waited. A server that fails has none
-        (`ToolSource.offer`). Raises `Fault` INVALID_REQUEST for a server that the request may not use, tools that the
-        agent cannot call, or a `tool_choice` or approved call of a tool that no server offers.
+        Called right before the run, because tools may have changed while the turn waited. Raises `Fault`
+        INVALID_REQUEST for a server that the request may not use, tools that the agent cannot call, or a `tool_choice`
+        or approved call of a tool that no server offers.
         """
         if self._tools is None:
             return turn, ServerTools()

@@ -1,8 +1,7 @@
 """The clients of the server, and what each may do: the operator's settings, reduced by the limits of the client's key.
 
-A digest of a request's key leads to a `Client`; an unknown one raises `Fault` INVALID_API_KEY. Root folders are
-resolved once, and a request's folder before it is compared with them. A turn that may write is refused in a folder from
-which it could change the server itself.
+The digest of a key leads to a `Client`; an unknown one raises `Fault` INVALID_API_KEY. Folders are compared with their
+links resolved. A turn that may write is refused in a folder from which it could change the server itself.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The logs: structlog to stderr, one event per line, by default never a prompt, an answer or a key.
 
-Of an exception only the type and place are logged, not the message. Text that is not this server's own is put into
-the field `said`, which is removed here unless the setting `log_content` is on. Messages of libraries and of the
-interpreter, which may quote anything, are treated in the same way. Unprintable characters are escaped, because the
-log is read in a terminal, and a client chooses parts of it, such as the path.
+Of an exception only type and place are logged. Text that is not this server's own is in the field `said`, which is
+removed unless `log_content` is on; so are messages of libraries, which may quote anything. Unprintable characters are
+escaped, because the log is read in a terminal.
 """
 
 from __future__ import annotations

@@ -68,12 +68,11 @@ def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[s
 
 
 class Programs:
-    """Starts those MCP servers that are programs, as child processes that end with the proxy (`process.child`).
-    They get the same environment and limits as other children of the proxy. It implements `mcp.interfaces.Spawn`.
+    """Starts the MCP servers that are programs, as children of the proxy with their usual environment and limits.
+    Implements `mcp.interfaces.Spawn`.
 
-    A program starts in the folder of the operator's file, so that relative paths in the file work. A folder for
-    temporary files would be unsafe: interpreters load files from the folder in which they start, and every user can
-    write to `/tmp`.
+    They start in the folder of the operator's file, so that its relative paths work, and never in `/tmp`: interpreters
+    load files from where they start.
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
@@ -127,13 +126,11 @@ class McpToolSource:
             self._remote.check(_named(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools for one turn: those of the servers that the request names and, with `operators`, those
-        of the operator's servers. `owner` is the name of the request's API key. Each server is asked with a time
-        limit.
+        """Returns the tools for one turn: those of the servers that the request names and, with `operators`, of the
+        operator's. `owner` is the name of the request's key.
 
-        A server that fails has no tools. For a server that the request names, the `mcp_list_tools` item that the
-        client gets has the reason; for an operator's server, only the log has it. Raises `Fault` INVALID_REQUEST if
-        the request may not use a server that it names.
+        A server that fails or is too slow has no tools; the reason is in the client's `mcp_list_tools` item, for an
+        operator's server in the log. Raises `Fault` INVALID_REQUEST if the request may not use a server.
         """
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
@@ -170,12 +167,11 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Lists the tools of one server that a request names. Returns the events of the `mcp_list_tools` item for
-        the client, and the tools.
+        """Lists the tools of one server that a request names. Returns the events of the client's `mcp_list_tools` item,
+        and the tools; if the server fails, the item has the reason, and there are none.
 
-        `known` has the lists that the client has sent back, by server label. If it has one for this server with all
-        tools that the request names (see `_covers`), that list is used, the server is not asked, and there are no
-        events. If the server fails, there are no tools, and the item has the reason.
+        `known` are the lists that the client has sent back, by server label. One with all tools that the request names
+        (see `_covers`) is used without asking the server, and without events.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):

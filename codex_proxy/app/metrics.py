@@ -1,8 +1,7 @@
 """The Prometheus metrics of one server, in a registry of their own.
 
-Collecting them changes nothing in the server. The number of label values is bounded: a `route` is the path template
-of an endpoint (`/v1/responses/{id}`), an `error` is the kind of a `Fault`, and a model that the server does not
-list is `other`. A request is counted once, at its end.
+The number of label values is bounded: a `route` is an endpoint's path template (`/v1/responses/{id}`), an `error` the
+kind of a `Fault`, and a model that is not listed `other`. A request is counted once, at its end.
 """
 
 from __future__ import annotations
@@ -209,12 +208,8 @@ class Metrics:
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
-    """Returns a function that maps a model name in a request to a label: the name under which the server lists the
-    model, or `other` if the name means no model of the server.
-
-    If the server has several agents, a name that is not listed itself (`gemini`, `sonnet`) gets the label of the
-    listed model that it is an alias of. If it stands for a model that its agent accepts without listing it, the
-    label is `AGENT/other`.
+    """Returns a function that maps a request's model name to a label: the listed name of the model, for an alias that
+    of its model, `AGENT/other` for a model that its agent accepts without listing it, else `other`.
     """
     listed: dict[str, str] = {}
     models: tuple[AgentModel, ...] | None = None

@@ -1,8 +1,8 @@
 """`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model, and leaves nothing behind.
 
-The program gets the server's address in its environment and in temporary files. No file of the user is changed. It
-has the terminal, and its exit status is that of the command. The running server is used; if there is none, or if the
-user names an agent, one is started on a free port, with a key and a folder of its own, and ended with the program.
+The program gets the server's address by its environment and temporary files; no file of the user is changed. It has
+the terminal, and its exit status is the command's. Without a running server, or with an agent's name, a server is
+started on a free port, with a key and a folder of its own, and ended with the program.
 """
 
 from __future__ import annotations
@@ -56,10 +56,9 @@ def run(
     model: str,
     key: str | None,
 ) -> int:
-    """Runs the program `name` and returns its exit status. `environ` is the user's environment, `agent` the agent that
-    a new server is started with (None: the running server is used if there is one), `model` the model, and `key` the
-    key for a running server. Raises `RunError` if the program is not installed or cannot use this server, or if no
-    server can be had.
+    """Runs the program `name` and returns its exit status. `environ`: of the user; `agent`: start a server with it
+    (None: use a running one, if any); `key`: for a running server. Raises `RunError` if the program is not installed or
+    cannot use this server, or none can be started.
     """
     program = PROGRAMS.get(name) or Program(name=name, environment=SDK_ENVIRONMENT)
     if program.unserved:

@@ -22,7 +22,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import OWNER
-from codex_proxy.http.routing import ROUTED, Routed, routed_body
+from codex_proxy.http.routing import ROUTED, RoutedRequest, routed_body
 from codex_proxy.surfaces.request_options import ParsedRequest, RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
 
@@ -308,7 +308,7 @@ async def read_body(request: web.Request) -> bytes:
     ends early or comes too slowly; UNSUPPORTED_MEDIA_TYPE; CONCURRENCY_EXCEEDED or UNAVAILABLE without room; and
     `HTTPRequestEntityTooLarge`.
     """
-    routed: Routed | None = request.get(ROUTED)
+    routed: RoutedRequest | None = request.get(ROUTED)
     if routed is not None and routed.body:
         return routed.body  # it is handled again, for another target of its route
     coding = coding_of(request.headers.getall("Content-Encoding", []))

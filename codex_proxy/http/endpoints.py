@@ -114,8 +114,8 @@ _CONTEXT_WORDS: Final = (
 
 _response: Final = partial(Endpoint, chapter="Responses", errors="responses")
 _conversation: Final = partial(Endpoint, chapter="Conversations", kind="stored", errors="responses")
-_model: Final = partial(Endpoint, chapter="Models", kind="read", also_anthropic=True)
-_server: Final = partial(Endpoint, chapter="The server itself", kind="open", versioned=False)
+_model: Final = partial(Endpoint, method="GET", chapter="Models", kind="read", also_anthropic=True)
+_server: Final = partial(Endpoint, method="GET", chapter="The server itself", kind="open", versioned=False)
 _test: Final = partial(
     Endpoint, chapter="The server itself", kind="read", versioned=False, counted=False, needs=TEST_ENDPOINTS
 )
@@ -178,7 +178,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": MessageTokens},
     ),
     _model(
-        method="GET",
         path="/models",
         handler=server_info.list_models,
         name="list_models",
@@ -199,7 +198,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": (ModelList, CodexModelList, AnthropicModelList)},
     ),
     _model(
-        method="GET",
         path="/models/{id}",
         match="/models/{id:.+}",
         handler=server_info.one_model,
@@ -429,7 +427,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": (UsageLimits, UsageLimitsList)},
     ),
     _server(
-        method="GET",
         path="/v1",
         handler=server_info.index,
         name="index",
@@ -437,7 +434,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": server_info.Index},
     ),
     _server(
-        method="GET",
         path="/",
         handler=home,
         name="root",
@@ -445,7 +441,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": server_info.Hello},
     ),
     _server(
-        method="GET",
         path="/api/hello",
         handler=server_info.root,
         name="hello",
@@ -453,7 +448,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": server_info.Hello},
     ),
     _server(
-        method="GET",
         path="/healthz",
         handler=server_info.healthz,
         name="healthz",
@@ -461,7 +455,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": server_info.Health},
     ),
     _server(
-        method="GET",
         path="/livez",
         handler=server_info.livez,
         name="livez",
@@ -469,7 +462,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": server_info.Live},
     ),
     _server(
-        method="GET",
         path="/readyz",
         handler=server_info.readyz,
         name="readyz",
@@ -478,7 +470,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     CLUSTER_ENDPOINT,
     _server(
-        method="GET",
         path="/openapi.json",
         handler=server_info.openapi,
         name="openapi",
@@ -486,7 +477,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": dict[str, Any]},
     ),
     _server(
-        method="GET",
         path="/metrics",
         handler=metrics,
         name="metrics",

@@ -1,9 +1,8 @@
 """Posts signed webhooks to the configured URLs when a background response has ended. A failed delivery is repeated,
 up to `len(DELAYS)` times, and then given up.
 
-A webhook stays in the store until it is delivered or given up; of several servers with one store, the one that claims
-it makes the next attempt. If a server was killed during a delivery, the webhook is sent again with the same
-`webhook-id`.
+A webhook stays in the store until then; of several servers with one store, the one that claims it makes the next
+attempt. After a kill during a delivery it is sent again, with the same `webhook-id`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One child process: its input and output, and how it is ended, in steps: its stdin is closed, it gets a grace time,
-the warden (`process/warden.py`) sends SIGTERM, it gets another, and the warden kills it and its descendants. The exit
-and the end of stdout are separate events: a grandchild may hold the pipe open. All is done in callbacks and timers, so
-that no cancelled task leaves it half done.
+"""One child process: its input and output, and its end in steps: stdin is closed, after a grace time the warden
+(`process/warden.py`) sends SIGTERM, after another it kills the child and its descendants. The exit and the end of
+stdout are separate events, because a grandchild may hold the pipe. Callbacks and timers do it all: no cancelled task
+leaves it half done.
 """
 
 from __future__ import annotations

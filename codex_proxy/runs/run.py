@@ -1,13 +1,8 @@
-"""A run is one turn of a client: it uses sessions with the agent, and appends their events to the log.
+"""A run is one turn of a client: it drives sessions with the agent, and appends their events to the log.
 
-Events pass these stages, each `feed(events) -> events`:
-
-1. the attempt: the tool policy, then the check of the answer against its schema; 2. the repair, which makes them
-well-formed; 3. the run itself, which keeps raw items, adds up usage, and declines the agent's requests; 4. the limits:
-size, stop sequences, length.
-
-A run has no task: a batch passes all stages within one call. An HTTP request reads the log and may call `interrupt`. A
-turn has at most two attempts; a session whose process had already ended does not count.
+A batch of events passes all stages within one call, because a run has no task: the attempt (tool policy, then the check
+of the answer against its schema), the repair, the run itself (which declines the agent's requests), and the limits.
+A turn has at most two attempts; a session whose process had already ended does not count.
 """
 
 from __future__ import annotations
