@@ -13,6 +13,7 @@ import msgspec
 from codex_proxy.agents.acp.failures import failure_of_error, unknown_model
 from codex_proxy.agents.acp.messages import INVALID_PARAMS, RpcError
 from codex_proxy.agents.acp.program import Program
+from codex_proxy.agents.dialects.loose_values import objects_in
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.turn import Turn
@@ -92,7 +93,7 @@ def session_options_of(result: object) -> SessionOptions:
         return SessionOptions()
     options = {
         option["category"]: found
-        for option in _dicts(result.get("configOptions"))
+        for option in objects_in(result.get("configOptions"))
         if isinstance(option.get("category"), str) and (found := _option(option)) is not None
     }
     return SessionOptions(
@@ -168,8 +169,8 @@ def _option(option: dict[str, Any]) -> SessionOption | None:
     id, current = option.get("id"), option.get("currentValue")
     entries = [
         entry
-        for each in _dicts(option.get("options"))
-        for entry in (_dicts(each.get("options")) if "options" in each else [each])
+        for each in objects_in(option.get("options"))
+        for entry in (objects_in(each.get("options")) if "options" in each else [each])
     ]
     entries = [entry for entry in entries if isinstance(entry.get("value"), str)]
     if not isinstance(id, str) or not isinstance(current, str) or not entries:
@@ -185,7 +186,7 @@ def _listed(given: object, list: str, id: str, current: str, method: str, key: s
     """
     if not isinstance(given, dict):
         return None
-    entries = [entry for entry in _dicts(given.get(list)) if isinstance(entry.get(id), str)]
+    entries = [entry for entry in objects_in(given.get(list)) if isinstance(entry.get(id), str)]
     chosen = given.get(current)
     names = {entry[id]: _name(entry, entry[id]) for entry in entries}
     if isinstance(chosen, str) and chosen not in names:
@@ -200,7 +201,3 @@ def _listed(given: object, list: str, id: str, current: str, method: str, key: s
 def _name(entry: dict[str, Any], id: str) -> str:
     name = entry.get("name")
     return name if isinstance(name, str) and name else id
-
-
-def _dicts(value: object) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -10,6 +10,7 @@ import msgspec
 
 from codex_proxy.agents.claude_code.messages import string_in
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.core.items import Activity
 from codex_proxy.core.turn import Sandbox
 
@@ -33,8 +34,6 @@ KINDS: Final[dict[str, Kind]] = {
     "AskUserQuestion": "question",
 }
 """The kind of activity of each Claude Code tool; all others are `other`."""
-
-MAX_TEXT: Final = 300
 
 
 class _Described(msgspec.Struct, frozen=True):
@@ -110,6 +109,4 @@ def _text(input: msgspec.Raw | None) -> str:
     except UNREADABLE:
         return ""
     fields = (getattr(value, name) for name in _Described.__struct_fields__)
-    found = next((text for text in map(string_in, fields) if text is not None), "")
-    line = " ".join(found.split())
-    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
+    return one_line(next((text for text in map(string_in, fields) if text is not None), ""))

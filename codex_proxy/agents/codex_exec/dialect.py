@@ -20,6 +20,7 @@ from codex_proxy.agents.dialects.failures import (
     status_in,
     stop_from_text,
 )
+from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.core.events import (
     Event,
@@ -41,8 +42,6 @@ from codex_proxy.core.turn import Turn
 
 ActivityKind = Literal["command", "file_change", "web_search", "mcp_call"]
 
-MAX_CHARS: Final = 300
-"""Characters of an activity's description; a command can be a script."""
 
 TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
 """Lines that count even if damaged; otherwise a finished turn would look like a crash."""
@@ -208,7 +207,7 @@ class CodexExec(SingleTurn):
     def _add_plan(self, item: Item, out: list[Event]) -> None:
         """Adds the plan as a completed activity, if it has changed."""
         steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
-        text = _one_line(", ".join(steps))
+        text = one_line(", ".join(steps))
         if text and text != self._plan:
             self._plan = text
             own = self._next_id("a")
@@ -219,7 +218,7 @@ class CodexExec(SingleTurn):
     ) -> str:
         """Starts an activity; returns its new id."""
         own = self._next_id("a")
-        out.append(ItemStarted(Activity(own, kind, _one_line(described(item)))))
+        out.append(ItemStarted(Activity(own, kind, one_line(described(item)))))
         return own
 
     def _next_id(self, prefix: str) -> str:
@@ -242,12 +241,6 @@ class CodexExec(SingleTurn):
 
 def _files(item: Item) -> str:
     return ", ".join(f"{change.kind or 'change'} {change.path}" for change in item.changes or ())
-
-
-def _one_line(text: str) -> str:
-    """Returns the words of the text joined by single spaces, at most `MAX_CHARS` characters."""
-    text = " ".join(text[: MAX_CHARS * 4].split())
-    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
 def _without_stdin_notice(ended: Ended) -> Ended:

@@ -12,13 +12,12 @@ from collections.abc import Callable
 from typing import Literal, TypeAlias
 
 from codex_proxy.agents.codex_proto.wire import Msg
+from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, OutputDelta
 from codex_proxy.core.items import Activity
 
 ActivityKind = Literal["command", "file_change", "web_search", "mcp_call", "plan", "image"]
 
-MAX_CHARS = 300
-"""Characters of an activity's description; a command can be a script."""
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 """Programs whose argument after `-c` is the command to show."""
@@ -65,12 +64,6 @@ def plan_steps(msg: Msg) -> str:
 def with_reason(text: str, reason: str | None) -> str:
     """Returns a request's text, with the agent's reason in parentheses."""
     return one_line(f"{text} ({reason})" if reason else text)
-
-
-def one_line(text: str) -> str:
-    """Returns the words of the text joined by single spaces, at most `MAX_CHARS` characters."""
-    text = " ".join(text[: MAX_CHARS * 4].split())
-    return text if len(text) <= MAX_CHARS else text[: MAX_CHARS - 1] + "…"
 
 
 # --- the activities ----------------------------------------------------------------------------

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from codex_proxy.agents.dialects.loose_values import objects_in
+
 _WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
 """The fields with texts that never come in pieces."""
 
@@ -40,7 +42,7 @@ class WholeAnswer:
         for name, value in chunk.items():
             if name != "choices" and (value is not None or name not in self._fields):
                 self._fields[name] = value
-        for choice in _dicts(chunk.get("choices")):
+        for choice in objects_in(chunk.get("choices")):
             given = choice.get("index")
             index = given if isinstance(given, int) else 0
             self._add_choice(self._choices.setdefault(index, {"index": index, "message": {}}), choice)
@@ -72,7 +74,7 @@ class WholeAnswer:
             known = into.get(name)
             if name == "tool_calls" and isinstance(value, list):
                 calls = into[name] = known if isinstance(known, list) else []
-                self._add_calls(calls, _dicts(value))
+                self._add_calls(calls, objects_in(value))
             elif isinstance(value, str) and isinstance(known, _Text):
                 known.pieces.append(value)
             elif name not in _WHOLE_TEXTS and isinstance(value, str) and isinstance(known, str):
@@ -107,10 +109,6 @@ def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
     delta = dict(message) if isinstance(message, dict) else {}
     if isinstance(delta.get("tool_calls"), list):
         delta["tool_calls"] = [
-            {"index": index, **call} for index, call in enumerate(_dicts(delta["tool_calls"]))
+            {"index": index, **call} for index, call in enumerate(objects_in(delta["tool_calls"]))
         ]
     return {**{name: value for name, value in choice.items() if name != "message"}, "delta": delta}
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

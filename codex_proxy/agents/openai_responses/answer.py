@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
+from codex_proxy.agents.dialects.loose_values import objects_in
 from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
@@ -236,7 +237,7 @@ class ResponsesAnswer:
             out.append(RawItem(kind, encoded(item)))
 
     def _message(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
-        parts = [part for part in _dicts(item.get("content")) if isinstance(part.get("type"), str)]
+        parts = [part for part in objects_in(item.get("content")) if isinstance(part.get("type"), str)]
         text = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
         refusal = "".join(part["refusal"] for part in parts if isinstance(part.get("refusal"), str))
         if text:
@@ -245,7 +246,7 @@ class ResponsesAnswer:
             out.append(RefusalDelta(id, refusal))
         offset, known = 0, self._cited.get(id, 0)
         for part in parts:
-            new = _dicts(part.get("annotations"))[known:]
+            new = objects_in(part.get("annotations"))[known:]
             out += [AnnotationAdded(id, encoded(_shifted(annotation, offset))) for annotation in new]
             known = 0
             offset += len(part["text"]) if isinstance(part.get("text"), str) else 0
@@ -285,7 +286,7 @@ class ResponsesAnswer:
 
     def _end(self, response: Mapping[str, Any], status: str, out: list[Event]) -> None:
         comparable = bool(self._places) or not self.items  # without ids and places nobody can tell
-        for place, item in enumerate(_dicts(response.get("output"))):
+        for place, item in enumerate(objects_in(response.get("output"))):
             id = item.get("id") or self._places.get(place)
             known = isinstance(id, str) and id in self._done
             if not known and comparable:
@@ -349,10 +350,10 @@ def _shifted(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
 
 def _reasoning(item: Mapping[str, Any], id: str) -> list[Event]:
     out: list[Event] = []
-    for index, part in enumerate(_dicts(item.get("summary"))):
+    for index, part in enumerate(objects_in(item.get("summary"))):
         if isinstance(part.get("text"), str):
             out.append(FullReasoning(id, part["text"], index))
-    for index, part in enumerate(_dicts(item.get("content"))):
+    for index, part in enumerate(objects_in(item.get("content"))):
         if isinstance(part.get("text"), str):
             out.append(FullReasoning(id, part["text"], index, "raw"))
     return [*out, ItemEnded(id)]
@@ -361,7 +362,3 @@ def _reasoning(item: Mapping[str, Any], id: str) -> list[Event]:
 def _index(event: Mapping[str, Any], name: str) -> int:
     value = event.get(name)
     return value if isinstance(value, int) and value >= 0 else 0
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
