@@ -31,7 +31,7 @@ from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.models import Names, listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
 from codex_proxy.surfaces.ollama.embeddings import (
-    Asked,
+    EmbeddingsAsked,
     embed_body,
     embeddings_body,
     read_embed,
@@ -155,7 +155,7 @@ async def embeddings(request: web.Request) -> web.Response:
     return _json(embeddings_body(await _embedded(request, asked)))
 
 
-async def _embedded(request: web.Request, asked: Asked) -> bytes:
+async def _embedded(request: web.Request, asked: EmbeddingsAsked) -> bytes:
     if asked.ignored:
         request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(asked.ignored)
     return await ask_upstream(request, asked.body, "/embeddings")

@@ -32,7 +32,7 @@ _APIS: Final[Mapping[Chapter, ApiName]] = {
 }
 
 
-class Routed(msgspec.Struct):
+class RoutedRequest(msgspec.Struct):
     """A request that a route has matched: its `body` as the client sent it, and the targets that are not asked yet.
     `target` is the one that is asked. Without another target the body is not kept, since a turn may take an hour.
     """
@@ -43,7 +43,7 @@ class Routed(msgspec.Struct):
     left: list[str]
 
 
-ROUTED: Final = web.RequestKey("routed", Routed)
+ROUTED: Final = web.RequestKey("routed", RoutedRequest)
 
 
 def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | None:
@@ -64,7 +64,7 @@ def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | No
         if route is None:
             return None
         first, *left = router.usable(route)
-        routed = request[ROUTED] = Routed(route.name, body if left else b"", first, left)
+        routed = request[ROUTED] = RoutedRequest(route.name, body if left else b"", first, left)
     request[REPLY_HEADERS]["x-codex-route"] = request[NOTES]["route"] = routed.name
     return body_of_target(request, body)
 

@@ -27,7 +27,7 @@ from codex_proxy.agents.acp.messages import (
     split_writes,
 )
 from codex_proxy.agents.acp.presets import PRESETS, AcpPreset
-from codex_proxy.agents.acp.program import Declared, Program, declared_in
+from codex_proxy.agents.acp.program import DeclaredFeatures, Program, declared_in
 from codex_proxy.agents.dialect import Decision, Step
 from codex_proxy.core.events import (
     ApprovalRequested,
@@ -70,13 +70,13 @@ def preset_of(name: str) -> AcpPreset:
     return next((PRESETS[each] for each in PRESETS if name.startswith(f"{each}-")), OTHER)
 
 
-def declared_by(name: str) -> Declared:
+def declared_by(name: str) -> DeclaredFeatures:
     """What the agent declared."""
     for line in recording(name):
         result = line["msg"].get("result")
         if line["dir"] == "in" and isinstance(result, dict) and "protocolVersion" in result:
             return declared_in(result)
-    return Declared()
+    return DeclaredFeatures()
 
 
 @cache

@@ -13,7 +13,7 @@ from codex_proxy.agents.acp.connection import AcpConnection
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.messages import request_id
 from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.acp.program import Declared, Program
+from codex_proxy.agents.acp.program import DeclaredFeatures, Program
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
@@ -139,7 +139,9 @@ def acp(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
     connection = AcpConnection("test", "0")
     channel, count = connection.open_channel(), itertools.count(1)
     preset = AcpPreset(name="acp", title="The agent", argv=("agent",), usage="session", errors_as_text=True)
-    dialect = AcpTurn(channel, Program(preset, Declared(), True), lambda prefix: f"{prefix}{next(count)}")
+    dialect = AcpTurn(
+        channel, Program(preset, DeclaredFeatures(), True), lambda prefix: f"{prefix}{next(count)}"
+    )
     reader = _OnAConnection(connection, dialect, turn_of(**changes), keeps_log=keeps_log)
     reader.say({"jsonrpc": "2.0", "id": request_id(channel, 1), "result": {"sessionId": SESSION}})
     return reader

@@ -15,7 +15,7 @@ import pytest
 from codex_proxy.agents.acp.agent import AcpAgent, AcpLaunch
 from codex_proxy.agents.acp.messages import Message
 from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.acp.program import Declared
+from codex_proxy.agents.acp.program import DeclaredFeatures
 from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
 from codex_proxy.agents.claude_code.launch import LaunchKey
 from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
@@ -141,7 +141,7 @@ class Rig:
         if self.dies:
             process.kill()
         if hasattr(process, "session_failure"):
-            process.connection.declared = Declared()
+            process.connection.declared = DeclaredFeatures()
             process.connection.probe = Message(result={})
 
     async def open(self, turn: Turn = FIRST) -> AgentSession:

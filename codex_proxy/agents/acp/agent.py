@@ -16,7 +16,7 @@ import structlog
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.presets import CAPABILITIES, AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess, AcpTransport
-from codex_proxy.agents.acp.program import Declared, Program
+from codex_proxy.agents.acp.program import DeclaredFeatures, Program
 from codex_proxy.agents.acp.prompt import first_prompt
 from codex_proxy.agents.acp.session_setup import SessionOptions, session_options_of
 from codex_proxy.agents.acp.tool_server import ToolEndpoint, ToolServer
@@ -141,7 +141,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         workspace = (scope.workdir,) if scope.sandbox == "workspace-write" else ()
         return self.confinement.around(command, (*workspace, *self.state_folders))
 
-    def program(self, declared: Declared) -> Program:
+    def program(self, declared: DeclaredFeatures) -> Program:
         """Returns the facts about the program: the preset, the settings, and what the program `declared` in its
         answer to `initialize`.
         """

@@ -12,7 +12,7 @@ from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS, AcpLaunch
 from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
-from codex_proxy.agents.acp.program import Declared, Program
+from codex_proxy.agents.acp.program import DeclaredFeatures, Program
 from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import confinement_check
@@ -88,7 +88,7 @@ def _confinement_checks(launch: AcpLaunch) -> list[Check]:
     return [Check(name="confinement", status="warning", message=launch.warning, advice=advice, facts=facts)]
 
 
-def _release_check(preset: AcpPreset, declared: Declared) -> Check:
+def _release_check(preset: AcpPreset, declared: DeclaredFeatures) -> Check:
     facts: dict[str, Fact] = {"version": declared.version, "tested": preset.tested or None}
     title = declared.name or preset.title
     message = f"{title} {declared.version or 'of an unknown version'} speaks ACP."

@@ -18,7 +18,7 @@ from codex_proxy.agents.acp.messages import (
     request,
     request_id,
 )
-from codex_proxy.agents.acp.program import INITIALIZE, Declared, declared_in
+from codex_proxy.agents.acp.program import INITIALIZE, DeclaredFeatures, declared_in
 from codex_proxy.agents.dialect import Received
 
 INITIALIZE_ID: Final = request_id(0, 1)
@@ -35,7 +35,7 @@ class AcpConnection:
         """`session_meta` is sent with each `session/new`, under `_meta`: settings of this program."""
         self._session_meta = session_meta or {}
         self._client = {"name": client_name, "title": client_name, "version": client_version}
-        self.declared: Declared | None = None
+        self.declared: DeclaredFeatures | None = None
         """What the agent declared at `initialize`; None before that."""
         self.fault: str | None = None
         """Why the agent cannot be used; None if it can."""

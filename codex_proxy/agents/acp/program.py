@@ -27,7 +27,7 @@ before it uses them.
 """
 
 
-class Declared(msgspec.Struct, frozen=True, omit_defaults=True):
+class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an agent declared in its answer to `initialize`; False or empty where it declared nothing."""
 
     name: str = ""
@@ -46,7 +46,7 @@ class Declared(msgspec.Struct, frozen=True, omit_defaults=True):
     """The agent's own description of how to sign in."""
 
 
-def declared_in(result: object) -> Declared:
+def declared_in(result: object) -> DeclaredFeatures:
     """Reads the result of `initialize`. Fields of an unexpected type count as missing."""
     able = _dict(_dict(result).get("agentCapabilities"))
     info = _dict(_dict(result).get("agentInfo"))
@@ -57,7 +57,7 @@ def declared_in(result: object) -> Declared:
         if isinstance(methods, list)
         else []
     )
-    return Declared(
+    return DeclaredFeatures(
         name=_text(info.get("title")) or _text(info.get("name")),
         version=_text(info.get("version")),
         images=_dict(able.get("promptCapabilities")).get("image") is True,
@@ -76,7 +76,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     preset: AcpPreset
-    declared: Declared = Declared()
+    declared: DeclaredFeatures = DeclaredFeatures()
     unconfined: bool = False
     """The setting `agent_unconfined`: the agent is served although it has no mode in which it asks, and may do
     everything with `danger-full-access`.
@@ -141,7 +141,7 @@ def remade_program(facts: dict[str, Any]) -> Program:
     named = facts.pop("preset")
     preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
     preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))
-    declared = msgspec.convert(facts.pop("declared", {}), Declared)
+    declared = msgspec.convert(facts.pop("declared", {}), DeclaredFeatures)
     return Program(preset, declared, facts.pop("unconfined", False), facts.pop("confined", False))
 
 

@@ -44,7 +44,7 @@ class OllamaEmbeddingsRequest(RequestModel):
     keep_alive: Any = None
 
 
-class Asked(msgspec.Struct, frozen=True):
+class EmbeddingsAsked(msgspec.Struct, frozen=True):
     """A request in OpenAI's form (`body`), the client's name of the `model`, and the names of fields without effect."""
 
     body: bytes
@@ -52,7 +52,7 @@ class Asked(msgspec.Struct, frozen=True):
     ignored: tuple[str, ...]
 
 
-def read_embed(body: bytes) -> Asked:
+def read_embed(body: bytes) -> EmbeddingsAsked:
     """Reads a body of `/api/embed`."""
     notes = FieldNotes()
     request = parse_as(OllamaEmbedRequest, body, notes)
@@ -60,17 +60,17 @@ def read_embed(body: bytes) -> Asked:
     return _asked(request.model, given, request.dimensions, notes)
 
 
-def read_embeddings(body: bytes) -> Asked:
+def read_embeddings(body: bytes) -> EmbeddingsAsked:
     """Reads a body of `/api/embeddings`."""
     notes = FieldNotes()
     request = parse_as(OllamaEmbeddingsRequest, body, notes)
     return _asked(request.model, [request.prompt], None, notes)
 
 
-def _asked(model: str, given: list[str], dimensions: int | None, notes: FieldNotes) -> Asked:
+def _asked(model: str, given: list[str], dimensions: int | None, notes: FieldNotes) -> EmbeddingsAsked:
     body = {"model": raw_text(model), "input": [raw_text(text) for text in given]}
     more = {} if dimensions is None else {"dimensions": dimensions}
-    return Asked(json_bytes({**body, **more}), model, ignored_fields(notes))
+    return EmbeddingsAsked(json_bytes({**body, **more}), model, ignored_fields(notes))
 
 
 def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:
