@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from codex_proxy.core.events import Event, Spending, TextDelta
+from codex_proxy.core.events import Event, Spending, StepCompleted, TextDelta, UsageReported
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, Item, McpCall
 from codex_proxy.surfaces.usage import TurnTokens
@@ -200,6 +200,13 @@ class StreamRenderer(ABC):
     @abstractmethod
     def _answer_tokens(self) -> int:
         """Returns an estimate of the answer's tokens."""
+
+
+TOKEN_COUNTERS: Final[Mapping[type, Callable[[Any, Any, list[bytes]], None]]] = {
+    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
+    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
+}
+"""The handlers of every `StreamRenderer` for the tokens of the turn."""
 
 
 class SerialOutput:

@@ -12,13 +12,19 @@ from codex_proxy.core.events import (
     ItemEnded,
     ItemStarted,
     RefusalDelta,
-    StepCompleted,
     Stop,
     TurnEnded,
-    UsageReported,
 )
 from codex_proxy.core.items import Message
-from codex_proxy.surfaces.base import BLANK_LINE, INTERRUPTED, SerialOutput, StreamRenderer, Text, TextRun
+from codex_proxy.surfaces.base import (
+    BLANK_LINE,
+    INTERRUPTED,
+    TOKEN_COUNTERS,
+    SerialOutput,
+    StreamRenderer,
+    Text,
+    TextRun,
+)
 from codex_proxy.surfaces.usage import json_tokens
 
 _CALLS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
@@ -104,7 +110,6 @@ OneTextRenderer.handlers = {
     RefusalDelta: OneTextRenderer._refusal_delta,
     ItemStarted: OneTextRenderer._item_started,
     ItemEnded: OneTextRenderer._item_ended,
-    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
-    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
+    **TOKEN_COUNTERS,
     TurnEnded: OneTextRenderer._turn_ended,
 }

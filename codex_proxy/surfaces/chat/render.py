@@ -18,13 +18,11 @@ from codex_proxy.core.events import (
     ItemStarted,
     ReasoningDelta,
     RefusalDelta,
-    StepCompleted,
     TurnEnded,
-    UsageReported,
 )
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import StreamRenderer, TextRun, json_bytes, raw_text
+from codex_proxy.surfaces.base import TOKEN_COUNTERS, StreamRenderer, TextRun, json_bytes, raw_text
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.chat.completion import ChatUsage
 from codex_proxy.surfaces.errors import error_frame
@@ -357,7 +355,6 @@ ChatRenderer.handlers = {
     ItemStarted: ChatRenderer._item_started,
     ItemEnded: ChatRenderer._item_ended,
     AnswerDetails: ChatRenderer._take_details,
-    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
-    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
+    **TOKEN_COUNTERS,
     TurnEnded: ChatRenderer._turn_ended,
 }

@@ -18,15 +18,14 @@ from codex_proxy.core.events import (
     RawItem,
     ReasoningDelta,
     RefusalDelta,
-    StepCompleted,
     Stop,
     TurnEnded,
-    UsageReported,
 )
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
     INTERRUPTED,
+    TOKEN_COUNTERS,
     StreamRenderer,
     TextRun,
     activity_line,
@@ -347,7 +346,6 @@ MessagesRenderer.handlers = {
     ItemStarted: MessagesRenderer._item_started,
     ItemEnded: MessagesRenderer._item_ended,
     RawItem: MessagesRenderer._raw_item,
-    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
-    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
+    **TOKEN_COUNTERS,
     TurnEnded: MessagesRenderer._turn_ended,
 }
