@@ -45,7 +45,7 @@ from codex_proxy.surfaces.usage import TurnTokens
 P = TypeVar("P", bound=ParsedRequest)
 
 
-class Answered(Protocol):
+class AnswerSummary(Protocol):
     """What the log line says about an answer. `failure` is why it failed, or None; `finish_reasons` are those of its
     choices; `spent` has the tokens.
     """
@@ -60,7 +60,7 @@ class Answered(Protocol):
     def spent(self) -> TurnTokens: ...
 
 
-class TurnRenderer(Renderer, Answered, Protocol):
+class TurnRenderer(Renderer, AnswerSummary, Protocol):
     """A renderer that also knows how the answer has ended, and the tokens of the turn."""
 
     failure: Failure | None
@@ -225,7 +225,7 @@ def note_admitted(request: web.Request, turn: Turn) -> None:
     request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
 
 
-def ending_notes(timings: TurnTimings, answered: Answered) -> dict[str, object]:
+def ending_notes(timings: TurnTimings, answered: AnswerSummary) -> dict[str, object]:
     """Returns the fields of the log line about an answer: the time until its first event, its finish reasons, and its
     tokens if the agent has reported some.
     """
