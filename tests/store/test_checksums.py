@@ -20,7 +20,7 @@ Read = Callable[[Store], Awaitable[object]]
 
 
 def context(store: Store) -> Awaitable[object]:
-    return store.scan_context(OWNER, "resp_1", print)
+    return store.context(OWNER, "resp_1")
 
 
 def conversation_context(store: Store) -> Awaitable[object]:

@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from codex_proxy.store.interface import (
     Append,
@@ -22,8 +29,11 @@ from codex_proxy.store.interface import (
     StoreConflict,
     StoredItem,
 )
+from codex_proxy.store.postgresql import removal as postgresql_removal
+from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite import removal
 from codex_proxy.store.sqlite.store import SqliteStore
+from tests.postgres import PostgresServer, empty
 from tests.store.conftest import Opened
 from tests.store.stored import OTHER, OWNER, Hands, conversation, hidden, item, response
 
@@ -62,12 +72,24 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.runner = asyncio.Runner()
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(removal, "PIECE", 2)  # so that most deletions take several writes
-        opened = Opened()
-        self.store = SqliteStore.in_memory(clock=Hands(), opener=opened)
-        self.connection = opened[0]
+        for engine in (removal, postgresql_removal):
+            self.patch.setattr(engine, "PIECE", 2)  # so that most deletions take several writes
+        self.open()
         self.responses: dict[tuple[str, str], KnownResponse] = {}
         self.conversations: dict[tuple[str, str], KnownConversation] = {}
+
+    def open(self) -> None:
+        """Opens an empty store."""
+        opened = Opened()
+        self.store: SqliteStore | PostgresStore = SqliteStore.in_memory(clock=Hands(), opener=opened)
+        self.connection = opened[0]
+
+    def sizes(self, owner: str, id: str) -> tuple[int, int]:
+        """Returns how many items and bytes the store says that a conversation has."""
+        found: tuple[int, int] = self.connection.execute(
+            "SELECT items, bytes FROM conversations WHERE owner = ? AND id = ?", (owner, id)
+        ).fetchone()
+        return found
 
     def teardown(self) -> None:
         if hasattr(self, "runner"):
@@ -263,10 +285,7 @@ class StoreMachine(RuleBasedStateMachine):
             scanned: list[StoredItem] = []
             self.said(self.store.scan_conversation(owner, id, scanned.append))
             assert scanned == talk.items
-            sizes = self.connection.execute(
-                "SELECT items, bytes FROM conversations WHERE owner = ? AND id = ?", (owner, id)
-            )
-            assert sizes.fetchone() == (len(talk.items), sum(each.size for each in talk.items))
+            assert self.sizes(owner, id) == (len(talk.items), sum(each.size for each in talk.items))
             shown = [each for each in talk.items if each.visible]
             page = self.said(self.store.items(owner, id, PageRequest(limit=2, order="asc")))
             assert (list(page.items), page.has_more) == (shown[:2], len(shown) > 2)  # type: ignore[union-attr]
@@ -315,3 +334,22 @@ TestStoreAgainstItsModel.settings = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+@pytest.mark.parametrize("examples", [2, pytest.param(40, marks=pytest.mark.exhaustive)])
+def test_the_store_in_postgresql_against_its_model(postgres_server: PostgresServer, examples: int) -> None:
+    class PostgresMachine(StoreMachine):
+        def open(self) -> None:
+            self.runner.run(empty(postgres_server.url))
+            self.store = self.runner.run(PostgresStore.open(postgres_server.url, clock=Hands()))
+
+        def sizes(self, owner: str, id: str) -> tuple[int, int]:
+            assert isinstance(self.store, PostgresStore)
+            sql = "SELECT items, bytes FROM codex_proxy.conversations WHERE owner = $1 AND id = $2"
+            (row,) = self.runner.run(self.store._database.read(sql, owner, id))
+            return row["items"], row["bytes"]
+
+    run_state_machine_as_test(
+        PostgresMachine,
+        settings=settings(TestStoreAgainstItsModel.settings, max_examples=examples, stateful_step_count=20),
+    )

@@ -185,7 +185,8 @@ async def test_a_stored_turn_takes_two_statements_at_most(store: PostgresStore) 
 async def test_a_chain_longer_than_its_array_is_read_whole(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(responses, "MAX_CHAIN", 4)
+    short = responses.CHAIN_OF_CHILD.replace(f"< {responses.MAX_CHAIN}", "< 4")
+    monkeypatch.setattr(responses, "CHAIN_OF_CHILD", short)
     for append in (False, True):
         monkeypatch.setitem(responses._ADD, append, responses._add(append))
     for number in range(14):

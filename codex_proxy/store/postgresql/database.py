@@ -142,6 +142,15 @@ class Database:
                     raise
                 await asyncio.sleep(PAUSE_SECONDS)
 
+    async def add_rows(
+        self, sql: str, rows: Sequence[Sequence[object]], sequence: str | None, last: object
+    ) -> None:
+        """Runs a statement for each row, all or none. `sequence` then goes on after the number `last`."""
+        async with self.transaction() as connection:
+            await connection.executemany(sql, [[_escaped(value) for value in row] for row in rows])
+            if sequence is not None:
+                await connection.execute("SELECT setval($1::regclass, $2)", sequence, last)
+
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
         """A transaction for the body of the `with`, which is committed at its end. Raises `StoreUnavailable`."""

@@ -181,6 +181,7 @@ class PostgresRemoval(StorePart):
 
     _sweeping: asyncio.Task[None] | None = None
     """The task that removes the rest of a deletion, if any."""
+    _one_sweep: asyncio.Lock
 
     async def delete_response(self, owner: str, id: str) -> bool:
         found = await self._delete(DELETE_RESPONSE, owner, id)
@@ -207,8 +208,9 @@ class PostgresRemoval(StorePart):
             await self.sweep()
 
     async def sweep(self) -> None:
-        while await self._sweep_once():
-            pass
+        async with self._one_sweep:  # one does not see what another is just removing
+            while await self._sweep_once():
+                pass
 
     async def _sweep_once(self) -> bool:
         """Removes some rows of each kind. Returns whether there may be more."""

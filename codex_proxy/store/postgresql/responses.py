@@ -51,6 +51,11 @@ SELECT: Final = (
     f"SELECT {RESPONSE} FROM codex_proxy.responses JOIN codex_proxy.response_bodies ON response = seq"
 )
 
+CHAIN_OF_CHILD: Final = f"""
+        CASE WHEN parent.seq IS NULL THEN '{{}}' WHEN cardinality(parent.chain) < {MAX_CHAIN}
+            THEN parent.chain || parent.seq ELSE ARRAY[parent.seq] END"""
+"""The chain of a response that continues `parent`."""
+
 _TAKEN: Final = {
     "responses": "there is a response with this id already",
     "response_items": "two items of one response have the same id",
@@ -75,8 +80,7 @@ checked AS (
         (owner, id, parent, chain, previous_id, conversation_id, status, background, created, unfinished,
         node, epoch, lease_until)
     SELECT $1, $2, parent.seq,
-        CASE WHEN parent.seq IS NULL THEN '{{}}' WHEN cardinality(parent.chain) < {MAX_CHAIN}
-            THEN parent.chain || parent.seq ELSE ARRAY[parent.seq] END,
+        {CHAIN_OF_CHILD},
         $3, $4, $5, $6, $7, $8, CASE WHEN $8 THEN $20 END, {FIRST_EPOCH}, {LEASED}
     FROM permitted LEFT JOIN parent ON true
     RETURNING seq
@@ -154,21 +158,28 @@ WITH RECURSIVE part (chain) AS (
     SELECT unnest(chain) AS seq FROM part
 )"""
 """The rows of a chain. An array's first response has a chain of its own if the array did not take all."""
+# By nested loops, whatever the planner thinks of tables that it has no statistics of: a chain is a small part of all.
+_HELD: Final = """
+LEFT JOIN LATERAL (
+    SELECT side, position, item FROM codex_proxy.response_items WHERE response = chain.seq OFFSET 0
+) AS held ON true LEFT JOIN LATERAL (
+    SELECT * FROM codex_proxy.items WHERE items.seq = held.item OFFSET 0
+) AS items ON true"""
+"""The items of the rows of a chain."""
 _CONTEXT: Final = f"""{CHAIN}
-SELECT responses.id, side, {ITEM} FROM chain JOIN codex_proxy.responses ON responses.seq = chain.seq
-LEFT JOIN codex_proxy.response_items ON response = chain.seq LEFT JOIN codex_proxy.items ON items.seq = item
+SELECT responses.id, side, {ITEM} FROM chain CROSS JOIN LATERAL (
+    SELECT responses.id FROM codex_proxy.responses WHERE responses.seq = chain.seq OFFSET 0
+) AS responses {_HELD}
 ORDER BY chain.seq, side, position"""
-_SCAN: Final = f"""{CHAIN}, list AS (
-    SELECT response, side, position, item FROM chain JOIN codex_proxy.response_items ON response = chain.seq
+_SCAN: Final = f"""{CHAIN}, list AS MATERIALIZED (
+    SELECT chain.seq AS response, side, position, {ITEM} FROM chain {_HELD} WHERE items.id IS NOT NULL
 ), total AS (
-    SELECT count(*) AS count, coalesce(sum(octet_length(json) + octet_length(raw)), 0)::bigint AS bytes
-    FROM list JOIN codex_proxy.items ON seq = item
+    SELECT count(*) AS count, coalesce(sum(octet_length(json) + octet_length(raw)), 0)::bigint AS bytes FROM list
 )
 SELECT total.count, total.bytes, {ITEM} FROM (
     SELECT FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted AND NOT unfinished
-) AS found, total LEFT JOIN (
-    list JOIN codex_proxy.items ON seq = item
-) ON ($3::bigint IS NULL OR total.count <= $3) AND ($4::bigint IS NULL OR total.bytes <= $4)
+) AS found, total LEFT JOIN list AS items
+    ON ($3::bigint IS NULL OR total.count <= $3) AND ($4::bigint IS NULL OR total.bytes <= $4)
 ORDER BY response, side, position"""
 
 _APPEND_FRAMES: Final = """

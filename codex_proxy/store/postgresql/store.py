@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import StepMemorySettings
+from codex_proxy.store import copying
 from codex_proxy.store.checksums import ROWS_AT_ONCE, CheckedTable, Part, check_tables
+from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.export import AT_ONCE, conversation_line, response_line
 from codex_proxy.store.interface import (
     Checked,
@@ -25,7 +27,8 @@ from codex_proxy.store.postgresql.leases import PostgresLeases
 from codex_proxy.store.postgresql.listing import PostgresLists
 from codex_proxy.store.postgresql.migration import LOCK, migrate, version_of
 from codex_proxy.store.postgresql.removal import USED_BYTES
-from codex_proxy.store.postgresql.responses import PostgresResponses
+from codex_proxy.store.postgresql.responses import CHAIN_OF_CHILD, PostgresResponses
+from codex_proxy.store.postgresql.writing import parameters
 from codex_proxy.store.retention import NOTHING, prune
 from codex_proxy.store.rows import (
     CONVERSATION,
@@ -83,6 +86,7 @@ class PostgresStore(PostgresResponses, PostgresLists, PostgresConversations, Pos
     ) -> None:
         super().__init__(clock=clock, retention=retention, memory=memory, limits=limits)
         self._database = database
+        self._one_sweep = asyncio.Lock()
         self.leases = PostgresLeases(database)
 
     @classmethod
@@ -157,6 +161,22 @@ class PostgresStore(PostgresResponses, PostgresLists, PostgresConversations, Pos
 
         return await check_tables(read)
 
+    async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
+        sql = copying.select(table, "codex_proxy.", "${0}", first=key is None)
+        return [tuple(row) for row in await self._database.read(sql, *(key or ()), limit)]
+
+    async def last_row(self, table: CopiedTable) -> Row | None:
+        rows = await self._database.read(copying.select_last(table, "codex_proxy."))
+        return tuple(rows[0]) if rows else None
+
+    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
+        flags = [name in copying.FLAGS for name in table.columns]
+        converted = [
+            [bool(value) if flag else value for value, flag in zip(row, flags, strict=True)] for row in rows
+        ]
+        sequence = f"codex_proxy.{table.name}_seq_seq" if table.key == ("seq",) else None
+        await self._database.add_rows(_insert(table), converted, sequence, rows[-1][0])
+
     async def vacuum(self) -> int:
         """Returns 0: PostgreSQL does this itself."""
         return 0
@@ -168,6 +188,18 @@ class PostgresStore(PostgresResponses, PostgresLists, PostgresConversations, Pos
             await asyncio.wait([self._sweeping])
         await self.leases.close()
         await self._database.close()
+
+
+def _insert(table: CopiedTable) -> str:
+    """Returns the statement that adds a row."""
+    columns, values = ", ".join(table.columns), ", ".join(parameters(1, len(table.columns)))
+    if table.name != "responses":
+        return f"INSERT INTO codex_proxy.{table.name} ({columns}) VALUES ({values})"
+    parent = f"${table.columns.index('parent') + 1}"
+    return f"""
+INSERT INTO codex_proxy.responses ({columns}, chain)
+SELECT {values}, {CHAIN_OF_CHILD}
+FROM (SELECT) AS one LEFT JOIN codex_proxy.responses AS parent ON parent.seq = {parent}"""
 
 
 def _line(kind: str, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:

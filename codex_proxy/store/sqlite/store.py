@@ -12,8 +12,10 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import StepMemorySettings
+from codex_proxy.store import copying
 from codex_proxy.store.base import StoreBase
 from codex_proxy.store.checksums import ROWS_AT_ONCE, CheckedTable, Part, check_tables
+from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.interface import (
     UNFINISHED,
     Append,
@@ -405,6 +407,19 @@ class SqliteStore(StoreBase):
             freed += step
         return freed
 
+    # --- copying --------------------------------------------------------------------------------
+
+    async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
+        sql = copying.select(table, "", "?", first=key is None)
+        return await self._read(_fetched, sql, (*(key or ()), limit))
+
+    async def last_row(self, table: CopiedTable) -> Row | None:
+        rows = await self._read(_fetched, copying.select_last(table, ""), ())
+        return rows[0] if rows else None
+
+    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
+        await self._write(_add_rows, table, rows)
+
     async def close(self) -> None:
         """Finishes the queued jobs and closes the file. Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
         if self._sweeping is not None:
@@ -420,6 +435,21 @@ class SqliteStore(StoreBase):
 
 def _check_after(connection: sqlite3.Connection, table: CheckedTable, key: tuple[int, ...]) -> Part:
     return table.check(connection.execute(table.query("", "?"), (*key, ROWS_AT_ONCE)))
+
+
+def _fetched(connection: sqlite3.Connection, sql: str, values: Row) -> list[Row]:
+    return connection.execute(sql, values).fetchall()
+
+
+def _add_rows(connection: sqlite3.Connection, table: CopiedTable, rows: Sequence[Row]) -> None:
+    columns, values = ", ".join(table.columns), ", ".join("?" for _ in table.columns)
+    connection.executemany(f"INSERT INTO {table.name} ({columns}) VALUES ({values})", rows)
+    if table.name == "responses":
+        parent = table.columns.index("parent")
+        connection.executemany(
+            "UPDATE responses SET children = children + 1 WHERE seq = ?",
+            ((row[parent],) for row in rows if row[parent] is not None),
+        )
 
 
 def _give_back(connection: sqlite3.Connection) -> int:

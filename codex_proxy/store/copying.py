@@ -1,0 +1,142 @@
+"""Copies a store into another one of any engine: all rows, with the same numbers and checksums.
+
+A copy that was interrupted goes on where it ended, because the rows of a table are copied in the order of their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+
+from codex_proxy.store.interface import StoreRefused
+from codex_proxy.store.usage import FIGURES
+
+Row: TypeAlias = Sequence[Any]
+"""The values of a row, in the order of `CopiedTable.columns`."""
+
+
+class CopiedTable(NamedTuple):
+    """A table that all engines have."""
+
+    name: str
+    key: tuple[str, ...]
+    """The columns of the primary key, which are the first ones."""
+    others: tuple[str, ...]
+    """The other columns. One that an engine makes itself is not among them."""
+    at_once: int = 500
+    """The most rows that are in memory."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return self.key + self.others
+
+
+TABLES: Final = (
+    CopiedTable("items", ("seq",), ("owner", "id", "digest", "created", "json", "raw"), at_once=20),
+    CopiedTable(
+        "responses",
+        ("seq",),
+        (
+            *("owner", "id", "parent", "previous_id", "conversation_id", "status", "background", "created"),
+            *("unfinished", "deleted"),
+        ),
+    ),
+    CopiedTable(
+        "response_bodies", ("response",), ("json", "json_sum", "recovery", "recovery_sum"), at_once=20
+    ),
+    CopiedTable("response_items", ("response", "side", "position"), ("item", "item_id", "visible")),
+    CopiedTable("frames", ("response", "number"), ("data", "data_sum")),
+    CopiedTable(
+        "conversations",
+        ("seq",),
+        (
+            *("owner", "id", "created", "touched", "version", "next_position", "metadata", "metadata_sum"),
+            *("items", "bytes", "deleted"),
+        ),
+    ),
+    CopiedTable("conversation_items", ("conversation", "position"), ("item", "item_id", "visible")),
+    CopiedTable("steps", ("seq",), ("owner", "key", "created", "value", "value_sum"), at_once=20),
+    CopiedTable("usage", ("owner", "hour", "model"), FIGURES),
+    CopiedTable("webhooks", ("seq",), ("event_id", "url", "body", "tries")),
+)
+"""All tables, each after those that it refers to. A row refers to earlier rows of its own table only."""
+
+FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
+"""The columns that are true or false, which SQLite has as numbers."""
+
+
+class CopyableStore(Protocol):
+    """What copying needs of a store's engine."""
+
+    async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
+        """Returns at most `limit` rows in the order of their keys, from the one with this key on (None: the first)."""
+        ...
+
+    async def last_row(self, table: CopiedTable) -> Row | None:
+        """Returns the row with the largest key, if there is one."""
+        ...
+
+    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
+        """Adds all of these rows or none."""
+        ...
+
+
+async def copy(source: CopyableStore, target: CopyableStore, tell: Callable[[str, int], object]) -> int:
+    """Copies all rows that the target does not have. Calls `tell` with the name of a table and the number of its rows
+    that were copied. Returns the number of all these rows. Raises `StoreRefused`, before any change, if the target has
+    data that is not of the source.
+    """
+    lasts = [await target.last_row(table) for table in TABLES]
+    for table, last in zip(TABLES, lasts, strict=True):
+        if last is not None:
+            await _require_same(source, table, last)
+    total = 0
+    for table, last in zip(TABLES, lasts, strict=True):
+        copied = 0
+        while rows := await _rows_after(source, table, last):
+            await target.add_rows(table, rows)
+            last, copied = rows[-1], copied + len(rows)
+            tell(table.name, copied)
+        total += copied
+    return total
+
+
+async def _require_same(source: CopyableStore, table: CopiedTable, last: Row) -> None:
+    """Raises `StoreRefused` unless the source has this row, too."""
+    found = await source.rows_from(table, last[: len(table.key)], 1)
+    if not found or list(found[0]) != list(last):
+        raise StoreRefused(
+            f"the target has {table.name} that are not of the source; copy into an empty store, or into one to which "
+            "a copy of this source was begun and that no server has used"
+        )
+
+
+async def _rows_after(source: CopyableStore, table: CopiedTable, last: Row | None) -> Sequence[Row]:
+    """Returns the rows after `last` (None: the first ones)."""
+    if last is None:
+        return await source.rows_from(table, None, table.at_once)
+    # The first of them is `last` itself.
+    return (await source.rows_from(table, last[: len(table.key)], table.at_once + 1))[1:]
+
+
+# --- SQL that all engines know --------------------------------------------------------------------
+
+
+def select(table: CopiedTable, prefix: str, parameter: str, *, first: bool) -> str:
+    """Returns the statement of `rows_from`, for the `first` rows of the table or from a key on. Its parameters are the
+    key and the limit. `prefix` is that of tables, `parameter` how the engine writes a parameter, with its number as
+    `{0}`.
+    """
+    count = 0 if first else len(table.key)
+    *key, limit = (parameter.format(number) for number in range(1, count + 2))
+    where = "" if first else f" WHERE ({', '.join(table.key)}) >= ({', '.join(key)})"
+    return (
+        f"SELECT {', '.join(table.columns)} FROM {prefix}{table.name}{where}"
+        f" ORDER BY {', '.join(table.key)} LIMIT {limit}"
+    )
+
+
+def select_last(table: CopiedTable, prefix: str) -> str:
+    """Returns the statement of `last_row`."""
+    order = ", ".join(f"{name} DESC" for name in table.key)
+    return f"SELECT {', '.join(table.columns)} FROM {prefix}{table.name} ORDER BY {order} LIMIT 1"

@@ -1,0 +1,150 @@
+"""A store that is copied into another one, of any engine: everything is there, under the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.store import copying
+from codex_proxy.store.copying import CopiedTable, Row
+from codex_proxy.store.interface import (
+    Append,
+    Frame,
+    PendingWebhook,
+    StoreRefused,
+    StoreUnavailable,
+)
+from codex_proxy.store.postgresql.store import PostgresStore
+from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
+from tests.postgres import PostgresServer, empty
+from tests.store.stored import OTHER, OWNER, Hands, context_ids, conversation, hidden, item, response, turn
+
+AnyStore = SqliteStore | PostgresStore
+HOUR = UsageQuery(owner=None, start=0, end=7200, width=3600, by_model=True)
+
+
+@pytest.fixture
+async def database(postgres_server: PostgresServer) -> AsyncIterator[PostgresStore]:
+    await empty(postgres_server.url)
+    store = await PostgresStore.open(postgres_server.url, clock=Hands())
+    yield store
+    await store.close()
+
+
+@pytest.fixture(params=["file to database", "database to file", "file to file"])
+async def stores(
+    request: pytest.FixtureRequest, tmp_path: Path, database: PostgresStore
+) -> AsyncIterator[tuple[AnyStore, AnyStore]]:
+    """A source and an empty target."""
+    files = [await SqliteStore.open(tmp_path / name, clock=Hands()) for name in ("one.db", "two.db")]
+    pairs: dict[str, tuple[AnyStore, AnyStore]] = {
+        "file to database": (files[0], database),
+        "database to file": (database, files[0]),
+        "file to file": (files[0], files[1]),
+    }
+    yield pairs[request.param]
+    for store in files:
+        await store.close()
+
+
+async def filled(store: AnyStore) -> None:
+    await store.add_conversation(conversation("conv_1", a="b"))
+    await turn(store, "root")
+    await turn(store, "leaf", after="root", append=Append("conv_1"))
+    await turn(store, "aside", after="root")
+    await store.delete_response(OWNER, "root")
+    await store.add_response(
+        response("theirs", owner=OTHER), input=[hidden("secret"), item("a\0b", raw=b"raw")]
+    )
+    await store.add_response(response("running", background=True, status="in_progress"))
+    await store.append_frames(OWNER, "running", [Frame(number, b"event") for number in range(1200)])
+    await store.add_response(response("ended", background=True, status="in_progress"))
+    told = PendingWebhook("evt_1", "https://a.example", b"{}", tries=2)
+    await store.update_response(OWNER, "ended", status="completed", json=b"{}", webhooks=[told])
+    await store.remember(OWNER, {b"key": b"value"})
+    await store.add_usage([UsageEntry(OWNER, "model", 3600, Figures(turns=2, input=1 << 40))])
+
+
+async def exported(store: AnyStore) -> list[bytes]:
+    lines: list[bytes] = []
+    await store.export(lines.append)
+    return lines
+
+
+async def test_a_copy_has_everything_and_goes_on_as_the_first_would(
+    stores: tuple[AnyStore, AnyStore],
+) -> None:
+    source, target = stores
+    await filled(source)
+    told: list[tuple[str, int]] = []
+    count = await copying.copy(source, target, lambda table, copied: told.append((table, copied)))
+    assert dict(told)["frames"] == 1200
+    assert count == sum(dict(told).values())
+    assert await exported(target) == await exported(source)
+    assert (await target.check()).damaged == ()
+    assert await target.response(OWNER, "running") == await source.response(OWNER, "running")
+    assert len(await target.frames(OWNER, "running", limit=2000)) == 1200
+    assert await target.claim_webhooks(9) == [PendingWebhook("evt_1", "https://a.example", b"{}", tries=2)]
+    assert await target.recall(OWNER, [b"key"]) == {b"key": b"value"}
+    assert await target.usage(HOUR) == await source.usage(HOUR)
+    assert await context_ids(target, "leaf") == ["in-root", "out-root", "in-leaf", "out-leaf"]
+    assert await target.response_tree(OWNER, "leaf") == await source.response_tree(OWNER, "leaf")
+    await turn(target, "next", after="leaf", append=Append("conv_1"))
+    assert (await context_ids(target, "next"))[:2] == ["in-root", "out-root"]
+    for id in ("next", "leaf", "aside"):
+        await target.delete_response(OWNER, id)
+    await target.sweep()
+    assert await target.response_tree(OWNER, "running") == await source.response_tree(OWNER, "running")
+    assert (await target.stats()).items == 6, "the conversation's and the other owner's"
+
+
+class Interrupted:
+    """A target that fails when so many rows were added."""
+
+    def __init__(self, store: AnyStore, after: int) -> None:
+        self._store = store
+        self._left = after
+
+    async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
+        return await self._store.rows_from(table, key, limit)
+
+    async def last_row(self, table: CopiedTable) -> Row | None:
+        return await self._store.last_row(table)
+
+    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
+        self._left -= len(rows)
+        if self._left < 0:
+            raise StoreUnavailable("no more")
+        await self._store.add_rows(table, rows)
+
+
+async def test_a_copy_that_was_interrupted_goes_on_where_it_ended(
+    stores: tuple[AnyStore, AnyStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = stores
+    await filled(source)
+    small = tuple(table._replace(at_once=3 if table.name != "frames" else 500) for table in copying.TABLES)
+    monkeypatch.setattr(copying, "TABLES", small)
+    again = 0
+    while True:
+        try:
+            await copying.copy(source, Interrupted(target, 600), lambda table, copied: None)
+            break
+        except StoreUnavailable:
+            again += 1
+    assert again == 2
+    assert await exported(target) == await exported(source)
+    assert await copying.copy(source, target, lambda table, copied: None) == 0
+
+
+async def test_a_target_with_data_of_its_own_is_left_as_it_is(stores: tuple[AnyStore, AnyStore]) -> None:
+    source, target = stores
+    await filled(source)
+    await turn(target, "own")
+    before = await exported(target)
+    with pytest.raises(StoreRefused, match="not of the source"):
+        await copying.copy(source, target, lambda table, copied: None)
+    assert await exported(target) == before
