@@ -20,7 +20,8 @@ TESTED = """
 ## What was tested
 
 `scripts/clients` runs real clients against the fake agent. *All* is text, tools, a schema, images, and an answer that
-the client cancels. What is not named was not tried, or the client has no such feature.
+the client cancels. What is not named was not tried (as Open WebUI, whose package brings PyTorch), or the client has no
+such feature.
 
 """
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "clients.md"
