@@ -93,10 +93,11 @@ async def send_on(
             if not response.prepared:
                 await response.prepare(request)
             await response.write_eof()
-    except Fault as fault:
+    except (Fault, web.HTTPException) as error:
         if not response.prepared:
             raise
-        request[NOTES]["error"] = fault.failure.kind.value
+        kind = error.failure.kind if isinstance(error, Fault) else FaultKind.REQUEST_TOO_LARGE
+        request[NOTES]["error"] = kind.value
         if request.transport is not None:
             request.transport.abort()
         raise ConnectionError("the upstream's answer broke off") from None

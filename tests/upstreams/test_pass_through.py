@@ -60,6 +60,12 @@ class Server:
         return web.json_response({"object": "list", "data": [{"id": "embed"}, {"id": "say"}]})
 
     async def any(self, request: web.Request) -> web.StreamResponse:
+        if self.early == 200:
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b"begun")
+            await request.read()
+            return response
         if self.early:
             return web.json_response({"error": {"message": "no"}}, status=self.early)
         body = b""
@@ -385,6 +391,26 @@ async def test_a_form_that_is_too_large_or_breaks_off_is_not_the_upstreams_fault
         await until(lambda: proxy.app[BODY_BUDGET].held == 0)
         assert (await transcribe(proxy, FORM)).status == 200
         assert len(server.asked) == 1
+
+
+async def test_a_form_that_is_too_large_cuts_an_answer_that_has_begun(server: Server, tmp_path: Path) -> None:
+    begun = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield FORM[: 2 * FORM_HEAD]
+        await begun.wait()
+        while True:
+            yield SOUND
+
+    server.early = 200
+    async with (
+        fake_proxy(tmp_path, **tables(server), body_limit=4 * FORM_HEAD) as proxy,
+        proxy.session.post(f"{proxy.url}{TRANSCRIBE}", data=endless(), headers=AUTHORIZED) as reply,
+    ):
+        assert await reply.content.readexactly(5) == b"begun"
+        begun.set()
+        with pytest.raises(aiohttp.ClientError):
+            await reply.read()
 
 
 async def test_the_whole_request_has_a_time_limit(server: Server, tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class UpstreamClient:
         fails, the only message is an `End` with the failure. `path` is the path of the endpoint; empty for that of the
         upstream's API. `rest` follows the body, as it comes.
         """
-        sent = self._sender(body, rest, headers, path or self._upstream.config.api.path)
+        sent = self._sender(body, rest, headers, path or self._upstream.config.api.path, deliver)
         return Exchange(sent, self._upstream.config, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
@@ -129,7 +129,9 @@ class UpstreamClient:
                     break
             return response.status, response.headers, self._secrets.hide(bytes(body))
 
-    def _sender(self, body: bytes, rest: RestOfBody | None, headers: Mapping[str, str], path: str) -> Send:
+    def _sender(
+        self, body: bytes, rest: RestOfBody | None, headers: Mapping[str, str], path: str, deliver: Deliver
+    ) -> Send:
         """Returns a function that sends the request and returns the response when its headers have arrived. The
         function takes a callback, which is called when there is a connection, and raises what aiohttp raises.
 
@@ -147,7 +149,7 @@ class UpstreamClient:
                 try:
                     return await session.post(
                         upstream.url + path,
-                        data=body if rest is None else _with_rest(body, rest, connected),
+                        data=body if rest is None else _with_rest(body, rest, connected, deliver),
                         headers=all_headers,
                         proxy=upstream.proxy,
                         allow_redirects=False,
@@ -306,14 +308,20 @@ class Exchange:
         return Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message=f"The model server {what}. Try again later.")
 
 
-async def _with_rest(body: bytes, rest: RestOfBody, sent: Callable[[], None]) -> AsyncIterator[bytes]:
+async def _with_rest(
+    body: bytes, rest: RestOfBody, sent: Callable[[], None], deliver: Deliver
+) -> AsyncIterator[bytes]:
     """Yields a body and what follows; calls `sent` before each part of that, because the answer can only be waited for
     from then on.
     """
     yield body
-    async for chunk in rest:
-        sent()
-        yield chunk
+    try:
+        async for chunk in rest:
+            sent()
+            yield chunk
+    except Exception:
+        deliver([End(_CUT)], 0)  # aiohttp would go on with an answer that has begun
+        raise
 
 
 async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
