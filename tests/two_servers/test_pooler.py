@@ -1,0 +1,30 @@
+"""Two servers behind a pooler, which gives each transaction another connection: they get no notices, and may leave
+nothing in a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.http_responses.asking import ask, said
+from tests.postgres import empty, server
+from tests.two_servers.conftest import MakePair
+from tests.two_servers.test_background import follow_elsewhere, leases_of
+from tests.two_servers.test_turns import items_of
+
+
+@pytest.mark.exhaustive
+async def test_behind_a_pooler_servers_find_by_asking_what_the_other_does(pair_with: MakePair) -> None:
+    with server() as own:
+        await empty(own.url)
+        async with own.pooler() as url, pair_with(store=url) as pair:
+            assert leases_of(pair.one)._notices._listening is None
+            await follow_elsewhere(pair)
+            conversation = (await pair.at_one.conversations.create()).id
+            answers = await asyncio.gather(
+                *(ask(proxy, said("Hello."), conversation=conversation) for proxy in (pair.one, pair.two) * 2)
+            )
+            assert {answer.status for answer in answers} == {200}
+            assert len(await items_of(pair.two, conversation)) == 8
