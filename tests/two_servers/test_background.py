@@ -175,6 +175,7 @@ async def test_what_a_killed_server_ran_is_taken_over_once_its_lease_has_run_out
         assert await leases_of(pair.one).claim_responses(10) == []
         if hurried:
             await let_leases_run_out(postgres_url)
+            leases_of(pair.one)._renewal.set()
         pair.release.write_text("go")
         assert (await ended(pair.one, id))["status"] == status
         assert (await pair.two.send("GET", f"/v1/responses/{id}")).body["status"] == status
