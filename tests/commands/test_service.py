@@ -96,7 +96,7 @@ def test_what_cannot_be_is_said(tmp_path: Path, calls: Path, monkeypatch: pytest
     with pytest.raises(ServiceError, match="not installed"):
         status(service)
     assert "nothing to do" in uninstall(service)
-    with pytest.raises(ServiceError, match="not for win32"):
+    with pytest.raises(ServiceError, match="not on win32"):
         service_of("win32", tmp_path, 0)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ServiceError, match="There is no systemctl on PATH"):
