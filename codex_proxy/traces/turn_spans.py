@@ -230,6 +230,7 @@ class TurnSpans:
             _fail(self._span, "interrupted")
         if self._content is not None:
             self._span.set_attributes(self._content.of_turn(str(ended.stop)))
+            self._content = None  # contexts of processes that live on hold this object
         self._span.end()
         self._ended = True
 
