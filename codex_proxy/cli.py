@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import click
 
 from codex_proxy import __version__
-from codex_proxy.agents import registry
 from codex_proxy.cassettes.commands import group as cassettes_group
 from codex_proxy.core.shown_text import escaped_json, escaped_lines
+from codex_proxy.settings.flags import CONFIG_OPTION, with_cassettes, with_settings
 
 Result = TypeVar("Result")
 
@@ -31,151 +31,6 @@ def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
 @click.version_option(__version__, prog_name="codex-proxy")
 def main() -> None:
     """Local coding agents behind the APIs of OpenAI, Anthropic and Ollama."""
-
-
-CONFIG_OPTION = click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML file with settings.",
-)
-
-SETTING_OPTIONS = (
-    click.option(
-        "--agent",
-        metavar=f"[{'|'.join(registry.names())}]",
-        help="The agent to use. auto (the default) uses the Codex that it finds.",
-    ),
-    click.option(
-        "--agent-plugin",
-        metavar="MODULE:SPEC",
-        help="An agent from another Python package; its module is imported.",
-    ),
-    click.option(
-        "--agent-command",
-        metavar="COMMAND",
-        help='Program and arguments of --agent acp, for example "gemini --acp".',
-    ),
-    click.option(
-        "--agent-env", metavar="NAMES", help="Environment variables for an ACP agent: names, or NAME=value."
-    ),
-    click.option(
-        "--agent-usage",
-        type=click.Choice(["turn", "last", "session", "chunks"]),
-        help="What an ACP agent's token counts cover.",
-    ),
-    click.option(
-        "--agent-unconfined",
-        is_flag=True,
-        default=None,
-        help="Allow an ACP agent that does not ask for permission before it acts.",
-    ),
-    click.option(
-        "--agent-confinement",
-        type=click.Choice(["auto", "codex", "bubblewrap", "landlock", "none"]),
-        help="How an agent's processes are confined (default: the first mechanism that works).",
-    ),
-    click.option(
-        "--upstream-url",
-        metavar="URL",
-        help="The model server of an agent that uses one, for example http://127.0.0.1:11434/v1.",
-    ),
-    click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
-    click.option("--claude-bin", metavar="PATH", help="Claude Code's program, if it is not on PATH."),
-    click.option("--codex-home", metavar="DIR", help="Codex's home folder (default: ~/.codex)."),
-    click.option(
-        "--workdir", metavar="DIR", help="Folder in which agent turns work (default: the current one)."
-    ),
-    click.option(
-        "--sandbox",
-        type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
-        help="What the agent's own commands may do (default: read-only).",
-    ),
-    click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1)."),
-    click.option(
-        "--port",
-        type=click.IntRange(0, 65535),
-        help="Port to listen on (default: 11435); 0 for any free port.",
-    ),
-    click.option(
-        "--workers",
-        type=click.IntRange(1, 256),
-        metavar="N",
-        help="Processes that share the port (default: 1); more than one need a store in PostgreSQL.",
-    ),
-    click.option(
-        "--ollama",
-        is_flag=True,
-        default=None,
-        help="Also listen on 11434, where Ollama's clients look for it.",
-    ),
-    click.option(
-        "--api-key",
-        metavar="KEY",
-        help="API key that clients must send. Set PROXY_API_KEY instead to keep it out of `ps`.",
-    ),
-    click.option(
-        "--mcp-config", metavar="FILE", help="JSON file with `mcpServers`, whose tools every request gets."
-    ),
-    CONFIG_OPTION,
-    click.option(
-        "--log-level",
-        type=click.Choice(["debug", "info", "warning", "error"]),
-        help="The least severe messages to log (default: info).",
-    ),
-    click.option(
-        "--log-format", type=click.Choice(["console", "json"]), help="Format of the log (default: console)."
-    ),
-    click.option(
-        "--log-content",
-        is_flag=True,
-        default=None,
-        help="Log prompts and answers too (default: off, since others may read the log).",
-    ),
-)
-"""The options that set settings. Every command that reads settings has them."""
-
-
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a command with the options of `SETTING_OPTIONS`, one for each setting of the server that has a
-    flag.
-    """
-    for option in reversed(SETTING_OPTIONS):
-        command = option(command)
-    return command
-
-
-CASSETTE_OPTIONS = (
-    click.option("--record", metavar="FOLDER", help="Record every turn in this folder, as a cassette."),
-    click.option(
-        "--replay", metavar="FOLDER", help="Answer from the cassettes in this folder, without an agent."
-    ),
-    click.option(
-        "--record-missing",
-        is_flag=True,
-        default=None,
-        help="With --replay: ask the agent where no cassette answers, and record the turn.",
-    ),
-    click.option(
-        "--match",
-        "replay_match",
-        metavar="NAMES",
-        help="What of a request a cassette is found by (default: messages,tools,format,mode).",
-    ),
-    click.option(
-        "--pace", "replay_pace", metavar="[none|recorded|FACTOR]", help="How fast cassettes are replayed."
-    ),
-    click.option("--scrub", "record_scrub", metavar="REGEX", help="What else is replaced in cassettes."),
-)
-"""The options of recording and replaying."""
-
-
-def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a command with `CASSETTE_OPTIONS`."""
-    for option in reversed(CASSETTE_OPTIONS):
-        command = option(command)
-    return command
 
 
 @main.command(short_help="Serve the agent through the HTTP APIs.")
@@ -454,6 +309,11 @@ def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
         raise click.ClickException(str(error)) from error
 
 
+STORE_OPTION = click.option(
+    "--store", "in_store", is_flag=True, help="The keys in the store, for all servers that share it."
+)
+
+
 @main.group(name="keys", short_help="Create, list and remove API keys for clients.")
 def keys_group() -> None:
     """Create, list and remove the API keys of clients. A running server notices changes within a second."""
@@ -487,20 +347,29 @@ def keys_group() -> None:
 @click.option("--plain-model", is_flag=True, help="Refuse agent turns: the key can use only plain models.")
 @click.option("--no-mcp", is_flag=True, help="Offer it no tools of MCP servers.")
 @click.option("--replace", is_flag=True, help="Replace the existing key of this name.")
+@STORE_OPTION
 @CONFIG_OPTION
 def keys_add(
-    name: str, max_sandbox: str | None, replace: bool, config_file: Path | None, **limits: Any
+    name: str,
+    max_sandbox: str | None,
+    replace: bool,
+    in_store: bool,
+    config_file: Path | None,
+    **limits: Any,
 ) -> None:
     """Create the API key NAME and print it. It cannot be shown again.
 
     Responses and conversations created with it belong to NAME.
     """
-    from codex_proxy.commands.keys import KeyLimits, add
+    from codex_proxy.commands.keys import KeyLimits, add, add_to_store
     from codex_proxy.core.keys import KeysError
 
-    settings = load_settings({}, config_file)
+    settings, wanted = load_settings({}, config_file), KeyLimits(sandbox=max_sandbox, **limits)
     try:
-        key, note = add(settings, name, KeyLimits(sandbox=max_sandbox, **limits), replace=replace)
+        if in_store:
+            key, note = asyncio.run(add_to_store(settings, name, wanted, replace=replace))
+        else:
+            key, note = add(settings, name, wanted, replace=replace)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
     _print(key)
@@ -509,31 +378,39 @@ def keys_add(
 
 @keys_group.command(name="list")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@STORE_OPTION
 @CONFIG_OPTION
-def keys_list(as_json: bool, config_file: Path | None) -> None:
+def keys_list(as_json: bool, in_store: bool, config_file: Path | None) -> None:
     """List the names and limits of the keys."""
-    from codex_proxy.commands.keys import listing
+    from codex_proxy.commands.keys import listing, listing_of_store, stored_keys
     from codex_proxy.core.keys import KeysError
 
+    settings = load_settings({}, config_file)
     try:
-        _print(listing(load_settings({}, config_file), as_json=as_json), as_json=as_json)
+        if in_store:
+            found = listing_of_store(asyncio.run(stored_keys(settings)), as_json=as_json)
+        else:
+            found = listing(settings, as_json=as_json)
+        _print(found, as_json=as_json)
     except KeysError as error:
         raise click.ClickException(str(error)) from error
 
 
 @keys_group.command(name="remove")
 @click.argument("name")
+@STORE_OPTION
 @CONFIG_OPTION
-def keys_remove(name: str, config_file: Path | None) -> None:
+def keys_remove(name: str, in_store: bool, config_file: Path | None) -> None:
     """Remove the key NAME.
 
     Requests with it are refused from then on; the responses and conversations created with it are kept.
     """
-    from codex_proxy.commands.keys import remove
+    from codex_proxy.commands.keys import remove, remove_from_store
     from codex_proxy.core.keys import KeysError
 
+    settings = load_settings({}, config_file)
     try:
-        _print(remove(load_settings({}, config_file), name))
+        _print(asyncio.run(remove_from_store(settings, name)) if in_store else remove(settings, name))
     except KeysError as error:
         raise click.ClickException(str(error)) from error
 

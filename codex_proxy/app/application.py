@@ -15,7 +15,7 @@ from codex_proxy.admission.routes import Router
 from codex_proxy.agents.agent import Agent
 from codex_proxy.agents.configured.agents import ConfiguredAgent
 from codex_proxy.agents.registry import agent_able_to
-from codex_proxy.app.start_checks import StartError, allowed_hosts, keyring_of, trusted_proxies
+from codex_proxy.app.start_checks import StartError, allowed_hosts, trusted_proxies
 from codex_proxy.app.store_lifecycle import StoreLifecycle
 from codex_proxy.app.system import RandomIds, SystemClock
 from codex_proxy.core.interfaces import Clock
@@ -79,7 +79,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     app[RUNS], app[CLOCK], app[IDS] = server.runs, clock, RandomIds()
     app[CATALOG] = catalog_of(settings, server.agent, server.configured)
     app[FAKE_AGENTS] = frozenset(name for name, each in server.configured.items() if each.spec.is_fake)
-    app[CLIENTS] = Clients(keyring_of(settings, clock), everybody_of(settings, app[CATALOG]))
+    app[CLIENTS] = Clients(server.keyring, everybody_of(settings, app[CATALOG]))
     app[ADMISSION] = Admission(
         server.agent,
         server.runs.checks,

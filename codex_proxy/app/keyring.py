@@ -1,5 +1,5 @@
-"""Reads the keys file, and reads it again when it changes. `core.keys` parses the file, and `commands.keys`
-changes it.
+"""The valid keys: reads the keys file, and reads it again when it changes. `core.keys` parses the file, and
+`commands.keys` changes it.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def open_to_others(path: Path) -> str:
 
 
 class Keyring:
-    """The valid keys: those of the keys file, and the one in PROXY_API_KEY. `trouble` is why the newest version of
-    the file could not be read; None if it could.
+    """The valid keys: those of the keys file, those in the store, and the one in PROXY_API_KEY. `trouble` is why the
+    newest version of the file could not be read; None if it could.
     """
 
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
@@ -78,7 +78,16 @@ class Keyring:
         self._clock = clock
         self._looked = clock.monotonic()
         self._stamp = _stamp_of(path)
-        self._keys = self._read()
+        self._stored: tuple[Key, ...] | None = None
+        """The keys in the store; None if there has never been one."""
+        self._read()
+
+    def use_stored(self, keys: tuple[Key, ...]) -> None:
+        """Makes the keys in the store valid, and those of an earlier call no longer. A key of the same name in the file
+        or the settings comes first.
+        """
+        self._stored = keys
+        self._join()
 
     def current(self) -> KeySet:
         """Returns the valid keys. A change of the file takes effect within a second. If the file is removed or
@@ -98,7 +107,7 @@ class Keyring:
         try:
             if stamp is None:
                 raise KeysError(f"{self._path} is gone")
-            self._keys = self._read()
+            self._read()
         except KeysError as error:
             if isinstance(error.__cause__, OSError):
                 self._stamp = UNREAD  # a server out of descriptors, say: that passes without a change
@@ -109,9 +118,15 @@ class Keyring:
         self.trouble = None
         log.info("keys_read", count=len(self._keys.keys))
 
-    def _read(self) -> KeySet:
-        keys = with_default(read_keys(self._path), self._api_key)
-        return KeySet(keys, required=self._stamp is not None or self._api_key is not None)
+    def _read(self) -> None:
+        self._own = with_default(read_keys(self._path), self._api_key)
+        self._join()
+
+    def _join(self) -> None:
+        taken = {value for key in self._own for value in (key.name, key.sha256)}
+        stored = [key for key in self._stored or () if taken.isdisjoint((key.name, key.sha256))]
+        required = any(each is not None for each in (self._stamp, self._api_key, self._stored))
+        self._keys = KeySet((*self._own, *stored), required=required)
 
 
 def _stamp_of(path: Path) -> Stamp:

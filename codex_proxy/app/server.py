@@ -24,7 +24,7 @@ from codex_proxy.app.application import (
     usage_of,
     webhooks_of,
 )
-from codex_proxy.app.start_checks import StartError, check, close_state_folder
+from codex_proxy.app.start_checks import StartError, check, check_has_key, close_state_folder, keyring_of
 from codex_proxy.app.store_lifecycle import (
     StoreLifecycle,
     StoreOpenError,
@@ -32,11 +32,13 @@ from codex_proxy.app.store_lifecycle import (
     step_memory_of,
 )
 from codex_proxy.app.system import RandomIds, SystemClock
+from codex_proxy.app.team_sync import TeamSync
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES
 from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.middleware.access import MAX_LINE
+from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.page import Page
 from codex_proxy.http.server import Runner
 from codex_proxy.http.webhook_sender import WebhookSender
@@ -47,7 +49,9 @@ from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.turn_records import TurnRecords
 from codex_proxy.settings.fields import Settings, split_list
+from codex_proxy.store.interface import StoreUnavailable
 from codex_proxy.store.leases import Node
+from codex_proxy.store.team import Team
 from codex_proxy.store.usage_recorder import UsageRecorder
 from codex_proxy.traces.setup import traces_note, traces_of
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
@@ -116,6 +120,7 @@ class Server:
         allowed = split_list(settings.image_fetch)
         self.images = ImageFetcher(allowed) if allowed else None
         self.pdfs = PdfReader(self.owners) if can_read_pdfs() else None
+        self.keyring = keyring_of(settings, self.clock)
         self.clients: Clients | None = None
         """The clients of the server; None before the start."""
         self.usage: UsageRecorder | None = None
@@ -126,6 +131,8 @@ class Server:
         self.server_tools: McpToolSource | RecordedTools | None = None
         self.lease_holder: LeaseHolder | None = None
         """Holds the leases of the background responses; None before the start, and if the server has no store."""
+        self.team_sync: TeamSync | None = None
+        """Shares keys and limits with other servers; None before the start, and if the store has one server."""
         self.store_lifecycle: StoreLifecycle | None = None
         """The open store; None before the start, and if the server has no store."""
         self.spawner: Spawner | None = None
@@ -164,6 +171,7 @@ class Server:
         self.clients = self.app[CLIENTS]
         if self.store_lifecycle is not None:
             self.lease_holder = LeaseHolder(self.app[RESPONSES], self.store_lifecycle.store)
+            await self._join_team(self.store_lifecycle.store.team, self.app)
         self.runner = Runner(
             self.app,
             access_log=None,
@@ -196,6 +204,17 @@ class Server:
                 Node(name=self.app[NODE_NAME], url=url, version=__version__, started=self.clock.epoch())
             )
 
+    async def _join_team(self, team: Team | None, app: web.Application) -> None:
+        """Starts to share keys and limits with other servers. Raises `StartError`."""
+        if team is None:
+            return
+        self.team_sync = TeamSync(team, self.keyring, app[CLIENTS], app[REQUEST_LIMITS])
+        try:
+            await self.team_sync.start()
+        except StoreUnavailable as error:
+            raise StartError(str(error)) from error
+        check_has_key(self.settings, self.keyring.current())
+
     def _configured_for(self, model: str) -> ConfiguredAgent:
         """Returns the agent for a model's name `NAME/MODEL`; the default agent if no agent is called NAME."""
         found = self.configured.get(model.partition(MODEL_SEPARATOR)[0])
@@ -220,6 +239,7 @@ class Server:
                 self.images,
                 self.server_tools,
                 self.lease_holder,
+                self.team_sync,
                 self.background,  # writes down how its turns have ended, and tells the webhooks
                 self.runs,
             ):

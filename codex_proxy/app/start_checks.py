@@ -11,7 +11,7 @@ import structlog
 
 from codex_proxy.app.keyring import Keyring
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.keys import KeysError
+from codex_proxy.core.keys import KeysError, KeySet
 from codex_proxy.files import private
 from codex_proxy.http.middleware.access import Network, is_origin
 from codex_proxy.settings.fields import Settings, default_state_dir, split_list
@@ -82,11 +82,8 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
     if turns could write to protected paths.
     """
     keys = keyring_of(settings, clock).current()
-    if not is_loopback(settings.host) and not keys.keys:
-        raise StartError(
-            f"--host {settings.host} exposes a coding agent to other machines. Create a key "
-            "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
-        )
+    if not settings.in_database:  # which may have keys
+        check_has_key(settings, keys)
     if settings.workers > 1 and settings.store in ("sqlite", "memory"):
         raise StartError(
             f"--workers {settings.workers}: a store in {'a file' if settings.store == 'sqlite' else 'memory'} belongs "
@@ -105,6 +102,15 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
     conflict = write_conflict(settings, environ)
     if conflict is not None:
         raise StartError(conflict)
+
+
+def check_has_key(settings: Settings, keys: KeySet) -> None:
+    """Raises `StartError` if the server would be open to other machines without a key."""
+    if not is_loopback(settings.host) and not keys.keys:
+        raise StartError(
+            f"--host {settings.host} exposes a coding agent to other machines. Create a key "
+            "with `codex-proxy keys add NAME` (or set PROXY_API_KEY), or listen on 127.0.0.1."
+        )
 
 
 def close_state_folder(folder: Path) -> None:

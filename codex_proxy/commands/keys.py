@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,12 @@ from tomlkit.exceptions import TOMLKitError
 from codex_proxy.agents.configured.agents import configured_agents, is_single
 from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.keyring import open_to_others, read_keys
+from codex_proxy.app.store_lifecycle import StoreOpenError
+from codex_proxy.commands.store import existing_store
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
 from codex_proxy.files.private import make_folder, replacing
 from codex_proxy.settings.fields import Settings
+from codex_proxy.store.team import Team
 
 PREFIX = "cpx_"
 """The prefix of keys, by which people and secret scanners recognise them."""
@@ -48,20 +51,7 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: use another name")
-    secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
-    key = Key(
-        name=name,
-        sha256=digest_of(secret),
-        created=datetime.date.today().isoformat(),
-        rpm=limits.rpm,
-        concurrency=limits.concurrency,
-        models=tuple(limits.models),
-        agents=tuple(limits.agents),
-        sandbox=limits.sandbox,
-        roots=tuple(_folder(root) for root in limits.roots),
-        plain_model=limits.plain_model,
-        mcp=not limits.no_mcp,
-    )
+    secret, key = _new_key(name, limits, tuple(_folder(root) for root in limits.roots))
     first = not settings.wants_key
     replaced = put_key(settings.keys_path, key, replace=replace)
     note = (
@@ -71,6 +61,70 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
         f"second.{' From then on every client needs a key.' if first else ''}"
     )
     return secret, note + _unknown_among(limits.agents, settings)
+
+
+async def add_to_store(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
+    """Creates a key in the store, as `add` does in the file. A folder need not be on this machine. Raises `KeysError`,
+    also if the store cannot have keys.
+    """
+    secret, key = _new_key(name, limits, tuple(limits.roots))
+    parse_keys(tomlkit.dumps({"keys": {name: dict(table_of(key))}}))
+    async with _team_of(settings) as team:
+        replaced = await team.put_key(key, replace=replace)
+    note = (
+        f"The key '{name}' is shown above and is not shown again. The store holds its hash"
+        f"{'; the old key of this name is no longer valid' if replaced else ''}.\nClients send it as `Authorization: "
+        "Bearer KEY`. Every server of this store accepts it within a second, and each of them needs a key from then on."
+    )
+    return secret, note + _unknown_among(limits.agents, settings)
+
+
+async def remove_from_store(settings: Settings, name: str) -> str:
+    """Removes a key from the store; returns a note. Raises `KeysError`."""
+    async with _team_of(settings) as team:
+        if not await team.remove_key(name):
+            raise KeysError(f"there is no key '{name}' in the store")
+    return (
+        f"The key '{name}' was removed; every server of this store refuses it from the next second on. What was "
+        "stored with it stays, for a new key of this name."
+    )
+
+
+async def stored_keys(settings: Settings) -> tuple[Key, ...]:
+    """Returns the keys in the store. Raises `KeysError`."""
+    async with _team_of(settings) as team:
+        return await team.keys()
+
+
+@contextlib.asynccontextmanager
+async def _team_of(settings: Settings) -> AsyncIterator[Team]:
+    """Opens the store for the body of the `with`. Raises `KeysError` if it has no keys, or cannot be used."""
+    if not settings.in_database:
+        raise KeysError("--store needs PROXY_STORE=postgresql://...; without it, keys are in the keys file")
+    try:
+        async with existing_store(settings) as store:
+            assert store.team is not None, "a database has keys"
+            yield store.team
+    except StoreOpenError as error:
+        raise KeysError(str(error)) from error
+
+
+def _new_key(name: str, limits: KeyLimits, roots: tuple[str, ...]) -> tuple[str, Key]:
+    """Returns a new secret, and the key with its digest."""
+    secret = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
+    return secret, Key(
+        name=name,
+        sha256=digest_of(secret),
+        created=datetime.date.today().isoformat(),
+        rpm=limits.rpm,
+        concurrency=limits.concurrency,
+        models=tuple(limits.models),
+        agents=tuple(limits.agents),
+        sandbox=limits.sandbox,
+        roots=roots,
+        plain_model=limits.plain_model,
+        mcp=not limits.no_mcp,
+    )
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
@@ -111,14 +165,28 @@ def remove(settings: Settings, name: str) -> str:
     return note
 
 
+def listing_of_store(keys: Sequence[Key], *, as_json: bool) -> str:
+    """Returns a list of the keys in the store with their limits, as text or JSON."""
+    if as_json:
+        return json.dumps({"keys": [_shown(key) for key in keys]}, indent=2)
+    lines = [f"{key.name}  {_limits_of(key)}" for key in keys]
+    return (
+        "\n".join(lines) or "There is no key in the store. `codex-proxy keys add --store NAME` creates one."
+    )
+
+
+def _shown(key: Key) -> dict[str, Any]:
+    """Returns a key as JSON shows it, without its digest."""
+    table = {"name": key.name, **table_of(key)}
+    del table["sha256"]
+    return table
+
+
 def listing(settings: Settings, *, as_json: bool) -> str:
     """Returns a list of keys with their limits, as text or JSON. Raises `KeysError`."""
     keys = read_keys(settings.keys_path)
     if as_json:
-        shown = [{"name": key.name, **table_of(key)} for key in keys]
-        for each in shown:
-            each.pop("sha256")
-        return json.dumps({"file": str(settings.keys_path), "keys": shown}, indent=2)
+        return json.dumps({"file": str(settings.keys_path), "keys": [_shown(key) for key in keys]}, indent=2)
     lines = [f"{key.name}  {_limits_of(key)}" for key in keys]
     if settings.api_key is not None:
         lines.insert(0, f"{DEFAULT_NAME}  the key in PROXY_API_KEY, without limits of its own")

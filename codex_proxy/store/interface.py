@@ -21,6 +21,7 @@ import msgspec
 
 from codex_proxy.core.step_memory import StepMemory
 from codex_proxy.store.leases import Leases
+from codex_proxy.store.team import Team
 from codex_proxy.store.usage import UsageLedger
 
 Order = Literal["asc", "desc"]
@@ -572,4 +573,9 @@ class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, StoreMain
     @property
     def leases(self) -> Leases:
         """What this node holds."""
+        ...
+
+    @property
+    def team(self) -> Team | None:
+        """What all nodes share besides; None in a store that has one node."""
         ...

@@ -11,7 +11,7 @@ import pytest
 from codex_proxy.app.keyring import CHECK_SECONDS, Keyring
 from codex_proxy.app.start_checks import StartError, check
 from codex_proxy.app.system import SystemClock
-from codex_proxy.core.keys import KeysError, digest_of
+from codex_proxy.core.keys import Key, KeysError, digest_of
 from tests.access.keyed import file_in, key_of, write_keys, write_text
 from tests.http.serving import Hands, settings_of
 
@@ -171,3 +171,39 @@ def test_no_key_is_shown_in_a_keyring(tmp_path: Path, clock: Hands) -> None:
     shown: Any = repr(ring(tmp_path, clock, "setting").current())
     assert key_of("one") not in shown
     assert "setting" not in shown
+
+
+def stored(name: str, secret: str = "") -> Key:
+    return Key(name=name, sha256=digest_of(secret or name))
+
+
+def test_keys_of_the_store_are_valid_beside_those_of_the_file_and_only_as_long_as_they_are_there(
+    tmp_path: Path, clock: Hands
+) -> None:
+    write_keys(tmp_path, one={})
+    keyring = ring(tmp_path, clock)
+    keyring.use_stored((stored("two"), stored("three")))
+    assert names_of(keyring) == ["one", "two", "three"]
+    write_keys(tmp_path, four={})
+    clock.now += CHECK_SECONDS
+    assert names_of(keyring) == ["four", "two", "three"]
+    keyring.use_stored((stored("three"),))
+    assert names_of(keyring) == ["four", "three"]
+
+
+def test_a_key_of_the_file_or_the_settings_comes_before_one_of_its_name_in_the_store(
+    tmp_path: Path, clock: Hands
+) -> None:
+    keyring = ring(tmp_path, clock, api_key="secret")
+    keyring.use_stored((stored("default"), stored("other", "secret"), stored("one")))
+    assert names_of(keyring) == ["default", "one"]
+    assert keyring.current().by_digest(digest_of("default")) is None
+
+
+def test_a_key_in_the_store_makes_keys_required_also_after_its_removal(tmp_path: Path, clock: Hands) -> None:
+    keyring = ring(tmp_path, clock)
+    assert not keyring.current().required
+    keyring.use_stored((stored("one"),))
+    assert keyring.current().required
+    keyring.use_stored(())
+    assert keyring.current().required

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
-from codex_proxy.http.middleware.rate_limit import span
-from tests.http.serving import fake_proxy, user
+from codex_proxy.http.middleware.rate_limit import RateLimits, RequestLimits, RunningRequests, span
+from codex_proxy.store.team import KeyRequests
+from tests.http.serving import Hands, fake_proxy, user
 
 FIGURES = ("limit", "remaining", "reset")
 
@@ -76,3 +77,49 @@ async def test_the_official_sdk_sees_a_rate_limit_error(tmp_path: Path) -> None:
 )
 def test_a_span_of_time_is_written_as_openais_headers_do(seconds: float, text: str) -> None:
     assert span(seconds) == text
+
+
+def limits() -> tuple[RequestLimits, Hands]:
+    clock = Hands()
+    return RequestLimits(RateLimits(clock), RunningRequests()), clock
+
+
+def test_requests_on_other_servers_count_against_the_same_minute() -> None:
+    counted, clock = limits()
+    assert counted.rate.take("one", 60).remaining == 59
+    counted.count_elsewhere({"one": KeyRequests(taken=30), "two": KeyRequests(taken=60)}, lambda _: 60)
+    assert counted.rate.take("one", 60).remaining == 28
+    assert not counted.rate.take("two", 60).allowed
+    clock.now += 1
+    assert counted.rate.take("two", 60).allowed
+
+
+def test_what_was_let_through_too_much_is_made_up_for_within_a_minute() -> None:
+    counted, clock = limits()
+    counted.count_elsewhere({"one": KeyRequests(taken=10_000)}, lambda _: 60)
+    assert counted.rate.take("one", 60).wait == pytest.approx(61)
+    clock.now += 61
+    assert counted.rate.take("one", 60).allowed
+
+
+def test_requests_that_run_on_other_servers_take_their_places_until_they_have_ended() -> None:
+    counted, _ = limits()
+    counted.count_elsewhere({"one": KeyRequests(running=2)}, lambda _: 0)
+    assert counted.running.enter("one", 3)
+    assert not counted.running.enter("one", 3)
+    assert counted.running.enter("two", 1)
+    counted.count_elsewhere({}, lambda _: 0)
+    assert counted.running.enter("one", 3)
+
+
+def test_a_report_has_what_was_taken_since_the_last_one_and_what_runs_or_has_ended() -> None:
+    counted, _ = limits()
+    counted.rate.take("one", 2)
+    counted.rate.take("one", 2)
+    assert not counted.rate.take("one", 2).allowed
+    counted.running.enter("two", 0)
+    assert counted.report() == {"one": KeyRequests(2, 0), "two": KeyRequests(0, 1)}
+    assert counted.report() == {"two": KeyRequests(0, 1)}
+    counted.running.leave("two")
+    assert counted.report() == {"two": KeyRequests(0, 0)}
+    assert counted.report() == {}

@@ -5,7 +5,8 @@ OpenAI's `x-ratelimit-*` headers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, MutableMapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from typing import Final
 
@@ -17,6 +18,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.http.endpoint import ENDPOINT
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
+from codex_proxy.store.team import NO_REQUESTS, KeyRequests
 
 MAX_BUCKETS = 1024
 """Above this number full buckets are dropped, since they are as new ones."""
@@ -51,6 +53,8 @@ class RateLimits:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
+        self._taken: Counter[str] = Counter()
+        """What was taken from each bucket since the last `report`."""
 
     def take(self, key: str, per_minute: int) -> Allowance:
         """Takes a request from the key's bucket, if there is one; returns its state.
@@ -63,6 +67,7 @@ class RateLimits:
         allowed = level >= 1
         if allowed:
             level -= 1
+            self._taken[key] += 1
         self._buckets[key] = _Bucket(level, now, per_minute)
         if len(self._buckets) > MAX_BUCKETS:
             self._drop_full(now)
@@ -70,6 +75,20 @@ class RateLimits:
         return Allowance(
             allowed, per_minute, int(level), (per_minute - level) / second, max(0.0, (1 - level) / second)
         )
+
+    def take_elsewhere(self, key: str, per_minute: int, requests: int) -> None:
+        """Takes requests from the key's bucket that other servers have let through. They may be more than it had: then
+        it is empty for longer, at most a minute.
+        """
+        now = self._clock.monotonic()
+        before = self._buckets.get(key, _Bucket(float(per_minute), now, per_minute))
+        level = min(float(per_minute), before.at(now)) - requests
+        self._buckets[key] = _Bucket(max(level, -float(per_minute)), now, per_minute)
+
+    def report(self) -> dict[str, int]:
+        """Returns what was taken from each bucket since the last call."""
+        taken, self._taken = self._taken, Counter()
+        return dict(taken)
 
     def _drop_full(self, now: float) -> None:
         for key in [key for key, bucket in self._buckets.items() if bucket.at(now) >= bucket.limit]:
@@ -81,13 +100,16 @@ class RunningRequests:
 
     def __init__(self) -> None:
         self._running: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
+        self.elsewhere: Mapping[str, KeyRequests] = {}
+        """The requests of each key on other servers."""
 
     def enter(self, key: str, limit: int) -> bool:
         """Counts a running request of the key and returns True, for a later `leave`; False if `limit` run already (0:
         any).
         """
         running = self._running.get(key, 0)
-        if limit and running >= limit:
+        if limit and running >= limit - self.elsewhere.get(key, NO_REQUESTS).running:
             return False
         self._running[key] = running + 1
         return True
@@ -102,6 +124,11 @@ class RunningRequests:
     def of(self, key: str) -> int:
         return self._running.get(key, 0)
 
+    def report(self) -> dict[str, int]:
+        """Returns the running requests of each key that has some, or had some at the last call."""
+        before, self._reported = self._reported, dict(self._running)
+        return dict.fromkeys(before, 0) | self._running
+
 
 class RequestLimits(msgspec.Struct, frozen=True):
     """The counters of requests of all keys: per minute, and at the same time."""
@@ -110,6 +137,19 @@ class RequestLimits(msgspec.Struct, frozen=True):
     """Counts requests per minute, by key."""
     running: RunningRequests
     """Counts running requests, by key."""
+
+    def report(self) -> dict[str, KeyRequests]:
+        """Returns the requests of each key on this server, for `store.team.Team.exchange`."""
+        taken, running = self.rate.report(), self.running.report()
+        return {key: KeyRequests(taken.get(key, 0), running.get(key, 0)) for key in taken | running}
+
+    def count_elsewhere(self, others: Mapping[str, KeyRequests], rpm_of: Callable[[str], int]) -> None:
+        """Counts the requests of other servers. `rpm_of` returns a key's limit per minute, 0 for none."""
+        self.running.elsewhere = others
+        for key, requests in others.items():
+            per_minute = rpm_of(key) if requests.taken else 0
+            if per_minute:
+                self.rate.take_elsewhere(key, per_minute, requests.taken)
 
 
 REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)

@@ -28,6 +28,7 @@ from codex_proxy.store.postgresql.listing import PostgresLists
 from codex_proxy.store.postgresql.migration import LOCK, migrate, version_of
 from codex_proxy.store.postgresql.removal import USED_BYTES
 from codex_proxy.store.postgresql.responses import CHAIN_OF_CHILD, PostgresResponses
+from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.postgresql.writing import parameters
 from codex_proxy.store.retention import NOTHING, prune
 from codex_proxy.store.rows import (
@@ -88,6 +89,7 @@ class PostgresStore(PostgresResponses, PostgresLists, PostgresConversations, Pos
         self._database = database
         self._one_sweep = asyncio.Lock()
         self.leases = PostgresLeases(database)
+        self.team = PostgresTeam(database)
 
     @classmethod
     async def open(

@@ -88,6 +88,7 @@ class SqliteStore(StoreBase):
         self._readers = readers
         self._location = location
         self.leases = SingleNodeLeases(self._unfinished, clock)
+        self.team = None
         self._reserved = ReservedWebhooks(clock)
         self._sweeping: asyncio.Task[None] | None = None
         """The task that removes the rest of a large deletion, if any."""

@@ -1,0 +1,77 @@
+"""Keeps this server's keys and limits in step with those of the other servers of its store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from codex_proxy.admission.clients import Clients
+from codex_proxy.app.keyring import Keyring
+from codex_proxy.core.faults import Fault
+from codex_proxy.http.middleware.rate_limit import RequestLimits
+from codex_proxy.store.interface import StoreUnavailable
+from codex_proxy.store.team import Team
+
+EXCHANGE_SECONDS: Final = 0.5
+"""Seconds between two exchanges: a key that was removed is accepted for this long at most."""
+
+log = structlog.get_logger(__name__)
+
+
+class TeamSync:
+    """A task that exchanges the requests of each key with the other servers, and reads the stored keys when they have
+    changed. While the store cannot be reached, the keys that were read last stay valid, and each server counts for
+    itself.
+    """
+
+    def __init__(self, team: Team, keyring: Keyring, clients: Clients, limits: RequestLimits) -> None:
+        self._team = team
+        self._keyring = keyring
+        self._clients = clients
+        self._limits = limits
+        self._version = 0
+        """That of the stored keys that are valid here."""
+        self._failed = False
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Reads the stored keys, then starts the task. Raises `StoreUnavailable`."""
+        await self._exchange()
+        self._task = asyncio.get_running_loop().create_task(self._exchange_always())
+
+    async def close(self) -> None:
+        """Ends the task."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    async def _exchange_always(self) -> None:
+        while True:
+            await asyncio.sleep(EXCHANGE_SECONDS)
+            try:
+                await self._exchange()
+            except StoreUnavailable as error:
+                if not self._failed:
+                    log.warning("team_not_reached", reason=str(error))
+                self._failed = True
+            except Exception:  # the next exchange tries again
+                log.exception("team_not_reached")
+            else:
+                self._failed = False
+
+    async def _exchange(self) -> None:
+        found = await self._team.exchange(self._limits.report())
+        if found.version != self._version:
+            keys = await self._team.keys()
+            self._keyring.use_stored(keys)
+            self._version = found.version
+            log.info("keys_read", count=len(keys))
+        self._limits.count_elsewhere(found.others, self._rpm_of)
+
+    def _rpm_of(self, name: str) -> int:
+        try:
+            return self._clients.by_name(name).rpm
+        except Fault:  # the key was removed
+            return 0

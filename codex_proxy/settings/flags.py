@@ -1,0 +1,154 @@
+"""The flags of the commands that set settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from codex_proxy.agents import registry
+
+CONFIG_OPTION = click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file with settings.",
+)
+
+SETTING_OPTIONS = (
+    click.option(
+        "--agent",
+        metavar=f"[{'|'.join(registry.names())}]",
+        help="The agent to use. auto (the default) uses the Codex that it finds.",
+    ),
+    click.option(
+        "--agent-plugin",
+        metavar="MODULE:SPEC",
+        help="An agent from another Python package; its module is imported.",
+    ),
+    click.option(
+        "--agent-command",
+        metavar="COMMAND",
+        help='Program and arguments of --agent acp, for example "gemini --acp".',
+    ),
+    click.option(
+        "--agent-env", metavar="NAMES", help="Environment variables for an ACP agent: names, or NAME=value."
+    ),
+    click.option(
+        "--agent-usage",
+        type=click.Choice(["turn", "last", "session", "chunks"]),
+        help="What an ACP agent's token counts cover.",
+    ),
+    click.option(
+        "--agent-unconfined",
+        is_flag=True,
+        default=None,
+        help="Allow an ACP agent that does not ask for permission before it acts.",
+    ),
+    click.option(
+        "--agent-confinement",
+        type=click.Choice(["auto", "codex", "bubblewrap", "landlock", "none"]),
+        help="How an agent's processes are confined (default: the first mechanism that works).",
+    ),
+    click.option(
+        "--upstream-url",
+        metavar="URL",
+        help="The model server of an agent that uses one, for example http://127.0.0.1:11434/v1.",
+    ),
+    click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
+    click.option("--claude-bin", metavar="PATH", help="Claude Code's program, if it is not on PATH."),
+    click.option("--codex-home", metavar="DIR", help="Codex's home folder (default: ~/.codex)."),
+    click.option(
+        "--workdir", metavar="DIR", help="Folder in which agent turns work (default: the current one)."
+    ),
+    click.option(
+        "--sandbox",
+        type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
+        help="What the agent's own commands may do (default: read-only).",
+    ),
+    click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1)."),
+    click.option(
+        "--port",
+        type=click.IntRange(0, 65535),
+        help="Port to listen on (default: 11435); 0 for any free port.",
+    ),
+    click.option(
+        "--workers",
+        type=click.IntRange(1, 256),
+        metavar="N",
+        help="Processes that share the port (default: 1); more than one need a store in PostgreSQL.",
+    ),
+    click.option(
+        "--ollama",
+        is_flag=True,
+        default=None,
+        help="Also listen on 11434, where Ollama's clients look for it.",
+    ),
+    click.option(
+        "--api-key",
+        metavar="KEY",
+        help="API key that clients must send. Set PROXY_API_KEY instead to keep it out of `ps`.",
+    ),
+    click.option(
+        "--mcp-config", metavar="FILE", help="JSON file with `mcpServers`, whose tools every request gets."
+    ),
+    CONFIG_OPTION,
+    click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        help="The least severe messages to log (default: info).",
+    ),
+    click.option(
+        "--log-format", type=click.Choice(["console", "json"]), help="Format of the log (default: console)."
+    ),
+    click.option(
+        "--log-content",
+        is_flag=True,
+        default=None,
+        help="Log prompts and answers too (default: off, since others may read the log).",
+    ),
+)
+"""The options that set settings. Every command that reads settings has them."""
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorates a command with the options of `SETTING_OPTIONS`, one for each setting of the server that has a
+    flag.
+    """
+    for option in reversed(SETTING_OPTIONS):
+        command = option(command)
+    return command
+
+
+CASSETTE_OPTIONS = (
+    click.option("--record", metavar="FOLDER", help="Record every turn in this folder, as a cassette."),
+    click.option(
+        "--replay", metavar="FOLDER", help="Answer from the cassettes in this folder, without an agent."
+    ),
+    click.option(
+        "--record-missing",
+        is_flag=True,
+        default=None,
+        help="With --replay: ask the agent where no cassette answers, and record the turn.",
+    ),
+    click.option(
+        "--match",
+        "replay_match",
+        metavar="NAMES",
+        help="What of a request a cassette is found by (default: messages,tools,format,mode).",
+    ),
+    click.option(
+        "--pace", "replay_pace", metavar="[none|recorded|FACTOR]", help="How fast cassettes are replayed."
+    ),
+    click.option("--scrub", "record_scrub", metavar="REGEX", help="What else is replaced in cassettes."),
+)
+"""The options of recording and replaying."""
+
+
+def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorates a command with `CASSETTE_OPTIONS`."""
+    for option in reversed(CASSETTE_OPTIONS):
+        command = option(command)
+    return command

@@ -1,0 +1,55 @@
+"""What the servers that share a store have in common besides what they store: the keys of clients, and the requests
+that count against the limits of a key. The interface; only a store that several servers use implements it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import msgspec
+
+from codex_proxy.core.keys import Key
+
+
+class KeyRequests(msgspec.Struct, frozen=True):
+    """Requests of one key: how many were let through since the last exchange, and how many run."""
+
+    taken: int = 0
+    running: int = 0
+
+
+NO_REQUESTS: Final = KeyRequests()
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """The answer to a node's report: the requests of each key on all other nodes, and the `version` of the stored keys,
+    which every change of them increases (0: there has never been one).
+    """
+
+    version: int
+    others: Mapping[str, KeyRequests]
+
+
+class Team(Protocol):
+    """The keys and the requests of all nodes. Methods raise `StoreUnavailable`."""
+
+    async def exchange(self, own: Mapping[str, KeyRequests]) -> Exchange:
+        """Reports the requests of this node by key: what was taken since the last report, and what runs. A key may be
+        left out if nothing has changed.
+        """
+        ...
+
+    async def keys(self) -> tuple[Key, ...]:
+        """Returns the stored keys, in the order of their names."""
+        ...
+
+    async def put_key(self, key: Key, *, replace: bool) -> bool:
+        """Stores a key; returns whether it replaced one of its name. Raises `KeysError` if there is one and `replace`
+        is false, or if there are too many.
+        """
+        ...
+
+    async def remove_key(self, name: str) -> bool:
+        """Removes a key; returns False if there is none."""
+        ...
