@@ -96,9 +96,8 @@ class Server:
         self.worker = worker
         self.cassettes = cassettes
         self.page = page
-        self.configured: Mapping[str, ConfiguredAgent] = {
-            each.name: each for each in configured_agents(settings)
-        }
+        configured = configured_agents(settings)
+        self.configured: Mapping[str, ConfiguredAgent] = {each.name: each for each in configured}
         """Every agent by name, the default one first. If there is a single agent, its name is empty."""
         if all(each.spec.plain_only for each in self.configured.values()):
             settings = settings.model_copy(update={"builtin_tools": "never"})
@@ -132,7 +131,6 @@ class Server:
         self.lease_holder: LeaseHolder | None = None
         """Holds the leases of the background responses; None before the start, and if the server has no store."""
         self.team_sync: TeamSync | None = None
-        """Shares keys and limits with other servers; None before the start, and if the store has one server."""
         self.store_lifecycle: StoreLifecycle | None = None
         """The open store; None before the start, and if the server has no store."""
         self.spawner: Spawner | None = None

@@ -30,15 +30,25 @@ def test_the_property_list_keeps_every_argument_as_it_is() -> None:
     )
 
 
-def test_compose_builds_the_dockerfile_and_mounts_its_volumes() -> None:
+def test_compose_has_two_proxies_with_one_store_and_mounts_the_volumes_of_the_dockerfile() -> None:
     body = YAML(typ="safe").load(example("compose.yaml"))
-    service = body["services"]["codex-proxy"]
-    context = (DEPLOY / service["build"]["context"]).resolve()
-    assert (context / service["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
-    mounted = {volume.rsplit(":", 1)[1] for volume in service["volumes"]}
-    (line,) = [line for line in example("Dockerfile").splitlines() if line.startswith("VOLUME ")]
-    assert mounted == set(YAML(typ="safe").load(line.removeprefix("VOLUME ")))
-    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    services = body["services"]
+    for name in ("one", "two"):
+        service = services[name]
+        context = (DEPLOY / service["build"]["context"]).resolve()
+        assert (context / service["build"]["dockerfile"]).samefile(DEPLOY / "Dockerfile")
+        mounted = {volume.rsplit(":", 1)[1] for volume in service["volumes"]}
+        (line,) = [line for line in example("Dockerfile").splitlines() if line.startswith("VOLUME ")]
+        # Each container has a state folder of its own: what is shared is in the database.
+        assert mounted == {
+            folder for folder in YAML(typ="safe").load(line.removeprefix("VOLUME ")) if "state" not in folder
+        }
+        assert service["environment"]["PROXY_STORE"].endswith("@postgres/codex_proxy")
+        assert f"server {name}:11435;" in example("balancer.conf")
+    subnet = body["networks"]["default"]["ipam"]["config"][0]["subnet"]
+    assert services["one"]["environment"]["PROXY_TRUSTED_PROXIES"] == subnet
+    assert all(port.startswith("127.0.0.1:") for port in services["balancer"]["ports"])
+    assert services["balancer"]["volumes"] == ["./balancer.conf:/etc/nginx/conf.d/default.conf:ro"]
 
 
 def test_the_dockerfile_copies_what_exists_and_starts_a_command_that_exists() -> None:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import datetime
 import io
 import json
-import os
-import shutil
-import socket
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,30 +20,14 @@ from cryptography.x509.oid import NameOID
 
 from tests.deployment.examples import example, replaced
 from tests.http.serving import Proxy, fake_proxy, until, user
+from tests.nginx import free_port, needs_nginx, nginx
 from tests.waiting import PATIENCE, polled
 
-NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
-pytestmark = pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian: nginx-light)")
+pytestmark = needs_nginx
 
 NAME = "codex.example.org"
 KEY = "a-key-of-some-length"
 AUTH = {"Authorization": f"Bearer {KEY}"}
-FRAME = """
-daemon off;
-{user}
-pid {folder}/pid;
-error_log stderr error;
-events {{}}
-http {{
-    access_log off;
-    client_body_temp_path {folder}/bodies;
-    proxy_temp_path {folder}/answers;
-    fastcgi_temp_path {folder}/f;
-    uwsgi_temp_path {folder}/u;
-    scgi_temp_path {folder}/s;
-    include {folder}/example.conf;
-}}
-"""
 
 
 def certificate(folder: Path) -> None:
@@ -72,11 +52,6 @@ def certificate(folder: Path) -> None:
         key.private_bytes(pem, serialization.PrivateFormat.TraditionalOpenSSL, no_password)
     )
     (folder / "cert.pem").write_bytes(made.public_bytes(pem))
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as line:
-        return int(line.getsockname()[1])
 
 
 class Front:
@@ -115,22 +90,16 @@ async def fronted(behind: Proxy, folder: Path) -> AsyncIterator[Front]:
         ),
         ("http://127.0.0.1:11435", f"http://127.0.0.1:{behind.server.port}"),
     )
-    (folder / "example.conf").write_text(replaced(example("nginx.conf"), *changes))
-    root = "user root;" if os.geteuid() == 0 else ""
-    (folder / "nginx.conf").write_text(FRAME.format(folder=folder, user=root))
-    assert NGINX is not None
-    nginx = await asyncio.create_subprocess_exec(NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"))
     trusted = ssl.create_default_context(cafile=str(folder / "cert.pem"))
     line = aiohttp.TCPConnector(ssl=trusted, resolver=ToThisMachine())
     timeout = aiohttp.ClientTimeout(total=PATIENCE)
-    try:
-        async with aiohttp.ClientSession(connector=line, timeout=timeout) as session:
-            front = Front(behind, session, port)
-            await answering(front)
-            yield front
-    finally:
-        nginx.terminate()
-        await nginx.wait()
+    async with (
+        nginx(folder, replaced(example("nginx.conf"), *changes)),
+        aiohttp.ClientSession(connector=line, timeout=timeout) as session,
+    ):
+        front = Front(behind, session, port)
+        await answering(front)
+        yield front
 
 
 async def answering(front: Front) -> None:

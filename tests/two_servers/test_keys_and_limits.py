@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -102,7 +103,7 @@ async def test_a_server_for_other_machines_starts_with_a_key_in_the_store_and_wi
     tmp_path: Path, postgres_url: str
 ) -> None:
     settings = settings_of(tmp_path, store=postgres_url)
-    everywhere = {"store": postgres_url, "host": "0.0.0.0", "allowed_hosts": "127.0.0.1"}
+    everywhere: dict[str, Any] = {"store": postgres_url, "host": "0.0.0.0", "allowed_hosts": "127.0.0.1"}
     with pytest.raises(StartError, match="exposes a coding agent to other machines"):
         async with fake_proxy(tmp_path, **everywhere):
             pass

@@ -1,0 +1,43 @@
+"""nginx with the example of deploy/ in front of two servers of one database, which get the requests in turn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import aiohttp
+
+from tests.deployment.examples import example, replaced
+from tests.nginx import free_port, nginx
+from tests.waiting import polled
+
+KEY = "a-key-of-some-length"
+SETTINGS = {"api_key": KEY, "trusted_proxies": "127.0.0.1"}
+"""Those of a server behind the balancer."""
+
+
+@contextlib.asynccontextmanager
+async def balancer(folder: Path, ports: Sequence[int]) -> AsyncIterator[str]:
+    """The URL of nginx in front of servers on two ports of this machine."""
+    one, two = ports
+    port = free_port()
+    changes = (
+        ("listen 80;", f"listen 127.0.0.1:{port};"),
+        ("server one:11435;", f"server 127.0.0.1:{one};"),
+        ("server two:11435;", f"server 127.0.0.1:{two};"),
+    )
+    url = f"http://127.0.0.1:{port}"
+    async with (
+        nginx(folder, replaced(example("balancer.conf"), *changes)),
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def answers() -> bool:
+            with contextlib.suppress(aiohttp.ClientConnectorError):
+                async with session.get(f"{url}/livez") as reply:
+                    return reply.status == 200
+            return False
+
+        await polled(answers)
+        yield url
