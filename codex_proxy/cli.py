@@ -297,6 +297,22 @@ def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
     _print(f"{count} objects", err=True)
 
 
+@store_group.command(name="copy")
+@with_settings
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+def store_copy(source: str, target: str, config_file: Path | None, **flags: Any) -> None:
+    """Copy everything from one store into another: FROM and TO are files or postgresql:// URLs. No server may use them.
+    A copy that was interrupted goes on if the command is repeated.
+    """
+    from codex_proxy.commands.store import copy_store
+
+    def tell(table: str, count: int) -> None:
+        click.echo(f"{table}: {count} rows", err=True)
+
+    _print(_of_store(copy_store(load_settings(flags, config_file), source, target, tell)))
+
+
 def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
     """Runs `work` on the store and returns its result. Raises `click.ClickException` (a message and the exit status
     1) if `work` raises `StoreOpenError`.

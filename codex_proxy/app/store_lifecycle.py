@@ -27,6 +27,7 @@ from codex_proxy.store.lock import StoreLock
 
 if TYPE_CHECKING:
     from codex_proxy.store.postgresql.store import PostgresStore
+    from codex_proxy.store.sqlite.store import SqliteStore
 
 log = structlog.get_logger(__name__)
 
@@ -139,7 +140,7 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
-async def open_store(settings: Settings, clock: Clock) -> Store:
+async def open_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
     """Opens the store that the settings name. Does not take the lock that keeps a second server off the same file
     (`open_store_lifecycle` does), so commands can open the store of a running server. A store in RAM is empty at
     first. Raises `StoreOpenError` if the file cannot be used: for example, it is not a store, is damaged, was

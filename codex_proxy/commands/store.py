@@ -1,20 +1,27 @@
-"""`codex-proxy store`: statistics, removal, check and export of the store, also while a server uses it. Raises
-`StoreOpenError`, which says what to do.
+"""`codex-proxy store`: statistics, removal, check and export of the store, also while a server uses it; and copies.
+Raises `StoreOpenError`, which says what to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from codex_proxy.app.store_lifecycle import StoreOpenError, open_store
 from codex_proxy.app.system import SystemClock
 from codex_proxy.files.private import replacing
-from codex_proxy.settings.fields import Settings
-from codex_proxy.store.interface import Store, StoreStats, StoreUnavailable
+from codex_proxy.settings.fields import DATABASE_SCHEMES, Settings
+from codex_proxy.store import copying
+from codex_proxy.store.interface import Store, StoreError, StoreRefused, StoreStats, StoreUnavailable
+from codex_proxy.store.lock import StoreLock
+
+if TYPE_CHECKING:
+    from codex_proxy.store.postgresql.store import PostgresStore
+    from codex_proxy.store.sqlite.store import SqliteStore
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
@@ -64,11 +71,41 @@ async def export_to(settings: Settings, output: Path) -> int:
         raise StoreOpenError(f"{output} cannot be written: {error.strerror}") from error
 
 
-@asynccontextmanager
-async def existing_store(settings: Settings) -> AsyncIterator[Store]:
-    """Opens the existing store for the body of the `with`. Raises `StoreOpenError` if there is no file, it cannot be
-    opened, or for a `StoreUnavailable` in the body. The tables of a database are made if they are missing.
+async def copy_store(settings: Settings, source: str, target: str, tell: Callable[[str, int], object]) -> str:
+    """Copies everything from one store into another; each is a path or a URL. Calls `tell` with the name of a table and
+    how many of its rows were copied. Returns a text. Raises `StoreOpenError`, also while a server uses one of them.
     """
+    _require_store(_place(settings, source))
+    async with _unused_store(settings, source) as one, _unused_store(settings, target) as other:
+        try:
+            count = await copying.copy(one, other, tell)
+        except StoreError as error:
+            raise StoreOpenError(f"{error}. What was copied stays: the same command goes on there") from error
+    return f"{count} rows copied"
+
+
+@asynccontextmanager
+async def _unused_store(settings: Settings, place: str) -> AsyncIterator[SqliteStore | PostgresStore]:
+    """Opens a store that no server uses, and keeps servers off a file, for the body of the `with`."""
+    placed = _place(settings, place)
+    async with AsyncExitStack() as stack:
+        if not placed.in_database:
+            try:
+                lock = await StoreLock.take(placed.store_file)
+            except StoreRefused as error:
+                raise StoreOpenError(str(error)) from error
+            stack.callback(lock.release)
+        store = await open_store(placed, SystemClock())
+        stack.push_async_callback(store.close)
+        running = await store.leases.nodes()
+        if running:
+            names = ", ".join(node.name for node in running)
+            raise StoreOpenError(f"servers use {place} ({names}): stop them first")
+        yield store
+
+
+def _require_store(settings: Settings) -> None:
+    """Raises `StoreOpenError` if the settings name no file, or one that does not exist."""
     if settings.store == "memory":
         raise StoreOpenError("with PROXY_STORE=memory there is no file: the store is in the server's memory")
     if not settings.in_database and not settings.store_file.is_file():
@@ -76,6 +113,21 @@ async def existing_store(settings: Settings) -> AsyncIterator[Store]:
             f"there is no store at {settings.store_file}: a server creates it at its first "
             "start (PROXY_STATE_DIR)"
         )
+
+
+def _place(settings: Settings, place: str) -> Settings:
+    """Returns the settings with the store at a path or URL."""
+    if place.startswith(DATABASE_SCHEMES):
+        return settings.model_copy(update={"store": place})
+    return settings.model_copy(update={"store": "sqlite", "store_path": Path(place)})
+
+
+@asynccontextmanager
+async def existing_store(settings: Settings) -> AsyncIterator[Store]:
+    """Opens the existing store for the body of the `with`. Raises `StoreOpenError` if there is no file, it cannot be
+    opened, or for a `StoreUnavailable` in the body. The tables of a database are made if they are missing.
+    """
+    _require_store(settings)
     store = await open_store(settings, SystemClock())
     try:
         yield store

@@ -43,6 +43,23 @@ async def test_responses_and_conversations_are_kept_in_the_database_that_proxy_s
     assert "4 objects" in exported
 
 
+async def test_a_store_in_a_file_is_copied_into_a_database_and_served_from_there(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "state" / "store.sqlite3"
+    async with serving(tmp_path) as (proxy, _):
+        first = (await ask(proxy, said("Hello."))).body["id"]
+        status, _, refused = as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)
+        assert (status, "another server" in refused) == (1, True)
+    status, done, progress = as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)
+    assert (status, "rows copied" in done, "responses: 1 rows" in progress) == (0, True, True)
+    assert "0 rows copied" in as_child(tmp_path, "sqlite", "copy", str(file), postgres_url)[1]
+    async with serving(tmp_path, store=postgres_url) as (proxy, _):
+        assert (await ask(proxy, said("Again."), previous_response_id=first)).status == 200
+    status, _, said_why = as_child(tmp_path, "sqlite", "copy", str(tmp_path / "nowhere"), postgres_url)
+    assert (status, "there is no store" in said_why) == (1, True)
+
+
 async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
