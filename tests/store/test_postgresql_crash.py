@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import asyncpg
 import pytest
@@ -86,9 +88,17 @@ class Writers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
+async def connected(url: str) -> Any:
+    """Returns a connection, or None while the database recovers."""
+    try:
+        return await asyncpg.connect(url)
+    except (asyncpg.PostgresError, OSError):
+        return None
+
+
 async def backends(url: str) -> list[int]:
     """Returns the processes that serve the writers."""
-    connection = await asyncpg.connect(url)
+    connection = await polled(lambda: connected(url))
     rows = await connection.fetch(
         "SELECT pid FROM pg_stat_activity WHERE application_name = 'codex-proxy' AND pid <> pg_backend_pid()"
     )
@@ -124,13 +134,11 @@ async def test_every_acknowledged_write_survives_crashes_of_the_database(
         await asyncio.to_thread(database.start)
         await writers.go_on(1)
         # A process of PostgreSQL that is killed makes it end all others and recover.
-        os.kill(chance.choice(await backends(database.url)), signal.SIGKILL)
+        os.kill(chance.choice(await polled(lambda: backends(database.url))), signal.SIGKILL)
         await writers.go_on(chance.randrange(1, 30))
-        connection = await asyncpg.connect(database.url)
-        await connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'codex-proxy'"
-        )
-        await connection.close()
+        for backend in await backends(database.url):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(backend, signal.SIGTERM)  # as pg_terminate_backend does
         await writers.go_on(1)
     await writers.stop()
     await whole_turns(store, writers.acknowledged)

@@ -163,7 +163,14 @@ class Database:
         connection = None
         try:
             async with self._pool.acquire(timeout=ANSWER_SECONDS) as connection:
-                yield connection
+                try:
+                    yield connection
+                except asyncpg.InternalClientError:
+                    # Its end came when asyncpg did not expect it, as in a crash of PostgreSQL.
+                    connection.terminate()
+                    raise
+        except asyncpg.InternalClientError as error:
+            raise LostConnectionError(f"the store {self.location} has lost a connection ({error})") from error
         except asyncpg.InterfaceError as error:
             if connection is not None and not connection.is_closed():
                 raise  # a bug
