@@ -133,7 +133,14 @@ def is_utf8(text: bytes) -> bool:
 
 
 def _is_text(text: bytes) -> bool:
-    return _STRING.fullmatch(text) is not None and (text.isascii() or is_utf8(text))
+    if _STRING.fullmatch(text) is None:
+        return False
+    if b"\\u" in text:  # half a surrogate pair cannot be read again
+        try:
+            msgspec.json.decode(b'"%b"' % text)
+        except msgspec.DecodeError:
+            return False
+    return text.isascii() or is_utf8(text)
 
 
 def _common(one: bytes, other: bytes) -> int:

@@ -15,6 +15,7 @@ from codex_proxy.store.interface import (
     NotStored,
     Page,
     PageRequest,
+    StoreConflict,
     StoredConversation,
     StoredItem,
 )
@@ -150,7 +151,17 @@ class PostgresConversations(PostgresRemoval):
         version: int | None = None,
         limited: bool = True,
     ) -> tuple[StoredItem, ...]:
-        new = await self._resolved(owner, items)
+        try:
+            new = await self._resolved(owner, items)
+        except NotStored:
+            found = await self.conversation(owner, conversation_id)
+            if found is None:
+                raise NotStored("conversation", conversation_id) from None
+            if version not in (None, found.version):
+                raise StoreConflict(
+                    "version", f"the conversation {conversation_id!r} has changed meanwhile"
+                ) from None
+            raise
         size, limits = sum(each.size for each in new), self._limits
         bounds = (limits.max_items, limits.max_bytes) if limited else (None, None)
 
