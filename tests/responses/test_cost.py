@@ -78,7 +78,7 @@ def test_items_of_a_response_cost_what_they_weigh_to_be_stored(shape: str) -> No
         output, of_model = STORED[shape](count)
         return output, [ModelItem("m", msgspec.Raw(msgspec.json.encode(item))) for item in of_model]
 
-    assert_linear(made, lambda given: stored_output(*given, Ids(), 0.0), 800)
+    assert_linear(made, lambda given: stored_output(*given, Ids(), 0.0), 3_000)
 
 
 def call(i: int) -> HistoryCall:
