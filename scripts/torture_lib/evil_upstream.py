@@ -3,7 +3,8 @@
     python -m scripts.torture_lib.evil_upstream
 
 It prints its port and serves until its stdin ends. What it does with a request is said by a marker in it,
-`[[evil:NAME nonce-...]]`; see `SCENARIOS`. Of its list of models every second one is hostile.
+`[[evil:NAME nonce-...]]`; see `SCENARIOS`. Of its list of models every second one is hostile. `GET /late` answers the
+nonces of unasked bytes that may have come behind a request: nobody can tell those from an answer.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from typing import Any
 
 MARKER = re.compile(rb"\[\[evil:(\w+) (nonce-[0-9a-f]{16})\]\]")
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
-FOREIGN = "nonce-00000000000000ff"
-"""What nobody has asked for: it stands in bytes that come on an idle connection."""
+foreign = (f"nonce-ff{number:014x}" for number in count())
+"""What nobody has asked for: each stands in bytes that are written once, on an idle connection."""
+late: list[str] = []
+"""Those that may have come behind a request."""
 BLANK_LINES = 20 << 20
 DRIP_SECONDS = 0.2
 IDLE_SECONDS = 0.02
@@ -143,6 +146,9 @@ async def good(request: Request) -> None:
 
 async def idle_bytes(request: Request) -> None:
     """A good answer; some time after it another one, which nobody has asked for, on the same connection."""
+    transport = request.writer.transport
+    assert isinstance(transport, asyncio.Transport)
+    transport.pause_reading()  # so that a request is seen where it is first: in the socket
     events: list[Any] = []
     text = f"{request.nonce} and nothing else"
     if not request.streams:
@@ -165,15 +171,15 @@ async def idle_bytes(request: Request) -> None:
         await request.send(
             f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {length}\r\n\r\n{body}"
         )
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(IDLE_SECONDS):
-            await request.reader.read(1)  # the next request: what came now would be its answer
-            request.writer.transport.abort()
-            return
-    if request.has_unread:  # the next request came while this loop was busy
-        request.writer.transport.abort()
+    await asyncio.sleep(IDLE_SECONDS)
+    if request.has_unread:  # what came behind the next request would be its answer
+        transport.abort()
         return
-    await request.send(whole(request, FOREIGN))
+    unasked = next(foreign)
+    request.writer.write(whole(request, unasked))
+    if request.has_unread:
+        late.append(unasked)
+    transport.resume_reading()
 
 
 async def half(request: Request) -> None:
@@ -203,7 +209,7 @@ async def done_alone(request: Request) -> None:
 async def wrong_length(request: Request) -> None:
     """More bytes than the head says; what is too much is another answer."""
     answer = whole(request, request.nonce)
-    await request.send(answer + whole(request, FOREIGN))
+    await request.send(answer + whole(request, next(foreign)))
 
 
 async def long_length(request: Request) -> None:
@@ -402,8 +408,11 @@ async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     """Answers the requests of one connection."""
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         async for path, body in requests_of(reader):
-            if path.endswith("/models"):
-                listed = MODEL_LISTS[next(asked_for_models) % len(MODEL_LISTS)]
+            if path.endswith(("/models", "/late")):
+                if path == "/late":
+                    listed = json.dumps(late).encode()
+                else:
+                    listed = MODEL_LISTS[next(asked_for_models) % len(MODEL_LISTS)]
                 head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(listed)}\r\n\r\n"
                 writer.write(head.encode() + listed)
                 await writer.drain()

@@ -39,6 +39,8 @@ class Report:
     kills: dict[str, int] = field(default_factory=dict)
     acknowledged: dict[str, int] = field(default_factory=dict)
     crossed: list[str] = field(default_factory=list)
+    answered_early: int = 0
+    """Answers that the evil upstream sent before it had read the request, and behind it."""
     lost: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
     leaked: list[str] = field(default_factory=list)
@@ -49,6 +51,12 @@ class Report:
     """The callbacks that held it longest."""
     resident: list[tuple[float, float]] = field(default_factory=list)
     """Seconds since the server was warm, and MiB of its RAM then, whenever nobody asked for anything."""
+
+    def leave_out_late(self, nonces: Sequence[str]) -> None:
+        """Leaves out crossed answers with unasked bytes that came behind their request: in HTTP, its answer."""
+        kept = [line for line in self.crossed if not any(nonce in line for nonce in nonces)]
+        self.answered_early += len(self.crossed) - len(kept)
+        self.crossed = kept
 
     @property
     def loop_delay_p999(self) -> float:
@@ -94,6 +102,10 @@ class Report:
             f"RAM {self.resident[0][1]:.0f} MiB when warm, {self.resident[-1][1]:.0f} MiB at the end, "
             f"growth {self.growth:.0f} MiB",
         ]
+        if self.answered_early:
+            said.append(
+                f"{self.answered_early} requests were answered before the evil upstream had read them"
+            )
         for kind, found in self.findings.items():
             said.append(f"{kind:8} {len(found):4}   ({KINDS[kind]})")
             said += [f"    {line}" for line in found[:20]]
@@ -106,6 +118,7 @@ class Report:
             "acknowledged": self.acknowledged,
             **self.findings,
             "loop_delay_p999": self.loop_delay_p999,
+            "answered_early": self.answered_early,
             "longest_callbacks": self.longest,
             "resident_mib": {"warm": self.resident[0][1], "end": self.resident[-1][1], "growth": self.growth},
         }

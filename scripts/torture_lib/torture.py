@@ -49,6 +49,7 @@ class Torture:
         self._plant = PLANTS.get(plant)
         self._baseline: Counter[str] = Counter()
         self._warm_at = 0.0
+        self._evil_url = ""
         self.report = Report(seed, seconds, plant)
         self.report.kills = {"proxy": 0, "stop": 0, "child": 0, "steady child": 0}
 
@@ -64,6 +65,7 @@ class Torture:
         await self._receiver.start()
         with ExitStack() as stack:
             _, evil_port = stack.enter_context(side_server("scripts.torture_lib.evil_upstream"))
+            self._evil_url = f"http://127.0.0.1:{evil_port}"
             hook = f"http://127.0.0.1:{self._receiver.port}/hook"
             servers = [steady_server(self._folder / "steady", hook, evil_port, self.report.plant)]
             if self._plant is None:
@@ -95,6 +97,8 @@ class Torture:
             for ledger in ledgers:
                 lost = await ledger.lost(session, all=True)
                 self.report.lost += [line for line in lost if line not in self.report.lost]
+            async with session.get(f"{self._evil_url}/late") as answer:
+                self.report.leave_out_late(await answer.json())
         self._add_up(ledgers)
 
     async def _attack(self, ledgers: list[Ledger], seconds: float) -> None:
