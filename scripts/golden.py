@@ -1,7 +1,11 @@
-"""How golden transcripts are made and written: the server that answers, the metadata, the manifest, the command.
+"""Plays the golden transcripts in `test-results/` again, and writes them with today's answers.
 
-In: a generator of transcripts, one for each file. Out: the files, and a manifest with the digest of each. What differs
-from one recording to the next is in the metadata alone.
+    .venv/bin/python -m scripts.golden [--output FOLDER]
+
+A transcript is a recorded conversation with the fake agent: its requests, the answers, and in its metadata the dialect
+of the agent. For a new one, write a file with the request and the metadata `codex_bin`, `scenario` and `include_usage`,
+name it in its folder's manifest, and run the script. What differs from run to run (ids, times) is replaced, so that a
+diff of two transcripts shows what has changed. Source: docs/contract.md#golden-transcripts.
 """
 
 from __future__ import annotations
@@ -11,72 +15,94 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final
 
+import aiohttp
 import click
+import msgspec
 
 from codex_proxy.app.logs import configure
 from codex_proxy.app.server import make_server
+from codex_proxy.cassettes.check import SECONDS, answer_to
+from codex_proxy.cassettes.format import Request
 from codex_proxy.settings.fields import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "test-results"
 MANIFEST = "manifest.json"
-AGENT = (sys.executable, "-m", "fake_proto")
-DYNAMIC_ID, TIMESTAMP = "<dynamic-id>", "<timestamp>"
+DYNAMIC_ID, TIMESTAMP, STATE = "<dynamic-id>", "<timestamp>", "<state>"
+PROFILE = "codex-completions-api"
+"""The folder of the transcripts with this `chat_profile`."""
+
+Json = dict[str, Any]
 
 
-class Transcript(NamedTuple):
-    """One file: its name below the folder, what it shows, what it was made with, and what was said."""
+class Kind(msgspec.Struct, frozen=True):
+    """What the transcripts of one folder have in common."""
 
-    file: str
-    about: str
-    scenario: str
-    """Of the fake agent."""
-    dialect: str
-    include_usage: bool
-    """Whether the answer is to tell of its tokens."""
-    status: int | list[int]
-    content: dict[str, Any]
+    path: str = ""
+    """Where the requests go, if the transcripts do not say it."""
+    headers: dict[str, str] = {}
+    settings: Json = {}
+    """The settings of the server, as far as they differ from those of the other kinds."""
+    numbered: bool = False
+    """Each id gets a name of its own, so that one sees what belongs together."""
+    has_random_calls: bool = False
+    """The ids of calls are made by this server."""
 
 
-def settings_in(folder: Path) -> Settings:
-    """Every setting that an answer depends on, whatever the environment says."""
-    return Settings(
-        agent="fake",
-        fake_dialect="proto",
-        port=0,
-        host="127.0.0.1",
-        api_key=None,
-        workdir=folder,
-        state_dir=folder,
-        drain_ms=0,
-        codex_model=None,
-        builtin_tools="auto",
-        env="prod",
-        model_aliases="",
-        max_chat_choices=5,
-        choices="broadcast",
-        chat_profile="openai",
-        structured_output=False,
-        stream_metrics=False,
-        heartbeat_interval=0,
-        sse_max_concurrency=None,
-        rate_limit_rpm=0,
-        test_endpoints=False,
-    )
+ALIASES = {"model_aliases": "gpt-4o=codex-5"}
+"""For the model of the examples in docs/contract.md#golden-examples."""
+CHAT = "/v1/chat/completions"
+ANTHROPIC = {"anthropic-version": "2023-06-01", "anthropic-beta": "claude-code-20250219"}
+KINDS: Final = {
+    "chat-completions": Kind(CHAT, settings=ALIASES),
+    "messages": Kind("/v1/messages?beta=true", ANTHROPIC, has_random_calls=True),
+    "ollama": Kind(has_random_calls=True),
+    "responses": Kind("/v1/responses", settings=ALIASES, numbered=True),
+    "tools": Kind(CHAT, settings={"structured_output": True}),
+}
+
+
+def settings_in(folder: Path, **own: Any) -> Settings:
+    """Returns every setting that an answer depends on, whatever the environment says; `own` are other values."""
+    common: Json = {
+        "agent": "fake",
+        "fake_dialect": "proto",
+        "port": 0,
+        "host": "127.0.0.1",
+        "api_key": None,
+        "workdir": folder,
+        "state_dir": folder,
+        "drain_ms": 0,
+        "codex_model": None,
+        "builtin_tools": "auto",
+        "env": "prod",
+        "model_aliases": "",
+        "max_chat_choices": 5,
+        "choices": "broadcast",
+        "chat_profile": "openai",
+        "structured_output": False,
+        "stream_metrics": False,
+        "heartbeat_interval": 0,
+        "sse_max_concurrency": None,
+        "rate_limit_rpm": 0,
+        "test_endpoints": False,
+    }
+    return Settings(**common | own)
 
 
 @asynccontextmanager
 async def serving(folder: Path, **settings: Any) -> AsyncIterator[str]:
-    """The URL of a server of our own that keeps its files in `folder`; `settings` that are to be otherwise."""
-    server = await make_server(settings_in(folder).model_copy(update=settings), {"PATH": os.defpath})
+    """The URL of a server of our own that keeps its files in `folder`."""
+    server = await make_server(settings_in(folder, **settings), {"PATH": os.defpath})
     try:
         await server.start()
         yield f"http://127.0.0.1:{server.port}"
@@ -84,69 +110,175 @@ async def serving(folder: Path, **settings: Any) -> AsyncIterator[str]:
         await server.stop()
 
 
-@asynccontextmanager
-async def server(**settings: Any) -> AsyncIterator[str]:
-    """The same in a folder of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        async with serving(Path(folder), **settings) as url:
-            yield url
+def manifest_of(kind: str, folder: Path = RESULTS) -> list[Json]:
+    """Returns the entries of a manifest: `file`, `about` and `sha256` of each transcript."""
+    entries: list[Json] = json.loads((folder / kind / MANIFEST).read_text("utf-8"))["transcripts"]
+    return entries
 
 
-async def write_all(output: Path, transcripts: AsyncIterator[Transcript]) -> int:
-    """Writes every transcript and the manifest into a folder that is there; how many there were."""
-    common = {
-        "captured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "commit": _commit(),
-        "cli_version": _said(*AGENT, "--version"),
-    }
-    entries = []
-    async for each in transcripts:
-        metadata = {
-            **common,
-            "codex_bin": f"python -m fake_proto {each.dialect}",  # without the path of anybody's Python
-            "scenario": each.scenario,
-            "include_usage": each.include_usage,
-            "status": each.status,
-        }
-        file = output / each.file
-        file.parent.mkdir(exist_ok=True)
-        _write(file, {"metadata": metadata, **each.content})
-        entries.append({"file": each.file, "about": each.about, "sha256": digest(each.content)})
-    _write(output / MANIFEST, {"metadata": common, "transcripts": entries})
-    return len(entries)
+def transcript(kind: str, file: str, folder: Path = RESULTS) -> Json:
+    """Returns a transcript as it was written."""
+    found: Json = json.loads((folder / kind / file).read_text("utf-8"))
+    return found
 
 
-def digest(content: dict[str, Any]) -> str:
-    """The SHA-256 of a transcript without its metadata."""
+def content(transcript: Json) -> Json:
+    """Returns a transcript without its metadata."""
+    return {name: value for name, value in transcript.items() if name != "metadata"}
+
+
+def digest(content: Json) -> str:
+    """Returns the SHA-256 of a transcript without its metadata."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def command(about: str, default: Path, transcripts: Callable[[], AsyncIterator[Transcript]]) -> click.Command:
-    """The command line that writes these into `default`, or where it is told to."""
+async def played(
+    kind: str, file: str, folder: Path, *, restarted: bool = False, **settings: Any
+) -> tuple[Json, list[int]]:
+    """Returns the content of a committed transcript with today's answers, and their statuses. The server keeps its
+    files in `folder`. `restarted`: each request gets a server that was started anew.
+    """
+    recorded, api = transcript(kind, file), KINDS[kind]
+    profile = PROFILE if file.startswith(f"{PROFILE}/") else "openai"
+    dialect = recorded["metadata"]["codex_bin"].rpartition(" ")[2]
+    own = {"chat_profile": profile, "fake_dialect": dialect, **api.settings, **settings}
+    names = Names(api)
+    said, statuses = list[Json](), list[int]()
+    async with (
+        AsyncExitStack() as servers,
+        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS)) as session,
+    ):
+        url = ""
+        for exchange in _exchanges(recorded):
+            if restarted or not url:
+                await servers.aclose()
+                url = await servers.enter_async_context(serving(folder, **own))
+            status, answer = await _answer(session, url, api, exchange, names)
+            said.append({name: exchange[name] for name in ("path", "request") if name in exchange} | answer)
+            statuses.append(status)
+    if "exchanges" in recorded:
+        return {"exchanges": said}, statuses
+    *earlier, last = said
+    return {**({"earlier": earlier[0]} if earlier else {}), **last}, statuses[-1:]
 
-    @click.command(help=about)
-    @click.option("--output", type=click.Path(path_type=Path), default=default, show_default=True)
-    def main(output: Path) -> None:
-        configure("error", "console")
-        output.mkdir(parents=True, exist_ok=True)
-        count = asyncio.run(write_all(output, transcripts()))
-        click.echo(f"{count} transcripts in {output}")
 
-    return main
+def _exchanges(recorded: Json) -> list[Json]:
+    """Returns the requests of a transcript, each with its answer."""
+    if "exchanges" in recorded:
+        exchanges: list[Json] = recorded["exchanges"]
+        return exchanges
+    return [each for each in (recorded.get("earlier"), recorded) if each is not None]
+
+
+async def _answer(
+    session: aiohttp.ClientSession, url: str, api: Kind, exchange: Json, names: Names
+) -> tuple[int, Json]:
+    """Returns the status of an answer, and `response` or `stream` as a transcript has them."""
+    line = f"POST {exchange.get('path', api.path)}"
+    request = Request(line, api.headers, names.put_back(exchange["request"]))
+    answer = await answer_to(session, url, request)
+    if answer.sent is None:
+        return answer.status, {"response": names.replaced(answer.body)}
+    sent = [names.replaced(each) for each in answer.sent]
+    if api.numbered:
+        sent = [{"event": "done" if each == "[DONE]" else each["type"], "data": each} for each in sent]
+    return answer.status, {"stream": sent}
+
+
+class Names:
+    """Replaces what differs from run to run, in the answers of one transcript."""
+
+    def __init__(self, kind: Kind) -> None:
+        self._kind = kind
+        self._names: dict[str, str] = {}
+        """The name that stands for each id."""
+
+    def replaced(self, value: Any) -> Any:
+        """Returns a value of an answer with its ids, times and opaque state replaced."""
+        if isinstance(value, list):
+            return [self.replaced(each) for each in value]
+        if isinstance(value, dict):
+            return {name: self._field(name, each, value) for name, each in value.items()}
+        return self._id(value) if isinstance(value, str) and _OURS.fullmatch(value) else value
+
+    def _field(self, name: str, value: Any, owner: Json) -> Any:
+        if name in _TIMES and isinstance(value, int | str):
+            return TIMESTAMP
+        if name.endswith("_duration"):
+            return 0
+        is_call = owner.get("type") == "tool_use" or "function" in owner
+        if name == "request_id" or (name == "id" and is_call and self._kind.has_random_calls):
+            return DYNAMIC_ID
+        if name == "data" and owner.get("type") == "redacted_thinking":
+            return STATE
+        return self.replaced(value)
+
+    def _id(self, id: str) -> str:
+        if not self._kind.numbered:
+            return DYNAMIC_ID
+        begin = f"<{id.partition('_')[0]}-"
+        count = sum(name.startswith(begin) for name in self._names.values())
+        return self._names.setdefault(id, f"{begin}{count + 1}>")
+
+    def put_back(self, request: Json) -> Json:
+        """Returns a request with the ids in place of their names."""
+        ids = {name: id for id, name in self._names.items()}
+        return {
+            name: ids.get(value, value) if isinstance(value, str) else value
+            for name, value in request.items()
+        }
+
+
+_OURS = re.compile(r"(?:resp|msg|rs|fc|ctc|item)_[0-9a-f]{32}|chatcmpl-\w+|msg_\w+")
+_TIMES = frozenset({"created", "created_at", "completed_at"})
+
+
+async def write_all(kind: str, output: Path) -> int:
+    """Writes every transcript of a kind and their manifest into `output`. Returns how many there are."""
+    common = {
+        "captured_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "commit": _commit(),
+        "cli_version": _output(sys.executable, "-m", "fake_proto", "--version"),
+    }
+    entries = []
+    for entry in manifest_of(kind):
+        recorded = transcript(kind, entry["file"])
+        with tempfile.TemporaryDirectory() as folder:
+            today, statuses = await played(kind, entry["file"], Path(folder))
+        status = statuses if "exchanges" in today else statuses[0]
+        metadata = {**common, **recorded["metadata"], **common, "status": status}
+        _write(output / kind / entry["file"], {"metadata": metadata, **today})
+        entries.append({**entry, "sha256": digest(today)})
+    _write(output / kind / MANIFEST, {"metadata": common, "transcripts": entries})
+    return len(entries)
 
 
 def _commit() -> str:
-    """What is checked out; a copy of the sources without its history does not know."""
+    """Returns the commit that is checked out; `unknown` in a copy of the sources without their history."""
     try:
-        return _said("git", "rev-parse", "HEAD")
+        return _output("git", "rev-parse", "HEAD")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
 
-def _said(*command: str) -> str:
+def _output(*command: str) -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=30)
     return done.stdout.strip()
 
 
-def _write(file: Path, content: Any) -> None:
-    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+def _write(file: Path, value: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8")
+
+
+@click.command(help=__doc__.partition("\n")[0])
+@click.option("--output", type=click.Path(path_type=Path), default=RESULTS, show_default=True)
+def main(output: Path) -> None:
+    configure("error", "console")
+    for kind in KINDS:
+        count = asyncio.run(write_all(kind, output))
+        click.echo(f"{count} transcripts in {output / kind}")
+
+
+if __name__ == "__main__":
+    main()

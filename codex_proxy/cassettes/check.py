@@ -22,7 +22,7 @@ from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
 from codex_proxy.cassettes.events import IDS, diff, events_of
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, is_json, lines_of, write
+from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, Request, is_json, lines_of, write
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.recorder import sent_in
 from codex_proxy.cassettes.replay import ReplayAgent
@@ -134,41 +134,21 @@ class _Answers:
         )
 
     async def _answer(self, cassette: Cassette) -> Answer:
-        request = cassette.request
-        method, _, path = request.line.partition(" ")
-        headers = {**request.headers, CASSETTE_HEADER: cassette.name}
-        body = self._today(request.body)
-        if request.socket:
-            return await self._on_socket(path, headers, body)
-        async with self._session.request(
-            method, self._url + path, data=body, headers={**headers, "Content-Type": "application/json"}
-        ) as reply:
-            said = await reply.read()
-            if reply.content_type == "text/event-stream":
-                answer = Answer(reply.status, None, list(map(_decoded, sent_in(said))))
-            else:
-                answer = Answer(reply.status, msgspec.json.decode(said))
+        recorded = cassette.request
+        headers = {**recorded.headers, CASSETTE_HEADER: cassette.name}
+        request = msgspec.structs.replace(recorded, headers=headers, body=self._today(recorded.body))
+        answer = await answer_to(self._session, self._url, request)
         if cassette.answer.final is None or answer.status != 200:
             return answer
         return msgspec.structs.replace(answer, final=await self._final(answer))
 
-    def _today(self, body: Any) -> bytes:
+    def _today(self, body: Any) -> msgspec.Raw:
         """Returns a recorded body with today's ids."""
         text = msgspec.json.encode(body).decode()
         for recorded, today in self._ids.items():
             if recorded in text:
                 text = text.replace(f'"{recorded}"', f'"{today}"')
-        return text.encode()
-
-    async def _on_socket(self, path: str, headers: dict[str, str], body: bytes) -> Answer:
-        sent: list[Any] = []
-        async with self._session.ws_connect(self._url + path, headers=headers) as socket:
-            await socket.send_str(body.decode())
-            async for message in socket:
-                sent.append(msgspec.json.decode(message.data))
-                if sent[-1].get("type") in ENDS:
-                    break
-        return Answer(101, None, sent)
+        return msgspec.Raw(text.encode())
 
     async def _final(self, answer: Answer) -> Any:
         """Returns the object of a background response when it has ended."""
@@ -192,6 +172,35 @@ class _Answers:
         for recorded, today in self._ids.items():
             text = text.replace(today, recorded)
         return _without_times(msgspec.json.decode(text, type=Answer))
+
+
+async def answer_to(session: aiohttp.ClientSession, server: str, request: Request) -> Answer:
+    """Returns the answer of the server at a URL to a request."""
+    method, _, path = request.line.partition(" ")
+    body = msgspec.json.encode(request.body)
+    if request.socket:
+        return await _answer_on_socket(session, server + path, request.headers, body)
+    headers = {**request.headers, "Content-Type": "application/json"}
+    async with session.request(method, server + path, data=body, headers=headers) as reply:
+        said = await reply.read()
+    if reply.content_type == "text/event-stream":
+        return Answer(reply.status, None, list(map(_decoded, sent_in(said))))
+    if reply.content_type == "application/x-ndjson":
+        return Answer(reply.status, None, list(map(_decoded, said.splitlines())))
+    return Answer(reply.status, msgspec.json.decode(said))
+
+
+async def _answer_on_socket(
+    session: aiohttp.ClientSession, url: str, headers: Mapping[str, str], body: bytes
+) -> Answer:
+    sent: list[Any] = []
+    async with session.ws_connect(url, headers=headers) as socket:
+        await socket.send_str(body.decode())
+        async for message in socket:
+            sent.append(msgspec.json.decode(message.data))
+            if sent[-1].get("type") in ENDS:
+                break
+    return Answer(101, None, sent)
 
 
 ENDS: Final = frozenset(

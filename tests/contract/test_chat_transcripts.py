@@ -1,32 +1,16 @@
-"""Live answers against the golden transcripts of `test-results/chat-completions/`. Nothing here writes them: that
-is `scripts/transcripts`'s work, done on purpose and seen in the diff.
+"""What the contract says of the golden transcripts of `test-results/chat-completions/`, which `test_transcripts`
+compares with live answers.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from scripts.generate_chat_transcripts import (
-    OUTPUT,
-    PROFILE,
-    PROFILE_SCENARIOS,
-    SCENARIOS,
-    Scenario,
-    answer_to,
-    includes_usage,
-    served,
-    transcripts,
-)
-from scripts.golden import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, write_all
-from tests.waiting import PATIENCE
+from scripts.golden import DYNAMIC_ID, PROFILE, TIMESTAMP, manifest_of, transcript
 
 NAMES = (
     *("nonstream-minimal", "nonstream-truncation", "nonstream-tool-calls", "nonstream-function-call"),
@@ -41,19 +25,11 @@ NAMES = (
     f"{PROFILE}/streaming-tool-calls-sequential",
     f"{PROFILE}/streaming-error",
 )
-METADATA = {"captured_at", "commit", "codex_bin", "cli_version", "scenario", "include_usage", "status"}
-
-ALL = (*SCENARIOS, *PROFILE_SCENARIOS)
-EACH_SCENARIO = pytest.mark.parametrize("scenario", ALL, ids=lambda scenario: scenario.name)
+EACH = pytest.mark.parametrize("name", NAMES)
 
 
-def committed(name: str, folder: Path = OUTPUT) -> dict[str, Any]:
-    transcript: dict[str, Any] = json.loads((folder / f"{name}.json").read_text("utf-8"))
-    return transcript
-
-
-def content(transcript: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in transcript.items() if key != "metadata"}
+def committed(name: str) -> dict[str, Any]:
+    return transcript("chat-completions", f"{name}.json")
 
 
 def chunks_of(name: str) -> list[Any]:
@@ -69,40 +45,9 @@ def deltas_of(name: str, index: int = 0) -> list[dict[str, Any]]:
     return [choice["delta"] for choice in choices if choice["index"] == index]
 
 
-@pytest.fixture
-async def live(scenario: Scenario) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    timeout = aiohttp.ClientTimeout(total=PATIENCE)
-    async with served(scenario.profile) as url, aiohttp.ClientSession(timeout=timeout) as session:
-        yield session, url
-
-
-@pytest.mark.sampled(every=2)
-@EACH_SCENARIO
-async def test_a_live_answer_is_the_committed_one(
-    live: tuple[aiohttp.ClientSession, str], scenario: Scenario
-) -> None:
-    transcript = committed(scenario.name)
-    status, answer = await answer_to(*live, transcript["request"])
-    assert {"request": transcript["request"], **answer} == content(transcript)
-    assert status == transcript["metadata"]["status"]
-
-
-@EACH_SCENARIO
-def test_a_transcript_holds_the_request_of_its_scenario_and_the_metadata(scenario: Scenario) -> None:
-    transcript = committed(scenario.name)
-    assert transcript["request"] == scenario.request
-    assert set(transcript) in (
-        {"metadata", "request", "response"},
-        {"metadata", "request", "stream"},
-    )
-    assert set(transcript["metadata"]) == METADATA
-    assert transcript["metadata"]["include_usage"] is includes_usage(scenario.request)
-    assert transcript["metadata"]["scenario"] == scenario.scenario
-
-
-@EACH_SCENARIO
-def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(scenario: Scenario) -> None:
-    transcript = committed(scenario.name)
+@EACH
+def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(name: str) -> None:
+    transcript = committed(name)
     frames = transcript.get("stream") or [transcript["response"]]
     for frame in frames:
         if frame == "[DONE]" or "error" in frame:
@@ -114,33 +59,7 @@ def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(scenario
 
 
 def test_the_transcripts_that_the_contract_names_are_all_there_and_no_others() -> None:
-    assert {scenario.name for scenario in ALL} == set(NAMES)
-    assert set(fingerprints()) == {MANIFEST, *(f"{name}.json" for name in NAMES)}
-
-
-def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() -> None:
-    manifest = json.loads((OUTPUT / MANIFEST).read_text())
-    assert [entry["file"] for entry in manifest["transcripts"]] == [f"{each.name}.json" for each in ALL]
-    for entry in manifest["transcripts"]:
-        assert entry["sha256"] == digest(content(committed(entry["file"].removesuffix(".json"))))
-
-
-@pytest.mark.exhaustive
-async def test_regenerating_gives_no_difference_except_metadata_and_touches_nothing_committed(
-    tmp_path: Path,
-) -> None:
-    before = fingerprints()
-    await write_all(tmp_path, transcripts())
-    for name in NAMES:
-        assert content(committed(name, tmp_path)) == content(committed(name))
-    manifests = [json.loads((folder / MANIFEST).read_text()) for folder in (tmp_path, OUTPUT)]
-    assert manifests[0]["transcripts"] == manifests[1]["transcripts"]
-    assert fingerprints() == before
-
-
-def fingerprints() -> dict[str, str]:
-    files = (path for path in OUTPUT.rglob("*") if path.is_file())
-    return {str(path.relative_to(OUTPUT)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    assert {entry["file"] for entry in manifest_of("chat-completions")} == {f"{name}.json" for name in NAMES}
 
 
 # --- what the contract says of the single transcripts ---------------------------------------------

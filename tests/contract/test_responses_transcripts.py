@@ -1,12 +1,11 @@
-"""Live answers against the golden transcripts of `test-results/responses/`. Nothing here writes them: that is
-`scripts/transcripts`'s work, done on purpose and seen in the diff.
+"""What the contract says of the golden transcripts of `test-results/responses/`. `test_transcripts` compares them with
+live answers.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +14,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from scripts.generate_responses_transcripts import (
-    ALIASES,
-    LUNA,
-    OUTPUT,
-    SCENARIOS,
-    Scenario,
-    recorded,
-    transcripts,
-)
-from scripts.golden import MANIFEST, TIMESTAMP, digest, server, write_all
-from tests.waiting import PATIENCE
+from scripts.golden import TIMESTAMP, manifest_of, serving, transcript
 
 NAMES = (
     *("nonstream-minimal", "nonstream-tool-call", "nonstream-previous-response", "streaming-text"),
@@ -33,16 +22,12 @@ NAMES = (
     *("gt-1-nonstream-text", "gt-2-streaming-text"),
 )
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-EACH_SCENARIO = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+EACH = pytest.mark.parametrize("name", NAMES)
+LUNA = "Under the soft glow of the moon, Luna the unicorn…"
 
 
-def committed(name: str, folder: Path = OUTPUT) -> dict[str, Any]:
-    transcript: dict[str, Any] = json.loads((folder / f"{name}.json").read_text("utf-8"))
-    return transcript
-
-
-def content(transcript: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in transcript.items() if key != "metadata"}
+def committed(name: str) -> dict[str, Any]:
+    return transcript("responses", f"{name}.json")
 
 
 def events_of(name: str) -> list[dict[str, Any]]:
@@ -57,27 +42,9 @@ def types_of(name: str) -> list[str]:
     return list(dict.fromkeys(event["event"] for event in events_of(name)))
 
 
-@pytest.fixture
-async def live() -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    timeout = aiohttp.ClientTimeout(total=PATIENCE)
-    async with server(model_aliases=ALIASES) as url, aiohttp.ClientSession(timeout=timeout) as session:
-        yield session, url
-
-
-@pytest.mark.sampled(every=2)
-@EACH_SCENARIO
-async def test_a_live_answer_is_the_committed_one(
-    live: tuple[aiohttp.ClientSession, str], scenario: Scenario
-) -> None:
-    status, answer = await recorded(*live, scenario)
-    transcript = committed(scenario.name)
-    assert answer == content(transcript)
-    assert status == transcript["metadata"]["status"]
-
-
-@EACH_SCENARIO
-def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(scenario: Scenario) -> None:
-    transcript = committed(scenario.name)
+@EACH
+def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(name: str) -> None:
+    transcript = committed(name)
     text = json.dumps(transcript)
     assert not re.search(r"(resp|msg|rs|fc)_[0-9a-f]{32}", text)
     timed = json.loads(text.replace(f'"{TIMESTAMP}"', "1"))
@@ -89,23 +56,22 @@ def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(scenario
         EVENT.validate_python(event["data"])
 
 
+async def test_the_name_of_a_live_event_is_its_type(tmp_path: Path) -> None:
+    request = committed("streaming-reasoning")["request"]
+    async with (
+        serving(tmp_path) as url,
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/v1/responses", json=request) as reply,
+    ):
+        *events, done, _ = (await reply.text()).split("\n\n")
+    assert done == "event: done\ndata: [DONE]"
+    for event in events:
+        name, _, data = event.partition("\n")
+        assert name == f"event: {json.loads(data.removeprefix('data: '))['type']}"
+
+
 def test_the_transcripts_that_the_contract_names_are_all_there_and_no_others() -> None:
-    assert {scenario.name for scenario in SCENARIOS} == set(NAMES)
-    assert {path.name for path in OUTPUT.iterdir()} == {MANIFEST, *(f"{name}.json" for name in NAMES)}
-
-
-def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() -> None:
-    manifest = json.loads((OUTPUT / MANIFEST).read_text())
-    assert [entry["file"] for entry in manifest["transcripts"]] == [f"{each.name}.json" for each in SCENARIOS]
-    for entry in manifest["transcripts"]:
-        assert entry["sha256"] == digest(content(committed(entry["file"].removesuffix(".json"))))
-
-
-@pytest.mark.exhaustive
-async def test_regenerating_gives_no_difference_except_metadata(tmp_path: Path) -> None:
-    await write_all(tmp_path, transcripts())
-    for name in NAMES:
-        assert content(committed(name, tmp_path)) == content(committed(name))
+    assert {entry["file"] for entry in manifest_of("responses")} == {f"{name}.json" for name in NAMES}
 
 
 # --- what the contract says of the single transcripts ---------------------------------------------

@@ -1,26 +1,22 @@
-"""Live conversations with tools against the golden transcripts of `test-results/tools/`. Nothing here writes them:
-that is `scripts/generate_tool_transcripts.py`'s work, done on purpose and seen in the diff.
+"""What docs/tools.md says of the transcripts of `test-results/tools/`, which `test_transcripts` compares with live
+conversations.
+
+Each is a whole conversation, in the app-server dialect of the fake agent and, where that can play it, in its proto
+dialect. The last words of the fake model are often `{outputs}`: what it was told of its calls, hidden ones too.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from codex_proxy.tools.policy import DEFERRED
-from scripts.generate_chat_transcripts import includes_usage
-from scripts.generate_tool_transcripts import OUTPUT, WAYS, Way, echo_of, played, transcripts
-from scripts.golden import DYNAMIC_ID, MANIFEST, TIMESTAMP, digest, write_all
-from scripts.tool_cases import CASES, HIDDEN, Case, Dialect
+from scripts.golden import DYNAMIC_ID, TIMESTAMP, manifest_of, transcript
 
-PLAYS = tuple((case, dialect) for case in CASES for dialect in case.dialects)
-METADATA = {"captured_at", "commit", "codex_bin", "cli_version", "scenario", "include_usage", "status"}
 NAMES = (
     *("single-call", "parallel-calls", "parallel-calls-swapped-outputs", "two-rounds"),
     *("text-before-calls", "error-output", "parts-output", "image-output", "custom-tool"),
@@ -42,17 +38,46 @@ STREAMED = (
 )
 """Of which there is a transcript with streams as well."""
 
-UNKNOWN_TO_THE_SDK = {"custom-tool-streamed"}
+UNKNOWN_TO_THE_SDK = "custom-tool-streamed.json"
 """Its type of a chunk has no custom calls, though OpenAI streams them."""
 
-EACH = pytest.mark.parametrize(
-    ("case", "dialect"), PLAYS, ids=[f"{dialect}-{case.name}" for case, dialect in PLAYS]
+FILES = [entry["file"] for entry in manifest_of("tools")]
+EACH = pytest.mark.parametrize("file", FILES)
+HIDDEN = (
+    *("strict-violation-hidden", "strict-violation-hidden-streamed", "strict-violation-handed-on"),
+    *("strict-violation-beside-a-valid-call", "one-call-at-a-time", "bad-json"),
+    *("tool-not-offered", "tool-not-offered-beside-a-valid-call"),
 )
+"""The conversations with calls that the client does not see, and that are answered in the end."""
 
 
-def committed(name: str, dialect: str = "app-server", folder: Path = OUTPUT) -> dict[str, Any]:
-    transcript: dict[str, Any] = json.loads((folder / dialect / f"{name}.json").read_text("utf-8"))
-    return transcript
+def committed(name: str, dialect: str = "app-server") -> dict[str, Any]:
+    return transcript("tools", f"{dialect}/{name}.json")
+
+
+def echo_of(exchange: dict[str, Any]) -> dict[str, Any]:
+    """The assistant's message as a client says it again: that of the answer, or folded from its stream."""
+    if "response" in exchange:
+        message = exchange["response"]["choices"][0]["message"]
+        return {key: message[key] for key in ("role", "content", "tool_calls") if key in message}
+    content, calls = "", dict[int, dict[str, Any]]()
+    for frame in exchange["stream"]:
+        for choice in frame.get("choices", ()) if frame != "[DONE]" else ():
+            content += choice["delta"].get("content") or ""
+            for piece in choice["delta"].get("tool_calls", ()):
+                fold(calls.setdefault(piece["index"], {}), piece)
+    echo = {"role": "assistant", "content": content or None}
+    return {**echo, "tool_calls": list(calls.values())} if calls else echo
+
+
+def fold(call: dict[str, Any], piece: dict[str, Any]) -> None:
+    for key, value in piece.items():
+        if isinstance(value, dict):
+            fold(call.setdefault(key, {}), value)
+        elif key in ("arguments", "input"):
+            call[key] = call.get(key, "") + value
+        elif key != "index":
+            call[key] = value
 
 
 def messages(name: str, dialect: str = "app-server") -> list[dict[str, Any]]:
@@ -65,58 +90,9 @@ def called(message: dict[str, Any]) -> list[Any]:
     return [json.loads(call["function"]["arguments"]) for call in message.get("tool_calls", ())]
 
 
-def files_in(folder: Path) -> dict[str, str]:
-    return {
-        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-@pytest.mark.sampled(every=12)
-@pytest.mark.parametrize(
-    ("case", "dialect", "way"),
-    [
-        pytest.param(
-            *(case, dialect, way),
-            id=f"{dialect}-{case.name}-{way}",
-            marks=[pytest.mark.exhaustive] if (dialect, way) == ("proto", "restarted") else [],
-        )
-        for case, dialect in PLAYS
-        for way in (WAYS if case.replies else WAYS[:1])
-    ],
-)
-async def test_a_live_conversation_is_the_committed_one_whichever_way_a_step_is_taken_up(
-    tmp_path: Path, case: Case, dialect: Dialect, way: Way
-) -> None:
-    transcript = committed(case.name, dialect)
-    live = await played(case, dialect, tmp_path, way)
-    assert live.exchanges == transcript["exchanges"]
-    assert live.statuses == transcript["metadata"]["status"]
-
-
 @EACH
-def test_a_transcript_holds_the_conversation_of_its_case_and_the_metadata(
-    case: Case, dialect: Dialect
-) -> None:
-    transcript = committed(case.name, dialect)
-    assert set(transcript) == {"metadata", "exchanges"}
-    assert transcript["exchanges"][0]["request"] == case.request
-    assert len(transcript["exchanges"]) == len(case.replies) + 1
-    kind = "stream" if case.request.get("stream") else "response"
-    for exchange, status in zip(transcript["exchanges"], transcript["metadata"]["status"], strict=True):
-        assert set(exchange) == {"request", kind if status == 200 else "response"}
-    assert set(transcript["metadata"]) == METADATA
-    assert transcript["metadata"]["codex_bin"] == f"python -m fake_proto {dialect}"
-    assert transcript["metadata"]["scenario"] == case.scenario
-    assert transcript["metadata"]["include_usage"] is includes_usage(case.request)
-
-
-@EACH
-def test_every_request_begins_with_the_one_before_and_the_echo_of_its_answer(
-    case: Case, dialect: Dialect
-) -> None:
-    exchanges = committed(case.name, dialect)["exchanges"]
+def test_every_request_begins_with_the_one_before_and_the_echo_of_its_answer(file: str) -> None:
+    exchanges = transcript("tools", file)["exchanges"]
     for before, after in pairwise(exchanges):
         said = [*before["request"]["messages"], echo_of(before)]
         assert after["request"]["messages"][: len(said)] == said
@@ -124,49 +100,27 @@ def test_every_request_begins_with_the_one_before_and_the_echo_of_its_answer(
 
 
 @EACH
-def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(case: Case, dialect: Dialect) -> None:
-    transcript = committed(case.name, dialect)
-    for exchange in transcript["exchanges"]:
+def test_ids_and_times_are_replaced_and_the_rest_are_the_sdks_own_types(file: str) -> None:
+    recorded = transcript("tools", file)
+    for exchange, status in zip(recorded["exchanges"], recorded["metadata"]["status"], strict=True):
+        streams = exchange["request"].get("stream") and status == 200
+        assert set(exchange) == {"request", "stream" if streams else "response"}
         for frame in exchange.get("stream") or [exchange["response"]]:
             if frame == "[DONE]" or "error" in frame:
                 continue
             assert (frame["id"], frame["created"]) == (DYNAMIC_ID, TIMESTAMP)
-            if case.name not in UNKNOWN_TO_THE_SDK:
+            if not file.endswith(UNKNOWN_TO_THE_SDK):
                 kind = ChatCompletionChunk if "stream" in exchange else ChatCompletion
                 kind.model_validate({**frame, "created": 1})
-    assert "chatcmpl-" not in json.dumps(transcript)
+    assert "chatcmpl-" not in json.dumps(recorded)
 
 
 def test_the_cases_are_all_there_and_no_others() -> None:
-    names = [*NAMES, *(f"{name}-streamed" for name in STREAMED)]
-    assert sorted(case.name for case in CASES) == sorted(names)
-    files = {f"{dialect}/{case.name}.json" for case, dialect in PLAYS}
-    assert set(files_in(OUTPUT)) == {MANIFEST, *files}
-
-
-def test_the_manifest_names_every_transcript_with_the_digest_of_its_content() -> None:
-    manifest = json.loads((OUTPUT / MANIFEST).read_text("utf-8"))
-    assert sorted(entry["file"] for entry in manifest["transcripts"]) == sorted(
-        f"{dialect}/{case.name}.json" for case, dialect in PLAYS
-    )
-    for entry in manifest["transcripts"]:
-        dialect, _, name = entry["file"].removesuffix(".json").partition("/")
-        assert entry["sha256"] == digest({"exchanges": committed(name, dialect)["exchanges"]})
-
-
-@pytest.mark.exhaustive  # the live conversations above are all of them, played in the same way
-async def test_regenerating_gives_no_difference_except_metadata_and_touches_nothing_committed(
-    tmp_path: Path,
-) -> None:
-    before = files_in(OUTPUT)
-    await write_all(tmp_path, transcripts())
-    assert set(files_in(tmp_path)) == set(before)
-    for case, dialect in PLAYS:
-        again = committed(case.name, dialect, tmp_path)
-        assert again["exchanges"] == committed(case.name, dialect)["exchanges"]
-    manifests = [json.loads((folder / MANIFEST).read_text("utf-8")) for folder in (tmp_path, OUTPUT)]
-    assert manifests[0]["transcripts"] == manifests[1]["transcripts"]
-    assert files_in(OUTPUT) == before
+    names = {*NAMES, *(f"{name}-streamed" for name in STREAMED)}
+    assert {file for file in FILES if file.startswith("app-server/")} == {
+        f"app-server/{name}.json" for name in names
+    }
+    assert {file.partition("/")[2] for file in FILES} == {f"{name}.json" for name in names}
 
 
 # --- what docs/tools.md says of the single transcripts ------------------------------------------------
@@ -192,7 +146,7 @@ def test_swapped_outputs_reach_the_model_in_the_order_of_its_calls() -> None:
         )
 
 
-@pytest.mark.parametrize("name", [case.name for case in HIDDEN if not case.name.endswith("-never-learned")])
+@pytest.mark.parametrize("name", HIDDEN)
 def test_the_model_is_told_of_a_hidden_call_and_the_client_is_not(name: str) -> None:
     told = {"strict": "The arguments break", "one": DEFERRED, "bad": "failed to parse", "tool": "unsupported"}
     words = told[name.partition("-")[0]]
