@@ -17,9 +17,11 @@ from pydantic.fields import FieldInfo
 from codex_proxy.agents.auto.spec import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.agents.upstream.config import UpstreamConfig
+from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.cli import serve
 from codex_proxy.settings.fields import Settings
-from codex_proxy.settings.tables import AgentTable, RouteTable
+from codex_proxy.settings.flags import KEYS_OF_TABLES
+from codex_proxy.settings.tables import AcpTable, AgentTable, RouteTable, WebhookTable
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -29,7 +31,7 @@ HEAD = """# Settings
 
 A value comes from a flag of `codex-proxy serve`, else from an environment variable, else from the settings file, else
 it is the default. An empty variable counts as unset. The variable is `PROXY_` and the setting's name in capitals
-(`PROXY_PORT`), unless the list names another. Switches are `true` or `false`.
+(`PROXY_PORT`, and `PROXY_ACP_ENV` for a table's key), unless the list names another. Switches are `true` or `false`.
 
 The file is `~/.config/codex-proxy/config.toml` (in `$XDG_CONFIG_HOME`, if set), or the one in `--config`. Its keys are
 the settings' names:
@@ -87,7 +89,7 @@ def default(name: str, field: FieldInfo) -> str:
     if name in DEFAULTS:
         return DEFAULTS[name]
     value = "required" if field.is_required() else field.default
-    if value is None or value in ("", (), {}):
+    if value is None or isinstance(value, BaseModel) or value in ("", (), {}):
         return "none"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
@@ -101,12 +103,25 @@ Each agent has a table: see [agents](agents.md#several-agents-in-one-server) and
 {tables}"""
 
 
-def table_rows(table: type[BaseModel]) -> str:
-    """The keys of a table, a row each."""
+def table_rows(table: type[BaseModel], name: str = "") -> str:
+    """The keys of a table, a row each; with their flags, if it is the setting `name`."""
+    by_flag = {place: flag for flag, place in KEYS_OF_TABLES.items()}
     rows = []
-    for name, field in table.model_fields.items():
-        rows.append(entry(f"`{name}`", default(name, field), meaning(field, choices(field.annotation))))
+    for key, field in table.model_fields.items():
+        flag = by_flag.get((name, key), "").replace("_", "-")
+        head = f"`{key}`" + (f", `--{flag}`" if flag else "")
+        rows.append(entry(head, default(key, field), meaning(field, choices(field.annotation))))
     return "\n".join(rows) + "\n"
+
+
+def single_tables() -> str:
+    """The settings that are one table."""
+    tables: dict[str, type[BaseModel]] = {
+        "acp": AcpTable,
+        "webhooks": WebhookTable,
+        "cassettes": CassetteSettings,
+    }
+    return "".join(f"\n## `[{name}]`\n\n{table_rows(table, name)}" for name, table in tables.items())
 
 
 def own_settings() -> str:
@@ -141,7 +156,7 @@ def document() -> str:
         rows.append(
             entry(head, default(name, field), meaning(field, field.examples or choices(field.annotation)))
         )
-    return HEAD + "\n".join(rows) + "\n" + tables()
+    return HEAD + "\n".join(rows) + "\n" + single_tables() + tables()
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ DEFAULT: Final = "auto"
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto.spec:AUTO"
 
 OF_REPLAY: Final = "codex_proxy.cassettes.serving:SPEC"
-"""The spec of the agent that answers from recordings, if the settings name a folder of them (`replay`)."""
+"""The spec of the agent that answers from recordings, if the settings name a folder of them (`cassettes`)."""
 
 GROUP: Final = "codex_proxy.agents"
 """The group of entry points in which installed packages list their agents."""
@@ -95,7 +95,7 @@ def chosen_spec(settings: Settings) -> AgentSpec:
     """Returns the spec of the agent that the settings choose. Raises `NoAgentError` if it is the agent of a plugin
     that cannot be used.
     """
-    if settings.replay is not None:
+    if settings.cassettes.replay is not None:
         return _load(OF_REPLAY)
     reference = plugin_reference(settings)
     if reference is None:

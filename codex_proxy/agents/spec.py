@@ -59,12 +59,12 @@ class AgentContext(msgspec.Struct, frozen=True):
         folder = self.settings.state_dir
         return folder / "agents" / self.name if self.name else folder
 
-    def where_set(self, setting: str) -> str:
-        """Returns the place where the operator sets `setting` for this agent, for an advice in a message: `KEY of
+    def where_set(self, flag: str, key: str = "") -> str:
+        """Returns the place where the operator sets a setting for this agent, for an advice in a message: `KEY of
         [agents.NAME]` if the server has several agents, since a flag applies to all of them; else the flag, like
-        `--codex-home`.
+        `--codex-home`. `flag` is its name with `_`, and `key` that of the setting if it is another one.
         """
-        return f"{setting} of [agents.{self.name}]" if self.name else f"--{setting.replace('_', '-')}"
+        return f"{key or flag} of [agents.{self.name}]" if self.name else f"--{flag.replace('_', '-')}"
 
     @property
     def child_limits(self) -> ChildLimits:

@@ -156,7 +156,7 @@ def _add_metrics(server: Server, app: web.Application) -> None:
     # Imported here, since most servers have no metrics.
     from codex_proxy.app.metrics import Metrics, ServerState, known_models
 
-    store = server.settings.store_file if server.settings.store == "sqlite" else None
+    store = server.settings.store_file if server.settings.in_file else None
     state = ServerState(server.runs, app[STREAM_SLOTS], server.settings.sse_max_concurrency, store)
     key = server.settings.metrics_key
     meter = Metrics(state, known_models(app[CATALOG]))
@@ -195,18 +195,18 @@ def webhooks_of(
     """Returns the sender of webhooks; None if there is no URL or no store (`lifecycle` is None). Raises
     `StartError` if there are URLs, and the secret is missing or invalid.
     """
-    urls = split_list(settings.webhook_urls)
+    urls = split_list(settings.webhooks.urls)
     if not urls:
         return None
-    if settings.webhook_secret is None:
+    if settings.webhooks.secret is None:
         raise StartError(
-            "PROXY_WEBHOOK_URLS needs PROXY_WEBHOOK_SECRET: a webhook without a signature proves nothing."
+            "PROXY_WEBHOOKS_URLS needs PROXY_WEBHOOKS_SECRET: a webhook without a signature proves nothing."
         )
     try:
-        secret = settings.webhook_secret.get_secret_value()
+        secret = settings.webhooks.secret.get_secret_value()
         check_secret(secret)
     except ValueError as error:
-        raise StartError(f"PROXY_WEBHOOK_SECRET is invalid: {error}") from error
+        raise StartError(f"PROXY_WEBHOOKS_SECRET is invalid: {error}") from error
     if lifecycle is None:
         return None  # without a store there are no background responses
     return WebhookSender(urls, secret, clock=clock, outbox=lifecycle.store)

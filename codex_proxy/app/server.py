@@ -292,7 +292,7 @@ def _cassettes_of(settings: Settings, environ: Mapping[str, str]) -> Cassettes |
     """Returns what a server records and replays; None if it does neither, as most, which then import nothing of it.
     Raises `StartError`.
     """
-    if settings.record is None and settings.replay is None:
+    if settings.cassettes.record is None and settings.cassettes.replay is None:
         return None
     from codex_proxy.cassettes.serving import cassettes_of
 

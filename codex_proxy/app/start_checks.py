@@ -84,9 +84,9 @@ def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys
         check_has_key(settings, keys)
-    if settings.workers > 1 and settings.store in ("sqlite", "memory"):
+    if settings.workers > 1 and (settings.in_file or settings.store == "memory"):
         raise StartError(
-            f"--workers {settings.workers}: a store in {'a file' if settings.store == 'sqlite' else 'memory'} belongs "
+            f"--workers {settings.workers}: a store in {'a file' if settings.in_file else 'memory'} belongs "
             "to one process, and the others would not know its responses. Set PROXY_STORE=postgresql://... "
             "(docs/machines.md), or PROXY_STORE=off to store nothing."
         )

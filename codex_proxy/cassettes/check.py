@@ -88,10 +88,10 @@ async def _serving(
             recorded
         )
         settings = Settings(
-            **own, agent="fake", host="127.0.0.1", port=0, replay=folder.path, replay_pace="none", store="memory",
-            state_dir=Path(place), workdir=Path(place), drain_ms=0, api_key=None, keys_file=None, record=None,
-            record_missing=False, sse_keepalive_ms=0, heartbeat_interval=0, log_content=False, metrics=False,
-            rate_limit_rpm=0, webhook_urls="", mcp_config=None, trusted_proxies="", allowed_hosts="",
+            **own, agent="fake", host="127.0.0.1", port=0, store="memory",
+            state_dir=Path(place), workdir=Path(place), drain_ms=0, api_key=None, keys_file=None,
+            cassettes={"replay": folder.path}, heartbeat_interval=0, log_content=False, metrics=False,
+            rate_limit_rpm=0, webhooks={}, mcp_config=None, trusted_proxies="", allowed_hosts="",
         )  # fmt: skip
         server = await make_server(settings, {})
         try:

@@ -23,7 +23,12 @@ from codex_proxy.cassettes.middleware import recording, replaying
 from codex_proxy.cassettes.recorder import Recorder
 from codex_proxy.cassettes.replay import NAME, RecordedTools, ReplayAgent, pace_of
 from codex_proxy.cassettes.scrubbing import Scrubber
-from codex_proxy.cassettes.settings import CassetteError, settings_that_matter, with_recorded
+from codex_proxy.cassettes.settings import (
+    CassetteError,
+    CassetteSettings,
+    settings_that_matter,
+    with_recorded,
+)
 from codex_proxy.core.checks import Check
 from codex_proxy.core.interfaces import IdSource
 from codex_proxy.files.private import make_folder
@@ -56,22 +61,23 @@ SPEC = AgentSpec(
 
 def folder_of(settings: Any) -> Folder:
     """Returns the cassettes of `--replay`. Raises `CassetteError` if they, `--match` or `--pace` cannot be used."""
+    own = settings.cassettes
     try:
-        pace_of(settings.replay_pace)
+        pace_of(own.pace)
     except ValueError:
         raise CassetteError(
-            f"--pace {settings.replay_pace} is not known. Give none, recorded, or a factor such as 2."
+            f"--pace {own.pace} is not known. Give none, recorded, or a factor such as 2."
         ) from None
-    matched = names_to_match(settings.replay_match)
-    path = settings.replay
-    if settings.record_missing:
+    matched = names_to_match(own.match)
+    path = own.replay
+    if own.record is not None:
         make_folder(path)
     folder = Folder(path, matched)
-    if not folder.cassettes and not settings.record_missing:
+    if not folder.cassettes and own.record is None:
         raise CassetteError(
             f"--replay {path} has no cassettes. Record some with `codex-proxy serve --record {path}`."
         )
-    if not settings.replay_match:
+    if not own.match:
         named = {tuple(each.match) for each in folder.cassettes.values() if each.match}
         if len(named) == 1:
             folder = Folder(path, named.pop())
@@ -106,13 +112,15 @@ class Cassettes(msgspec.Struct, frozen=True):
         """Returns the agent of the server. Raises what `make_agent` raises."""
         if self.folder is None:
             return await make_agent(context)
-        own = msgspec.structs.replace(context, settings=self.settings.model_copy(update={"replay": None}))
-        missing = await make_agent(own) if self.settings.record_missing else None
-        return ReplayAgent(self.folder, pace_of(self.settings.replay_pace), missing)
+        own = msgspec.structs.replace(
+            context, settings=self.settings.model_copy(update={"cassettes": CassetteSettings()})
+        )
+        missing = None if self.recorder is None else await make_agent(own)
+        return ReplayAgent(self.folder, pace_of(self.settings.cassettes.pace), missing)
 
     def tools(self, ids: IdSource) -> RecordedTools | None:
         """Returns the recorded MCP tools; None if the server asks MCP servers, because it does not replay."""
-        if self.folder is None or self.settings.record_missing:
+        if self.folder is None or self.recorder is not None:
             return None
         return RecordedTools(self.folder, self.settings.max_tool_call_iterations, ids.new)
 
@@ -141,7 +149,7 @@ class Cassettes(msgspec.Struct, frozen=True):
 
 def cassettes_of(settings: Any, environ: Mapping[str, str]) -> Cassettes:
     """Returns what a server with these settings records and replays. Raises `CassetteError`."""
-    if settings.replay is None:
+    if settings.cassettes.replay is None:
         return Cassettes(settings, recorder_of(settings, environ))
     folder = folder_of(settings)
     settings = with_recorded(settings, common_settings(list(folder.cassettes.values()), settings))
@@ -152,19 +160,19 @@ def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
     """Returns what records the server's turns; None if nothing is to be recorded. Raises `CassetteError` if it
     cannot.
     """
-    folder = settings.record or (settings.replay if settings.record_missing else None)
-    if folder is None:
+    own = settings.cassettes
+    if own.record is None:
         return None
-    patterns = [settings.record_scrub] if settings.record_scrub else []
+    patterns = [own.scrub] if own.scrub else []
     matter = settings_that_matter(settings) | ({"builtin_tools": "never"} if is_plain_only(settings) else {})
-    matched = names_to_match(settings.replay_match) if settings.replay_match else ()
-    return Recorder(folder, scrubber_of(settings, environ, patterns), matter, matched)
+    matched = names_to_match(own.match) if own.match else ()
+    return Recorder(own.record, scrubber_of(settings, environ, patterns), matter, matched)
 
 
 def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) -> Scrubber:
     """Returns what removes the secrets of this server and the names of this machine and its user."""
     keys = [value for name, value in environ.items() if SECRET_WORDS.search(name)]
-    own = [getattr(settings, name) for name in type(settings).model_fields]
+    own = [getattr(settings, name) for name in type(settings).model_fields] + [settings.webhooks.secret]
     own += [header for table in settings.upstreams.values() for header in table.headers.values()]
     keys += [value.get_secret_value() for value in own if isinstance(value, SecretStr)]
     host = socket.gethostname()

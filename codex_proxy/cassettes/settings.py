@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 MATTER: Final = (
     *("env", "model_aliases", "codex_model", "max_chat_choices", "choices", "builtin_tools", "chat_profile"),
@@ -21,21 +21,22 @@ class CassetteError(Exception):
 
 
 class CassetteSettings(BaseModel):
-    """The settings of recording and replaying."""
+    """`[cassettes]`: recording and replaying. With both, the agent answers what no cassette does, and
+    is recorded.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     record: Path | None = Field(None, description="folder in which each turn is recorded as a cassette")
-    replay: Path | None = Field(None, description="folder of cassettes that answer instead of an agent")
-    record_missing: bool = Field(
-        False, description="with `replay`: ask the agent where no cassette answers, and record it"
+    replay: Path | None = Field(
+        None, description="folder of cassettes that answer instead of an agent, or with `record`: before it"
     )
-    record_scrub: str = Field(
-        "", description="regular expression of what is replaced in cassettes, besides keys, folders and names"
-    )
-    replay_match: str = Field(
+    match: str = Field(
         "", description="what of a turn a cassette is found by (default: `messages,tools,format,mode`)"
     )
-    replay_pace: str = Field(
-        "none", description="`none`, `recorded`, or a factor: how fast cassettes are replayed"
+    pace: str = Field("none", description="`none`, `recorded`, or a factor: how fast cassettes are replayed")
+    scrub: str = Field(
+        "", description="regular expression of what is replaced in cassettes, besides keys, folders and names"
     )
 
 

@@ -72,13 +72,13 @@ class Servers:
         if mode == "replay":
             if not folder.is_dir():
                 raise FileNotFoundError(f"There is no {folder}. Record it with `pytest --cassettes=record`.")
-            return self._served(f"replay {folder}", agent="fake", replay=folder)
+            return self._served(f"replay {folder}", agent="fake", cassettes={"replay": folder})
         if mode == "missing":
-            return self._served(f"missing {folder}", own=True, replay=folder, record_missing=True)
+            return self._served(f"missing {folder}", own=True, cassettes={"record": folder, "replay": folder})
         if f"record {folder}" not in self._servers:
             for old in folder.glob("*.jsonl"):
                 old.unlink()
-        return self._served(f"record {folder}", own=True, record=folder)
+        return self._served(f"record {folder}", own=True, cassettes={"record": folder})
 
     def _served(self, name: str, *, own: bool = False, **given: Any) -> TestServer:
         """Returns the server of this name. `own`: it has the settings of the environment, as `codex-proxy serve`."""

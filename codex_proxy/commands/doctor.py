@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from codex_proxy.agents.configured.agents import settings_without_effect
 from codex_proxy.app.start_checks import StartError, is_loopback
@@ -23,6 +23,7 @@ from codex_proxy.commands.checks import agent_checks, machine_checks, port_check
 from codex_proxy.commands.checkup import Checkup, Setting
 from codex_proxy.core.checks import Check, Fact, failed_check
 from codex_proxy.settings.fields import Settings, split_list
+from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.load import load, text_of, variables_of
 from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
@@ -86,7 +87,9 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in flags.items()
-        if value is not None and name in Settings.model_fields and not isinstance(value, dict)
+        if value is not None
+        and (name in Settings.model_fields or name in KEYS_OF_TABLES)
+        and not isinstance(value, dict)
     }
 
 
@@ -158,11 +161,16 @@ def setting_sources(
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     given = {name.upper(): name for name, value in environ.items() if value}
+    by_flag = settings_in(flags)
     found = {}
-    for name in Settings.model_fields:
+    for name, field in Settings.model_fields.items():
         variables = variables_of(name)
         variable = next((given[each] for each in variables if each in given), None)
-        if flags.get(name) is not None:
+        if variable is None and isinstance(field.default, BaseModel | dict):
+            variable = next(
+                (given[each] for each in given if each.startswith(f"PROXY_{name.upper()}_")), None
+            )
+        if name in by_flag:
             found[name] = SettingSource("flag")
         elif variable is not None:
             found[name] = SettingSource("variable", variable)
@@ -202,7 +210,12 @@ def shown(name: str, value: object) -> Fact:
         return ",".join(value)  # what is in the tables has checks of its own, and may be secret
     if name == "store" and "://" in str(value):
         return _host_of(str(value))
-    if name == "webhook_urls":
+    if isinstance(value, BaseModel):
+        keys = [key for key in type(value).model_fields if key in value.model_fields_set]
+        return ", ".join(f"{key}={shown(f'{name}.{key}', getattr(value, key))}" for key in keys)
+    if name == "acp.env":
+        return ",".join(each.partition("=")[0] for each in split_list(str(value)))
+    if name == "webhooks.urls":
         return ",".join(_host_of(url) for url in split_list(str(value)))
     return os.fspath(value) if isinstance(value, Path) else str(value)
 

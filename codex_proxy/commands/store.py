@@ -4,6 +4,7 @@ Raises `StoreOpenError`, which says what to do.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -119,7 +120,7 @@ def _place(settings: Settings, place: str) -> Settings:
     """Returns the settings with the store at a path or URL."""
     if place.startswith(DATABASE_SCHEMES):
         return settings.model_copy(update={"store": place})
-    return settings.model_copy(update={"store": "sqlite", "store_path": Path(place)})
+    return settings.model_copy(update={"store": os.path.abspath(place)})
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file
-from codex_proxy.settings.tables import AgentTable, RouteTable, TableName, joined
+from codex_proxy.settings.tables import AcpTable, AgentTable, RouteTable, TableName, WebhookTable, joined
 
 
 def _named(*names: str, **more: Any) -> Any:
@@ -39,9 +39,9 @@ def _codex_home() -> Path:
     return Path.home() / ".codex"
 
 
-class Settings(CassetteSettings, SourcedSettings):
-    """All settings of the server. A setting is read from the environment variable `PROXY_<NAME>`, unless its field
-    names other variables.
+class Settings(SourcedSettings):
+    """All settings of the server. A setting is read from the environment variable `PROXY_<NAME>`, a key of a table from
+    `PROXY_<TABLE>_<KEY>`, unless its field names other variables.
     """
 
     # Where it listens, and who may come in.
@@ -100,20 +100,7 @@ class Settings(CassetteSettings, SourcedSettings):
         "the one for Chat Completions",
         examples=[*registry.names()],
     )
-    agent_command: str | None = Field(
-        None,
-        description="program and arguments of the agent `acp`, or of another ACP agent",
-    )
-    agent_env: str = Field(
-        "",
-        description="environment variables for an ACP agent, separated by commas: names, or `NAME=value`",
-    )
-    agent_usage: Literal["turn", "last", "session", "chunks"] | None = Field(
-        None, description="what an ACP agent's token counts cover (docs/agents.md)"
-    )
-    agent_unconfined: bool = Field(
-        False, description="use an ACP agent even if it does not ask for permissions"
-    )
+    acp: AcpTable = Field(AcpTable(), description="a table for the program of an ACP agent")
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
         "auto",
         description=(
@@ -171,14 +158,6 @@ class Settings(CassetteSettings, SourcedSettings):
     )
     upstream_key: SecretStr | None = Field(
         None, description="API key for the model server; `client`: each client's own key"
-    )
-    upstream_idle_timeout: float | None = _named(
-        "upstream_idle_timeout",
-        "PROXY_UPSTREAM_IDLE_TIMEOUT",
-        "STREAM_TIMEOUT",
-        default=None,
-        gt=0,
-        description="`idle_timeout` of the model servers whose table does not set it",
     )
 
     # Models.
@@ -248,8 +227,14 @@ class Settings(CassetteSettings, SourcedSettings):
     first_event_timeout: float = Field(
         60.0, gt=0, description="maximum seconds to the first visible output; then the turn fails"
     )
-    idle_timeout: float = Field(
-        300.0, gt=0, description="maximum seconds without output; then the turn fails"
+    idle_timeout: float = _named(
+        "idle_timeout",
+        "PROXY_IDLE_TIMEOUT",
+        "STREAM_TIMEOUT",
+        default=300.0,
+        gt=0,
+        description="maximum seconds without output; then the turn fails. If set, also that of model servers whose "
+        "table has none",
     )
     total_timeout: float = Field(3600.0, gt=0, description="maximum seconds of a turn; then it fails")
     kept_threads: int = Field(
@@ -266,11 +251,9 @@ class Settings(CassetteSettings, SourcedSettings):
     # Responses, conversations, and where they are kept.
     store: str = Field(
         "sqlite",
-        description="where responses and conversations are stored: `sqlite` (a file), `memory`, `off` (nowhere), or "
-        "the `postgresql://` URL of a database, which several servers may share",
-    )
-    store_path: Path | None = Field(
-        None, description="file of the store; unset: `store.sqlite3` in the state folder"
+        description="where responses and conversations are stored: `sqlite` (`store.sqlite3` in the state folder), the "
+        "path of such a file, `memory`, `off` (nowhere), or the `postgresql://` URL of a database, which several "
+        "servers may share",
     )
     store_max_age: float = Field(
         30 * 86400.0, ge=0, description="seconds that a response is kept; 0: no limit"
@@ -305,10 +288,9 @@ class Settings(CassetteSettings, SourcedSettings):
     background_recovery: Literal["fail", "rerun"] = Field(
         "fail", description="what happens to interrupted background responses after a restart"
     )
-    webhook_urls: str = Field(
-        "", description="URLs for webhooks about ended background responses, separated by commas"
+    webhooks: WebhookTable = Field(
+        WebhookTable(), description="a table for the webhooks about ended background responses"
     )
-    webhook_secret: SecretStr | None = Field(None, description="secret that signs webhooks (`whsec_...`)")
 
     # MCP servers, whose tools this server runs.
     mcp_config: Path | None = _named(
@@ -349,6 +331,10 @@ class Settings(CassetteSettings, SourcedSettings):
 
     ui: bool = Field(True, description="serve the page for browsers at `/`")
 
+    cassettes: CassetteSettings = Field(
+        CassetteSettings(), description="a table for recording and replaying (docs/cassettes.md)"
+    )
+
     # Metrics.
     metrics: bool = Field(False, description="serve `GET /metrics`, for Prometheus")
     metrics_key: SecretStr | None = Field(
@@ -379,18 +365,13 @@ class Settings(CassetteSettings, SourcedSettings):
     @field_validator("store")
     @classmethod
     def _store_is_known(cls, store: str) -> str:
-        if store in ("sqlite", "memory", "off") or store.startswith(DATABASE_SCHEMES):
+        is_path = "/" in store and "://" not in store
+        if store in ("sqlite", "memory", "off") or is_path or store.startswith(DATABASE_SCHEMES):
             return store
-        raise ValueError("choose sqlite, memory, off, or a URL (postgresql://user:password@host/database)")
-
-    @field_validator("store_path")
-    @classmethod
-    def _is_a_file(cls, path: Path | None) -> Path | None:
-        if path is not None and path.name == ":memory:":
-            raise ValueError(
-                "use PROXY_STORE=memory for a store in memory; this would be a file named :memory:"
-            )
-        return path
+        raise ValueError(
+            "choose sqlite, the path of a file (with a /), memory, off, or a URL "
+            "(postgresql://user:password@host/database)"
+        )
 
     @field_validator("agent")
     @classmethod
@@ -462,9 +443,15 @@ class Settings(CassetteSettings, SourcedSettings):
         return self.store.startswith(DATABASE_SCHEMES)
 
     @property
+    def in_file(self) -> bool:
+        """Whether the store is a file, `store_file`."""
+        return self.store not in ("memory", "off") and not self.in_database
+
+    @property
     def store_file(self) -> Path:
-        """The path of the store's file."""
-        return (self.store_path or self.state_dir / "store.sqlite3").expanduser().absolute()
+        """The path of the store's file, if it is one."""
+        is_default = self.store == "sqlite" or not self.in_file
+        return (self.state_dir / "store.sqlite3" if is_default else Path(self.store)).expanduser().absolute()
 
     @property
     def keys_path(self) -> Path:

@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, Final
 
 import click
 
 from codex_proxy.agents import registry
+
+KEYS_OF_TABLES: Final = {
+    "agent_command": ("acp", "command"),
+    "agent_env": ("acp", "env"),
+    "agent_usage": ("acp", "usage"),
+    "agent_unconfined": ("acp", "unconfined"),
+    "record": ("cassettes", "record"),
+    "replay": ("cassettes", "replay"),
+    "match": ("cassettes", "match"),
+    "pace": ("cassettes", "pace"),
+    "scrub": ("cassettes", "scrub"),
+}
+"""The flags that set a key of a table, by name: the table and the key. Any other flag has the name of its setting."""
+
+
+def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings that flags have set, by name."""
+    found: dict[str, Any] = {}
+    for name, value in flags.items():
+        if value is None:
+            continue
+        if name in KEYS_OF_TABLES:
+            table, key = KEYS_OF_TABLES[name]
+            found.setdefault(table, {})[key] = value
+        else:
+            found[name] = value
+    return found
+
 
 CONFIG_OPTION = click.option(
     "--config",
@@ -125,24 +154,19 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 CASSETTE_OPTIONS = (
     click.option("--record", metavar="FOLDER", help="Record every turn in this folder, as a cassette."),
     click.option(
-        "--replay", metavar="FOLDER", help="Answer from the cassettes in this folder, without an agent."
+        "--replay",
+        metavar="FOLDER",
+        help="Answer from the cassettes in this folder, without an agent. With --record, the agent answers what they "
+        "lack.",
     ),
-    click.option(
-        "--record-missing",
-        is_flag=True,
-        default=None,
-        help="With --replay: ask the agent where no cassette answers, and record the turn.",
-    ),
+    click.option("--record-missing", is_flag=True, default=None, hidden=True),  # an old name
     click.option(
         "--match",
-        "replay_match",
         metavar="NAMES",
         help="What of a request a cassette is found by (default: messages,tools,format,mode).",
     ),
-    click.option(
-        "--pace", "replay_pace", metavar="[none|recorded|FACTOR]", help="How fast cassettes are replayed."
-    ),
-    click.option("--scrub", "record_scrub", metavar="REGEX", help="What else is replaced in cassettes."),
+    click.option("--pace", metavar="[none|recorded|FACTOR]", help="How fast cassettes are replayed."),
+    click.option("--scrub", metavar="REGEX", help="What else is replaced in cassettes."),
 )
 """The options of recording and replaying."""
 

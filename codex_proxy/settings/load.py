@@ -13,6 +13,7 @@ from pydantic import AliasChoices, ValidationError
 
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.flags import settings_in
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
 from codex_proxy.settings.sources import default_config_file, settings_file
 
@@ -28,10 +29,11 @@ def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
         raise ValueError(f"the file {config_file} does not exist")
     file = config_file or default_config_file()
     in_file = _check_names(file, {*_names_in_file(), *OLD_NAMES})
+    given = settings_in(flags)
     with settings_file(file):
-        settings = Settings(**{name: value for name, value in flags.items() if value is not None})
+        settings = Settings(**given)
     settings._file = file
-    settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *flags)), os.environ))
+    settings._old_names = tuple(old_names_in(dict.fromkeys((*in_file, *given)), os.environ))
     return settings
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.agents.upstream.config import DEFAULT
 
-Values: TypeAlias = Mapping[str, Any]
+Values: TypeAlias = dict[str, Any]
 
 
 class OldName(msgspec.Struct, frozen=True):
@@ -20,40 +20,60 @@ class OldName(msgspec.Struct, frozen=True):
 
     now: str
     """What the operator writes instead, as the end of a sentence that begins with `use`."""
-    values: Callable[[Any, Values], Values]
-    """Returns the new names with their values. Its arguments are the value of the old name, and the values of all
-    sources."""
-    has_effect: bool = True
+    apply: Callable[[Any, Values], None]
+    """Puts the value of the old name (the first argument) among those of the new names, of which it replaces none."""
+
+
+def _set_key(values: Values, table: str, key: str, value: Any) -> None:
+    keys = values.get(table) or {}
+    if isinstance(keys, dict) and key not in keys:
+        values[table] = {**keys, key: value}
+
+
+def _key_of(table: str, key: str) -> OldName:
+    """Returns the replacement by a key of a table, whose variable is `PROXY_TABLE_KEY`."""
+    now = f"`{key}` of [{table}] (PROXY_{table.upper()}_{key.upper()})"
+    return OldName(now, lambda value, values: _set_key(values, table, key, value))
 
 
 def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
-    """Returns the replacement of a setting by a key of `[upstreams.default]`. `of_all`: also of the other tables."""
+    """Returns the replacement by a key of `[upstreams.default]`. `of_all`: also of the other tables."""
 
-    def values(value: Any, given: Values) -> Values:
-        tables = given.get("upstreams") or {}
-        is_single = not tables or DEFAULT in tables or "upstream_url" in given
+    def apply(value: Any, values: Values) -> None:
+        tables = dict(values.get("upstreams") or {})
+        is_single = not tables or DEFAULT in tables or "upstream_url" in values
         names = {*tables, *([DEFAULT] if is_single else ())} if of_all else {DEFAULT}
-        return {"upstreams": {name: {key: value} for name in names}}
+        for name in names:
+            _set_key(tables, name, key, value)
+        values["upstreams"] = tables
 
-    return OldName(f"`{key}` of [upstreams.{DEFAULT}]", values)
+    return OldName(f"`{key}` of [upstreams.{DEFAULT}]", apply)
 
 
 def _other_name(name: str, now: str, convert: Callable[[Any], Any] = lambda value: value) -> OldName:
     """Returns the replacement by the setting `name`. `convert` returns its value for the old one."""
-    return OldName(now, lambda value, given: {} if name in given else {name: convert(value)})
+
+    def apply(value: Any, values: Values) -> None:
+        if name not in values:
+            values[name] = convert(value)
+
+    return OldName(now, apply)
 
 
-def _child_limit(limit: str) -> OldName:
-    def values(value: Any, given: Values) -> Values:
-        return {"child_limits": {limit: value}}
+def _apply_store_path(value: Any, values: Values) -> None:
+    if values.get("store", "sqlite") == "sqlite":
+        path = str(value)
+        # With a `/`, `store` is a path.
+        values["store"] = path if "/" in path or path == ":memory:" else f"./{path}"
 
-    return OldName(f"`{limit}` in the table `child_limits`", values)
+
+def _apply_record_missing(value: Any, values: Values) -> None:
+    if str(value).lower() in ("true", "1", "yes", "on"):
+        _set_key(values, "cassettes", "record", values.get("cassettes", {}).get("replay"))
 
 
 def _without_effect(reason: str) -> OldName:
-    return OldName(
-        f"nothing, since it has no effect any more: {reason}", lambda value, given: {}, has_effect=False
-    )
+    return OldName(f"nothing, since it has no effect any more: {reason}", lambda value, values: None)
 
 
 _OF_KEPT_THREADS: Final = "the processes follow from `kept_threads` (PROXY_KEPT_THREADS)"
@@ -70,6 +90,7 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "upstream_retry_wait": _key_of_upstreams("retry_wait"),
     "upstream_breaker_failures": _key_of_upstreams("breaker_failures"),
     "upstream_key_file": _key_of_upstreams("key_file"),
+    "upstream_idle_timeout": _key_of_upstreams("idle_timeout", of_all=True),
     "sse_keepalive_ms": _other_name(
         "heartbeat_interval",
         "`heartbeat_interval` (HEARTBEAT_INTERVAL), in seconds",
@@ -77,9 +98,24 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     ),
     "mcp_start_wait": _other_name("queue_wait", "`queue_wait` (PROXY_QUEUE_WAIT)"),
     "max_queued_turns": _without_effect("64 turns of a key may wait, and none with `queue_wait = 0`"),
-    "child_open_files": _child_limit("open_files"),
-    "child_address_space": _child_limit("address_space"),
-    "child_processes": _child_limit("processes"),
+    "child_open_files": _key_of("child_limits", "open_files"),
+    "child_address_space": _key_of("child_limits", "address_space"),
+    "child_processes": _key_of("child_limits", "processes"),
+    "agent_command": _key_of("acp", "command"),
+    "agent_env": _key_of("acp", "env"),
+    "agent_usage": _key_of("acp", "usage"),
+    "agent_unconfined": _key_of("acp", "unconfined"),
+    "record": _key_of("cassettes", "record"),
+    "replay": _key_of("cassettes", "replay"),
+    "replay_match": _key_of("cassettes", "match"),
+    "replay_pace": _key_of("cassettes", "pace"),
+    "record_scrub": _key_of("cassettes", "scrub"),
+    "record_missing": OldName(
+        "`record` and `replay` of [cassettes] with the same folder", _apply_record_missing
+    ),
+    "webhook_urls": _key_of("webhooks", "urls"),
+    "webhook_secret": _key_of("webhooks", "secret"),
+    "store_path": OldName("the path as `store` (PROXY_STORE)", _apply_store_path),
     "claude_processes": _without_effect(_OF_KEPT_THREADS),
     "app_server_processes": _without_effect(_OF_KEPT_THREADS),
     "app_server_max_age": _without_effect("it is 6 hours"),
@@ -98,27 +134,19 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
 """Each old key of the settings file. Its environment variable is `PROXY_` and the key in capitals."""
 
 
-def old_names_in(given: Values, environ: Mapping[str, str]) -> dict[str, Any]:
+def old_names_in(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
     """Returns the values of old names, by the name: those among the values `given`, and those of variables."""
     of_variables = {name: environ.get(f"PROXY_{name.upper()}", "") for name in OLD_NAMES}
     found = {name: value for name, value in of_variables.items() if value}
     return found | {name: given[name] for name in OLD_NAMES if name in given}
 
 
-def values_of_new_names(given: Values, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values that old names give to new ones. `given`: the values of all sources, by any name."""
-    result: dict[str, Any] = {}
+def with_new_names(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the values `given`, of all sources, and those of old names in them and in variables, by new names."""
+    values = {name: value for name, value in given.items() if name not in OLD_NAMES}
     for name, value in old_names_in(given, environ).items():
-        _merge(result, OLD_NAMES[name].values(value, given))
-    return result
-
-
-def _merge(into: dict[str, Any], values: Values) -> None:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            _merge(into.setdefault(name, {}), value)
-        else:
-            into[name] = value
+        OLD_NAMES[name].apply(value, values)
+    return values
 
 
 def advice_about(names: Iterable[str]) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
     yield "the state folder", settings.state_dir, True
     yield "the keys file", settings.keys_path, True
     yield "the settings file", settings.config_file, True
-    if settings.store == "sqlite":
+    if settings.in_file:
         yield "the store", settings.store_file, True
     if settings.mcp_config is not None:
         yield "the list of MCP servers", settings.mcp_config, True

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic.fields import FieldInfo
+from pydantic import model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -16,7 +16,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from codex_proxy.settings.old_names import values_of_new_names
+from codex_proxy.settings.old_names import with_new_names
 
 _file: Path | None = None
 
@@ -44,7 +44,12 @@ class SourcedSettings(BaseSettings):
     """The base of the settings, which reads their values."""
 
     model_config = SettingsConfigDict(
-        env_prefix="PROXY_", extra="ignore", populate_by_name=True, env_ignore_empty=True
+        env_prefix="PROXY_",
+        env_nested_delimiter="_",
+        env_nested_max_split=1,
+        extra="ignore",
+        populate_by_name=True,
+        env_ignore_empty=True,
     )
 
     @classmethod
@@ -57,15 +62,10 @@ class SourcedSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = TomlConfigSettingsSource(settings_cls, toml_file=_file)
-        return init_settings, env_settings, file, _OldNames(settings_cls)
+        return init_settings, env_settings, file
 
-
-class _OldNames(PydanticBaseSettingsSource):
-    """The values that old names in the other sources give to new names."""
-
-    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
-        """Does nothing: values are not read one by one."""
-        return None, field_name, False
-
-    def __call__(self) -> dict[str, Any]:
-        return values_of_new_names(self.current_state, os.environ)
+    @model_validator(mode="before")
+    @classmethod
+    def _with_new_names(cls, values: Any) -> Any:
+        # An assignment, for the table of an agent, comes with the settings instead of their values.
+        return with_new_names(values, os.environ) if isinstance(values, dict) else values

@@ -1,4 +1,4 @@
-"""The tables `[upstreams.NAME]` (model servers), `[agents.NAME]` (agents) and `[routes.NAME]` of the settings file.
+"""The tables `[acp]`, `[agents.NAME]`, `[routes.NAME]` and `[webhooks]` of the settings file.
 
 Input: a table as TOML or JSON has it. Output: validated values. Raises pydantic's `ValidationError`, which
 names the field. `agents.configured.agents` checks whether tables, keys and installed programs match.
@@ -7,9 +7,9 @@ names the field. `agents.configured.agents` checks whether tables, keys and inst
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from codex_proxy.admission.routes import ApiName, Route
 
@@ -27,6 +27,42 @@ def _checked_name(name: str) -> str:
 
 
 TableName = Annotated[str, AfterValidator(_checked_name)]
+
+
+class AcpTable(BaseModel):
+    """`[acp]`: the program of an ACP agent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    command: str | None = Field(
+        None, description="program and arguments of the agent `acp`, or of another ACP agent"
+    )
+    env: str = Field(
+        "", description="environment variables for it, separated by commas: names, or `NAME=value`"
+    )
+    usage: Literal["turn", "last", "session", "chunks"] | None = Field(
+        None, description="what its token counts cover (docs/agents.md)"
+    )
+    unconfined: bool = Field(False, description="use it even if it does not ask for permissions")
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        return joined(value, cls.model_fields["env"].description or "")
+
+
+class WebhookTable(BaseModel):
+    """`[webhooks]`: who is told of ended background responses."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    urls: str = Field("", description="where they are sent, separated by commas")
+    secret: SecretStr | None = Field(None, description="secret that signs them (`whsec_...`)")
+
+    @field_validator("urls", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        return joined(value, cls.model_fields["urls"].description or "")
 
 
 class RouteTable(BaseModel):

@@ -80,9 +80,9 @@ def _of_agent(name: str, folder: Path, *, rounds: int) -> Iterator[Figure]:
         claude = name == CLAUDE_CODE
         variables = environment_of("claude-acp" if claude else name, folder, url)
         variables["PATH"] = f"{_bin(name)}:{variables['PATH']}"
-        variables |= {"PROXY_AGENT_ENV": "MOCK_KEY", "PROXY_CHILD_ENV": "ANTHROPIC_API_KEY,IS_SANDBOX"}
+        variables |= {"PROXY_ACP_ENV": "MOCK_KEY", "PROXY_CHILD_ENV": "ANTHROPIC_API_KEY,IS_SANDBOX"}
         given: dict[str, Any] = {"agent": name, "workdir": work, "state_dir": folder / "direct"}
-        given |= {"agent_env": "MOCK_KEY", "child_env": variables["PROXY_CHILD_ENV"]}
+        given |= {"acp": {"env": "MOCK_KEY"}, "child_env": variables["PROXY_CHILD_ENV"]}
         context = AgentContext(Settings(**given), clean_environment(variables), SystemClock())
         command = _claude_command(context) if claude else launch_of(PRESETS[name], context).command
         codex_home = variables.pop("CODEX_HOME", str(folder))

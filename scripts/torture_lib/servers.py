@@ -66,8 +66,8 @@ def _settings(folder: Path, hook: str) -> dict[str, str]:
         "PROXY_KEPT_THREADS": "16",
         "PROXY_KEPT_THREAD_SECONDS": str(KEPT_SECONDS),
         "PROXY_DRAIN_MS": "500",
-        "PROXY_WEBHOOK_URLS": hook,
-        "PROXY_WEBHOOK_SECRET": SECRET,
+        "PROXY_WEBHOOKS_URLS": hook,
+        "PROXY_WEBHOOKS_SECRET": SECRET,
         "PROXY_MCP_CONFIG": str(config),
         "PROXY_MCP_CALL_TIMEOUT": "3",
     }

@@ -573,13 +573,13 @@ async def test_nothing_is_asked_of_an_agent_that_is_not_in_a_safe_mode(tmp_path:
 
 
 async def test_an_operator_may_serve_an_agent_without_a_safe_mode_and_is_warned(tmp_path: Path) -> None:
-    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "no_modes"}, agent_unconfined=True) as proxy:
+    async with acp(tmp_path, {"FAKE_CODEX_MISBEHAVE": "no_modes"}, acp={"unconfined": True}) as proxy:
         assert (await proxy.ask(user())).status == 200
         assert "--agent-unconfined" in agent_of(proxy).warning
 
 
 async def test_a_turn_of_a_plain_model_writes_nothing_whatever_the_server_allows(tmp_path: Path) -> None:
-    async with acp(tmp_path, sandbox="danger-full-access", agent_unconfined=True) as proxy:
+    async with acp(tmp_path, sandbox="danger-full-access", acp={"unconfined": True}) as proxy:
         plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "[[fake:echo]]"}]
         body = {"model": "codex-5", "messages": plain}
         echoed = message_of(await proxy.ask(body, headers={"X-Codex-Mode": "model"}))["content"]
@@ -620,7 +620,7 @@ async def test_a_program_that_does_not_speak_acp_ends_the_start_with_a_sentence(
     from codex_proxy.core.faults import Fault
 
     with pytest.raises(Fault) as raised:
-        async with fake_proxy(tmp_path, agent="acp", agent_command="true"):
+        async with fake_proxy(tmp_path, agent="acp", acp={"command": "true"}):
             pass
     assert "ended while it was starting" in raised.value.failure.message
 

@@ -290,8 +290,7 @@ async def written(proxy: Proxy, path: Path) -> bool:
 def unasking(folder: Path, **settings: Any) -> Any:
     own = {
         "agent": "acp",
-        "agent_command": f"{sys.executable} -P -m fake_proto acp",
-        "agent_unconfined": True,
+        "acp": {"command": f"{sys.executable} -P -m fake_proto acp", "unconfined": True},
         "agent_confinement": "auto",
     }
     return fake_proxy(folder, UNASKED, **(own | settings))
@@ -356,8 +355,11 @@ async def test_the_banner_and_health_name_what_confines_the_agent(tmp_path: Path
 
 
 async def test_doctor_names_what_confines_the_agent_and_warns_where_nothing_does(tmp_path: Path) -> None:
-    own: dict[str, Any] = {"agent": "acp", "agent_command": f"{sys.executable} -P -m fake_proto acp"}
-    own |= {"agent_unconfined": True, "agent_confinement": "auto"}
+    own: dict[str, Any] = {
+        "agent": "acp",
+        "acp": {"command": f"{sys.executable} -P -m fake_proto acp", "unconfined": True},
+    }
+    own |= {"agent_confinement": "auto"}
 
     async def found(**more: Any) -> Check:
         context = AgentContext(
@@ -424,7 +426,7 @@ async def test_a_state_folder_that_holds_the_servers_own_files_is_refused(tmp_pa
     settings = settings_of(
         tmp_path,
         fake_dialect="acp",
-        agent_unconfined=True,
+        acp={"unconfined": True},
         agent_confinement="auto",
         agent_state_folders=str(tmp_path),
         state_dir=tmp_path / "s",
@@ -457,7 +459,7 @@ async def test_doctor_advises_to_sign_in_only_where_that_is_missing(
     error = json.dumps({"code": code, "message": text})
     command = shlex.join([sys.executable, str(script), error])
     context = AgentContext(
-        settings_of(tmp_path, agent="acp", agent_command=command, agent_unconfined=True),
+        settings_of(tmp_path, agent="acp", acp={"command": command, "unconfined": True}),
         {**ENVIRONMENT, **UNASKED},
         SystemClock(),
     )

@@ -78,7 +78,7 @@ def test_an_unknown_program_gets_no_large_output_in_a_waiting_call() -> None:
 async def test_what_opencode_may_never_do_it_is_not_offered(
     tmp_path: Path, unconfined: bool, action: str
 ) -> None:
-    settings = settings_of(tmp_path, agent="opencode", agent_unconfined=unconfined)
+    settings = settings_of(tmp_path, agent="opencode", acp={"unconfined": unconfined})
     launch = launch_of(OPENCODE, AgentContext(settings, {"PATH": "/bin"}, SystemClock()))
     permission = json.loads(launch.command.env["OPENCODE_CONFIG_CONTENT"])["permission"]
     assert set(permission.values()) == {action}

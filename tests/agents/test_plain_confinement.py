@@ -134,8 +134,7 @@ async def test_an_agent_that_speaks_acp_has_a_process_for_plain_turns_that_reads
     settings = settings_of(
         tmp_path,
         agent="acp",
-        agent_command=str(program),
-        agent_env="PYTHONPATH",
+        acp={"command": str(program), "env": "PYTHONPATH"},
         agent_confinement="auto",
         agent_state_folders=str(tmp_path / "home" / ".agent"),
         workdir=tmp_path / "work",

@@ -19,7 +19,10 @@ from tests.cassettes.talking import chat_loop, messages_loop, openai_client, res
 async def recorded(folder: Path, **settings: Any) -> Path:
     """A folder with a tool loop of each API, a stream, and a turn that fails."""
     cassettes = folder / "cassettes"
-    async with serving(folder, record=cassettes, **settings) as server, openai_client(server) as client:
+    async with (
+        serving(folder, cassettes={"record": cassettes}, **settings) as server,
+        openai_client(server) as client,
+    ):
         await chat_loop(server)
         await responses_loop(server, stream=True)
         await messages_loop(server, stream=True)

@@ -37,7 +37,7 @@ async def test_planted_secrets_are_in_no_file_of_the_folder(
     pieces = json.dumps(json.dumps([words]))
     asked = f"{words} Bearer planted.token.value [[fake:text say={json.dumps(words)} pieces={pieces}]]"
     async with (
-        serving(tmp_path, environ, record=folder, record_scrub=PATTERN) as server,
+        serving(tmp_path, environ, cassettes={"record": folder, "scrub": PATTERN}) as server,
         openai_client(server) as client,
     ):
         headers = {"x-api-key": "planted-client-key", "x-codex-note": "kept", "cookie": "planted-cookie"}
@@ -68,9 +68,9 @@ async def test_a_recording_without_its_secrets_answers_the_request_that_has_them
     folder = tmp_path / "cassettes"
     asked = f"My token is {TOKEN}. [[fake:text]]"
     body: Any = {"model": "codex-5", "messages": [{"role": "user", "content": asked}]}
-    async with serving(tmp_path, record=folder) as server, openai_client(server) as client:
+    async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
         await client.chat.completions.create(**body)
-    async with serving(tmp_path, replay=folder) as server, openai_client(server) as client:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server, openai_client(server) as client:
         answer = await client.chat.completions.create(**body)
     assert answer.choices[0].message.content == "Hello from the deterministic fake agent."
 
@@ -78,7 +78,7 @@ async def test_a_recording_without_its_secrets_answers_the_request_that_has_them
 async def test_a_folder_that_cannot_be_written_stops_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StartError, match="cannot be written"):
-        async with serving(tmp_path, record=tmp_path / "file"):
+        async with serving(tmp_path, cassettes={"record": tmp_path / "file"}):
             pass
 
 
@@ -88,7 +88,7 @@ async def test_a_disk_that_fills_up_ends_the_recording_and_not_the_turn(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    async with serving(tmp_path, record=tmp_path / "cassettes") as server:
+    async with serving(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server:
         monkeypatch.setattr(recorder, "write", full)
         assert (await chat_loop(server))["text"] == "It is sunny."
         async with aiohttp.ClientSession() as session:
@@ -101,7 +101,7 @@ async def test_a_disk_that_fills_up_ends_the_recording_and_not_the_turn(
 async def test_a_turn_that_is_recorded_again_differs_in_nothing_but_its_times(tmp_path: Path) -> None:
     texts = []
     for name in ("first", "second"):
-        async with serving(tmp_path, record=tmp_path / name) as server:
+        async with serving(tmp_path, cassettes={"record": tmp_path / name}) as server:
             await chat_loop(server, stream=True)
         found = [path.read_text("utf-8") for path in sorted((tmp_path / name).iterdir())]
         texts.append([json.loads(line) | {"ms": 0} for text in found for line in text.splitlines()])
@@ -110,7 +110,7 @@ async def test_a_turn_that_is_recorded_again_differs_in_nothing_but_its_times(tm
 
 async def test_a_background_response_is_kept_with_its_final_object(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder) as server, openai_client(server) as client:
+    async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
         begun = await client.responses.create(model="codex-5", input="Hello?", background=True)
         await eventually(lambda: list(folder.glob("*.jsonl")))
         assert begun.status == "queued"
@@ -122,7 +122,7 @@ async def test_a_background_response_is_kept_with_its_final_object(tmp_path: Pat
 
 async def test_each_turn_of_a_websocket_is_a_cassette(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder) as server, aiohttp.ClientSession() as session:
+    async with serving(tmp_path, cassettes={"record": folder}) as server, aiohttp.ClientSession() as session:
         async with session.ws_connect(f"http://127.0.0.1:{server.port}/v1/responses") as socket:
             for text in ("one", "two"):
                 await socket.send_json({"type": "response.create", "model": "codex-5", "input": text})
@@ -137,11 +137,15 @@ async def test_each_turn_of_a_websocket_is_a_cassette(tmp_path: Path) -> None:
 async def test_a_turn_of_an_upstream_is_replayed_without_it(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     async with upstream() as model:
-        settings: dict[str, Any] = {"agent": "openai-chat", "upstream_url": model.url, "record": folder}
+        settings: dict[str, Any] = {
+            "agent": "openai-chat",
+            "upstream_url": model.url,
+            "cassettes": {"record": folder},
+        }
         async with serving(tmp_path, **settings) as server:
             recorded = await chat_loop(server, model="small", asked="Hello?")
     assert recorded["text"]
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         for stream in (False, True):
             assert await chat_loop(server, stream=stream, asked="Hello?") == recorded
 
@@ -149,7 +153,7 @@ async def test_a_turn_of_an_upstream_is_replayed_without_it(tmp_path: Path) -> N
 async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     pieces = json.dumps(["Take gh", "p_planted", "planted", "planted", "0123", " and go."])
-    async with serving(tmp_path, record=folder) as server, openai_client(server) as client:
+    async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
         body: Any = {
             "model": "codex-5",
             "messages": [{"role": "user", "content": f"[[fake:text pieces='{pieces}']]"}],
@@ -166,7 +170,7 @@ async def test_a_secret_that_the_model_says_in_pieces_is_in_no_file(tmp_path: Pa
 
 async def test_turns_are_recorded_while_contents_are_logged(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder, log_content=True) as server:
+    async with serving(tmp_path, cassettes={"record": folder}, log_content=True) as server:
         await chat_loop(server, stream=True)
     first, second = (read(path) for path in sorted(folder.iterdir()))
     assert first.request.body["messages"][1]["content"] == second.request.body["messages"][1]["content"]
@@ -183,7 +187,7 @@ async def test_two_turns_of_one_process_at_once_have_their_own_lines(tmp_path: P
         messages = [{"role": "user", "content": content}]
         await client.chat.completions.create(model="codex-5", messages=messages)
 
-    async with serving(tmp_path, record=folder) as server, openai_client(server) as client:
+    async with serving(tmp_path, cassettes={"record": folder}) as server, openai_client(server) as client:
         await asyncio.gather(*(ask(client, text) for text in words))
     for path in folder.iterdir():
         asked = read(path).content["messages"][0]["text"]

@@ -18,11 +18,11 @@ async def test_a_tool_loop_that_was_recorded_on_one_api_is_replayed_on_all_of_th
     dialect: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, fake_dialect=dialect, record=folder) as server:
+    async with serving(tmp_path, fake_dialect=dialect, cassettes={"record": folder}) as server:
         recorded = await chat_loop(server)
     assert len(recorded["calls"]) == 2
     assert recorded["text"] == "It is sunny."
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         assert server.agent.processes().busy == server.agent.processes().idle == 0
         for name, loop in LOOPS.items():
             for stream in (False, True):
@@ -39,17 +39,17 @@ async def test_a_recording_of_another_api_and_a_stream_is_replayed_on_chat_compl
 ) -> None:
     for name, loop in (("responses", responses_loop), ("messages", messages_loop)):
         folder = tmp_path / name
-        async with serving(tmp_path, record=folder) as server:
+        async with serving(tmp_path, cassettes={"record": folder}) as server:
             recorded = await loop(server, stream=True)
-        async with serving(tmp_path, replay=folder) as server:
+        async with serving(tmp_path, cassettes={"replay": folder}) as server:
             assert await chat_loop(server) == recorded
 
 
 async def test_a_request_without_a_cassette_is_told_the_nearest_one_and_what_differs(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder) as server:
+    async with serving(tmp_path, cassettes={"record": folder}) as server:
         await chat_loop(server)
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         with pytest.raises(openai.BadRequestError) as caught:
             await chat_loop(server, asked="[[fake:tool_calls]] What is the weather in Paris and in Oslo?")
     message = caught.value.message
@@ -62,10 +62,10 @@ async def test_a_request_without_a_cassette_is_told_the_nearest_one_and_what_dif
 
 async def test_what_match_does_not_name_does_not_count(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder) as server:
+    async with serving(tmp_path, cassettes={"record": folder}) as server:
         recorded = await chat_loop(server)
     async with (
-        serving(tmp_path, replay=folder, replay_match="messages") as server,
+        serving(tmp_path, cassettes={"replay": folder, "match": "messages"}) as server,
         openai_client(server) as client,
     ):
         answer = await client.chat.completions.create(
@@ -82,32 +82,32 @@ async def test_what_match_does_not_name_does_not_count(tmp_path: Path) -> None:
 
 async def test_repeats_get_the_recordings_in_order_and_then_the_last_one_again(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder) as server:
+    async with serving(tmp_path, cassettes={"record": folder}) as server:
         for _ in range(2):
             await _ask(server, "[[fake:text say=first]]")
     _, again = sorted(folder.iterdir())
     head, begin, rest = again.read_bytes().partition(b'{"session"')
     again.write_bytes(head + begin + rest.replace(b"first", b"second"))
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         said = [await _ask(server, "[[fake:text say=first]]") for _ in range(3)]
     assert said == ["first", "second", "second"]
 
 
 async def test_missing_turns_are_asked_of_the_agent_and_recorded(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, replay=folder, record_missing=True) as server:
+    async with serving(tmp_path, cassettes={"record": folder, "replay": folder}) as server:
         first = await chat_loop(server)
         assert await responses_loop(server) == first
     assert len(list(folder.iterdir())) == 2
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         assert await messages_loop(server) == first
 
 
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"replay_pace": "fast"}, "--pace fast is not known"),
-        ({"replay_match": "messages,seed"}, "--match seed is not known"),
+        ({"pace": "fast"}, "--pace fast is not known"),
+        ({"match": "messages,seed"}, "--match seed is not known"),
         ({}, "has no cassettes"),
     ],
 )
@@ -117,7 +117,7 @@ async def test_a_replay_that_cannot_work_stops_the_start(
     folder = tmp_path / "cassettes"
     folder.mkdir()
     with pytest.raises(StartError, match=reason):
-        async with serving(tmp_path, replay=folder, **settings):
+        async with serving(tmp_path, cassettes={"replay": folder, **settings}):
             pass
 
 

@@ -41,19 +41,19 @@ async def test_calls_of_a_requests_mcp_server_are_replayed_with_their_outputs(tm
     folder = tmp_path / "cassettes"
     with web_server("http", "--only", "get_weather") as (port, _):
         settings = mcp_settings(port) | {"model_aliases": ""}
-        async with serving(tmp_path, ENVIRONMENT, record=folder, **settings) as server:
+        async with serving(tmp_path, ENVIRONMENT, cassettes={"record": folder}, **settings) as server:
             recorded = await _items(server, tools=[weather(port)])
     assert recorded[-1] == SAID
     kinds = [item["type"] for item in recorded[:-1]]
     assert kinds == ["mcp_list_tools", "mcp_call", "message"]
-    async with serving(tmp_path, {"PATH": ""}, replay=folder) as server:
+    async with serving(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
         assert await _items(server, tools=[weather(port)]) == recorded
 
 
 async def test_calls_of_the_operators_mcp_servers_are_replayed_on_every_api(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     config = operators(tmp_path)
-    async with serving(tmp_path, ENVIRONMENT, record=folder, mcp_config=config) as server:
+    async with serving(tmp_path, ENVIRONMENT, cassettes={"record": folder}, mcp_config=config) as server:
         recorded = await _items(server)
     assert recorded[-1] == SAID
     (file,) = folder.iterdir()
@@ -61,7 +61,7 @@ async def test_calls_of_the_operators_mcp_servers_are_replayed_on_every_api(tmp_
     assert [(call["tool"], call["output"]["text"]) for call in calls] == [
         ("desk__get_weather", "Sunny in Paris.")
     ]
-    async with serving(tmp_path, {"PATH": ""}, replay=folder) as server:
+    async with serving(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
         assert await _items(server) == recorded
         async with openai_client(server) as client:
             messages: Any = [{"role": "user", "content": "How is it?"}]
@@ -84,10 +84,10 @@ async def test_a_background_response_is_replayed(tmp_path: Path) -> None:
 
             return (await polled(ended)).output_text  # type: ignore[no-any-return]
 
-    async with serving(tmp_path, record=folder) as server:
+    async with serving(tmp_path, cassettes={"record": folder}) as server:
         assert await ask(server) == "later"
         await eventually(lambda: list(folder.glob("*.jsonl")))
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         assert await ask(server) == "later"
 
 
@@ -108,10 +108,10 @@ async def test_turns_of_a_websocket_are_replayed_on_one_and_by_requests(tmp_path
                 said.append(event["response"]["output"][0]["content"][0]["text"])
         return said
 
-    async with serving(tmp_path, record=folder) as server:
+    async with serving(tmp_path, cassettes={"record": folder}) as server:
         assert await talk(server) == ["one", "two"]
         await eventually(lambda: len(list(folder.glob("*.jsonl"))) == 2)
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         assert await talk(server) == ["one", "two"]
         async with openai_client(server) as client:
             answer = await client.responses.create(model="codex-5", input="[[fake:text say=two]]")
@@ -128,12 +128,16 @@ async def test_a_tool_loop_at_an_upstream_with_the_responses_api_is_replayed_on_
             answered(THOUGHT, message("Let me see."), CALLED, second),
             answered(message("It is sunny.")),
         ]
-        settings: dict[str, Any] = {"agent": "openai-responses", "upstream_url": model.url, "record": folder}
+        settings: dict[str, Any] = {
+            "agent": "openai-responses",
+            "upstream_url": model.url,
+            "cassettes": {"record": folder},
+        }
         async with serving(tmp_path, **settings) as server:
             recorded = await chat_loop(server, model="small")
     assert recorded["calls"] == [("get_weather", {"city": "Paris"}), ("get_weather", {"city": "Rome"})]
     assert recorded["text"] == "Let me see.It is sunny."
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         for name, loop in LOOPS.items():
             for stream in (False, True):
                 assert await loop(server, stream=stream) == recorded, (name, stream)
@@ -149,10 +153,10 @@ async def test_a_turn_of_codex_exec_is_replayed_on_every_api(tmp_path: Path) -> 
     settings: dict[str, Any] = {"agent": "codex-exec", "codex_bin": str(program), "child_env": "PYTHONPATH"}
     settings["codex_home"] = tmp_path
     asked = "[[fake:text]] Hello?"
-    async with serving(tmp_path, environ, record=folder, **settings) as server:
+    async with serving(tmp_path, environ, cassettes={"record": folder}, **settings) as server:
         recorded = await _ask(server, asked)
     assert recorded
-    async with serving(tmp_path, {"PATH": ""}, replay=folder) as server:
+    async with serving(tmp_path, {"PATH": ""}, cassettes={"replay": folder}) as server:
         assert await _ask(server, asked) == recorded
         async with openai_client(server) as client:
             answer = await client.responses.create(model="codex-5", input=asked)
@@ -161,7 +165,7 @@ async def test_a_turn_of_codex_exec_is_replayed_on_every_api(tmp_path: Path) -> 
 
 async def test_a_replay_keeps_the_pace_that_is_asked_for(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder) as server:
+    async with serving(tmp_path, cassettes={"record": folder}) as server:
         await _ask(server, "[[fake:text]]")
     (file,) = folder.iterdir()
     lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
@@ -171,7 +175,7 @@ async def test_a_replay_keeps_the_pace_that_is_asked_for(tmp_path: Path) -> None
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
 
     async def seconds(pace: str) -> float:
-        async with serving(tmp_path, replay=folder, replay_pace=pace) as server:
+        async with serving(tmp_path, cassettes={"replay": folder, "pace": pace}) as server:
             begun = time.monotonic()
             assert await _ask(server, "[[fake:text]]")
             return time.monotonic() - begun
@@ -189,10 +193,10 @@ def test_a_pace_says_how_long_a_line_waits(pace: str, waits: float) -> None:
 
 async def test_a_folder_of_folders_is_replayed(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder / "one") as server:
+    async with serving(tmp_path, cassettes={"record": folder / "one"}) as server:
         recorded = await chat_loop(server)
     shutil.copytree(folder / "one", folder / "two")
-    async with serving(tmp_path, replay=folder) as server:
+    async with serving(tmp_path, cassettes={"replay": folder}) as server:
         for _ in range(3):
             assert await chat_loop(server) == recorded
 

@@ -339,14 +339,17 @@ def test_of_tables_only_the_names_are_told(table: str) -> None:
 
 async def test_of_an_address_only_the_host_is_told_since_the_rest_may_be_a_key(tmp_path: Path) -> None:
     more = {
-        "PROXY_WEBHOOK_URLS": "https://user:hidden@a.example/hidden?hidden,https://hidden@b.example,http://[hidden",
-        "PROXY_WEBHOOK_SECRET": "hidden",
+        "PROXY_WEBHOOKS_URLS": "https://user:hidden@a.example/hidden?hidden,https://hidden@b.example,http://[hidden",
+        "PROXY_WEBHOOKS_SECRET": "hidden",
         "PROXY_ALLOWED_ORIGINS": "http://localhost:3000,app://obsidian.md",
         "PROXY_STORE": "postgresql://user:hidden@a.example/hidden",
     }
     done = await doctor(tmp_path, "--agent", "fake", more=more)
     told = {each["name"]: each["value"] for each in done.json["settings"]}
-    assert told["webhook_urls"] == "https://a.example/********,https://b.example/********,********"
+    assert (
+        told["webhooks"]
+        == "urls=https://a.example/********,https://b.example/********,********, secret=********"
+    )
     assert told["store"] == "postgresql://a.example/********"
     assert told["allowed_origins"] == "http://localhost:3000,app://obsidian.md"
     assert "hidden" not in done.out + done.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ def test_tables_use_what_their_agents_use(tmp_path: Path) -> None:
         claude_bin="/bin/true",
         codex_home=tmp_path,
         upstream_url="http://127.0.0.1:2/v1",
-        upstream_idle_timeout=1.0,
+        upstream_key="key",
     )
-    assert settings_without_effect(settings) == ("codex_home", "upstream_url")
+    assert settings_without_effect(settings) == ("codex_home", "upstream_url", "upstream_key")
 
 
 async def test_the_banner_and_doctor_name_them(tmp_path: Path) -> None:
@@ -83,14 +84,16 @@ def test_the_address_of_a_model_server_chooses_its_agent(
 def test_an_array_in_the_file_is_a_list_of_each_setting_that_is_one(tmp_path: Path) -> None:
     """A list in the environment is one text; TOML has arrays."""
     file = tmp_path / "config.toml"
-    lists = [
-        name for name, field in Settings.model_fields.items() if "separated by" in (field.description or "")
-    ]
+    fields = dict(Settings.model_fields)
+    for table in ("acp", "cassettes", "webhooks"):
+        keys = type(fields[table].default).model_fields
+        fields |= {f"{table}.{key}": field for key, field in keys.items()}
+    lists = [name for name, field in fields.items() if "separated by" in (field.description or "")]
     assert len(lists) >= 11
     for name in lists:
         file.write_text(f'{name} = ["a=b", "c=d"]')
-        separator = ":" if "by colons" in (Settings.model_fields[name].description or "") else ","
-        assert getattr(load({}, file), name) == f"a=b{separator}c=d"
+        separator = ":" if "by colons" in (fields[name].description or "") else ","
+        assert attrgetter(name)(load({}, file)) == f"a=b{separator}c=d"
     file.write_text('host = ["a", "b"]')
     with pytest.raises(ValueError, match="host"):
         load({}, file)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from click import Command, Group, Option
+from pydantic import BaseModel
 
 from codex_proxy.cli import main
 from codex_proxy.http.endpoints import ENDPOINTS
@@ -66,6 +67,9 @@ def flags_of(command: Command) -> set[str]:
 def test_every_setting_that_a_page_names_exists(page: str) -> None:
     known = {variable(name, field) for name, field in Settings.model_fields.items()}
     known |= {f"PROXY_{name.upper()}" for name in Settings.model_fields}
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            known |= {f"PROXY_{name}_{key}".upper() for key in type(field.default).model_fields}
     named = set(re.findall(r"\bPROXY_[A-Z][A-Z_]*[A-Z]\b(?![*_])", USERS[page]))
     assert named - known == set()
 

@@ -180,7 +180,9 @@ async def test_the_stream_of_changes_begins_with_the_turns_that_run_and_ends_wit
 
 
 async def test_a_key_reads_the_recordings_of_its_own_turns_alone(tmp_path: Path) -> None:
-    async with keyed_proxy(tmp_path, {"a": {}, "b": {}}, ui=True, record=tmp_path / "cassettes") as proxy:
+    async with keyed_proxy(
+        tmp_path, {"a": {}, "b": {}}, ui=True, cassettes={"record": tmp_path / "cassettes"}
+    ) as proxy:
         await proxy.ask(user("A question."), headers=bearing("a"))
         turns = (await proxy.send("GET", "/ui/api/turns", headers=bearing("a"))).body["data"]
         assert [turn["recorded"] for turn in turns] == [True]

@@ -69,8 +69,8 @@ def test_a_store_in_memory_is_bounded_whatever_a_file_may_have(tmp_path: Path) -
 
 
 def test_a_path_of_memory_is_refused_with_the_setting_that_is_meant(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="PROXY_STORE=memory"):
-        settings_of(tmp_path, store_path=Path(":memory:"))
+    with pytest.raises(ValidationError, match="memory, off"):
+        settings_of(tmp_path, store=":memory:")
 
 
 @pytest.mark.parametrize("store", ["off", "memory", "sqlite"])

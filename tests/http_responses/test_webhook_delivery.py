@@ -30,7 +30,7 @@ async def test_the_end_of_a_background_response_is_told_as_the_sdk_unwraps_it(
 ) -> None:
     async with (
         receiver() as target,
-        serving(tmp_path, webhook_urls=target.url, webhook_secret=SECRET) as (proxy, _),
+        serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _),
     ):
         created = await ask(proxy, prompt, background=True)
         ((body, headers),) = await target.deliveries(1)
@@ -41,7 +41,7 @@ async def test_the_end_of_a_background_response_is_told_as_the_sdk_unwraps_it(
 async def test_a_cancelled_response_is_told_too(tmp_path: Path) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     async with receiver() as target:
-        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, environment, **settings) as (proxy, client):
             created = await ask(proxy, '[[fake:text say="one two" hold=1]]', background=True)
             await client.responses.cancel(created.body["id"])
@@ -53,7 +53,7 @@ async def test_a_receiver_that_fails_is_asked_again_with_the_same_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with receiver(500, 302) as target:
-        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):
             assert proxy.server.webhooks is not None
             monkeypatch.setattr(proxy.server.webhooks, "_delays", (0.01, 0.01, 0.01))
@@ -69,7 +69,7 @@ async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
 ) -> None:
     async with receiver(status) as target, receiver() as other:
         target.elsewhere = other.url
-        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):
             assert proxy.server.webhooks is not None
             monkeypatch.setattr(proxy.server.webhooks, "_delays", (0.01,))
@@ -82,7 +82,7 @@ async def test_what_was_not_taken_when_the_server_stopped_is_told_after_its_next
     tmp_path: Path,
 ) -> None:
     async with receiver(503) as target:
-        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):
             await ask(proxy, background=True)
             await target.deliveries(1)
@@ -98,11 +98,10 @@ async def test_what_was_not_taken_when_the_server_stopped_is_told_after_its_next
 
 async def test_what_was_to_be_told_to_a_target_that_is_none_any_more_is_dropped(tmp_path: Path) -> None:
     async with receiver(503) as gone, receiver() as target:
-        settings: dict[str, Any] = {"webhook_secret": SECRET}
-        async with serving(tmp_path, webhook_urls=gone.url, **settings) as (proxy, _):
+        async with serving(tmp_path, webhooks={"urls": gone.url, "secret": SECRET}) as (proxy, _):
             await ask(proxy, background=True)
             await gone.deliveries(1)
-        async with serving(tmp_path, webhook_urls=target.url, **settings) as (proxy, _):
+        async with serving(tmp_path, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
             store = proxy.server.settings.store_file
             await eventually(lambda: not undelivered(store))
     assert (len(gone.got), target.got) == (1, [])
@@ -110,7 +109,7 @@ async def test_what_was_to_be_told_to_a_target_that_is_none_any_more_is_dropped(
 
 async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Path) -> None:
     async with receiver() as target:
-        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):
             await ask(proxy)
             created = await ask(proxy, background=True)
@@ -123,10 +122,10 @@ async def test_a_response_in_front_of_its_client_is_told_to_nobody(tmp_path: Pat
 async def test_targets_without_a_good_secret_are_refused_at_the_start(
     tmp_path: Path, secret: str | None
 ) -> None:
-    settings = settings_of(tmp_path, webhook_urls="http://127.0.0.1:1/hook", webhook_secret=secret)
+    settings = settings_of(tmp_path, webhooks={"urls": "http://127.0.0.1:1/hook", "secret": secret})
     server = await make_server(settings, {})
     try:
-        with pytest.raises(StartError, match="PROXY_WEBHOOK_SECRET"):
+        with pytest.raises(StartError, match="PROXY_WEBHOOKS_SECRET"):
             await server.start()
     finally:
         await server.stop()
@@ -138,7 +137,7 @@ async def test_a_response_that_is_cancelled_when_nobody_runs_it_any_more_is_told
     """As where its recovery at the start could not be written."""
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     async with receiver() as target:
-        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, environment, **settings) as (proxy, client):
             created = await ask(proxy, '[[fake:text say="one two" hold=1]]', background=True)
             monkeypatch.setattr(proxy.server.background, "find", lambda owner, id: None)
@@ -152,7 +151,7 @@ async def test_more_webhooks_than_may_wait_stay_in_the_outbox_until_there_is_roo
 ) -> None:
     monkeypatch.setattr("codex_proxy.http.webhook_sender.MAX_WAITING", 1)
     async with receiver() as target:
-        settings: dict[str, Any] = {"webhook_urls": target.url, "webhook_secret": SECRET}
+        settings: dict[str, Any] = {"webhooks": {"urls": target.url, "secret": SECRET}}
         async with serving(tmp_path, **settings) as (proxy, _):
             created = [(await ask(proxy, background=True)).body["id"] for _ in range(4)]
             got = await target.deliveries(4)

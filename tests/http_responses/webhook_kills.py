@@ -84,7 +84,7 @@ async def ask_until_it_dies(url: str, chance: random.Random) -> None:
 
 async def one_life(folder: Path, target: Receiver, chance: random.Random, commit: int | None) -> None:
     """A server under load, from its start to its kill: behind a commit, or at a random moment."""
-    settings = {"PROXY_WEBHOOK_URLS": target.url, "PROXY_WEBHOOK_SECRET": SECRET}
+    settings = {"PROXY_WEBHOOKS_URLS": target.url, "PROXY_WEBHOOKS_SECRET": SECRET}
     try:
         async with server_process(folder, settings, dies_at_commit=commit) as (url, process):
             clients = [asyncio.create_task(ask_until_it_dies(url, chance)) for _ in range(CLIENTS)]
@@ -105,7 +105,7 @@ async def after_kills(
     async with receiver() as target:
         for commit in commits:
             await one_life(folder, target, chance, commit)
-        async with serving(folder, webhook_urls=target.url, webhook_secret=SECRET) as (proxy, _):
+        async with serving(folder, webhooks={"urls": target.url, "secret": SECRET}) as (proxy, _):
             keeping = proxy.server.store_lifecycle
             assert keeping is not None
             store = proxy.server.settings.store_file

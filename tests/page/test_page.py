@@ -248,7 +248,7 @@ async def test_a_conversation_is_found_by_its_metadata_read_and_deleted(
 async def test_the_recording_of_a_turn_is_copied(browser: Browser, tmp_path: Path) -> None:
     allowed = ["clipboard-read", "clipboard-write"]
     async with (
-        page_server(tmp_path, record=tmp_path / "cassettes") as proxy,
+        page_server(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as proxy,
         shown(browser, proxy, permissions=allowed) as page,
     ):
         await proxy.ask(user())

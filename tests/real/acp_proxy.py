@@ -117,8 +117,8 @@ async def acp_proxy(
         "state_dir": folder / "state",
         "port": 0,
         "drain_ms": 0,
+        "acp": {"env": "MOCK_KEY"},
     }
-    given["agent_env"] = "MOCK_KEY"
     environment = environment_of(agent, folder, url) if signed_in else signed_out(folder)
     server = await make_server(Settings(**(given | more)), environment)
     try:

@@ -268,7 +268,7 @@ async def test_a_declined_command_ends_no_turn_with_an_empty_answer(
 async def test_a_confined_program_serves_as_before(agent: str, apis: ScriptedApis, tmp_path: Path) -> None:
     if PRESETS[agent].sandboxed:
         pytest.skip("it has a sandbox of its own")
-    own: dict[str, Any] = {"agent_unconfined": True, "sandbox": "workspace-write"}
+    own: dict[str, Any] = {"acp": {"env": "MOCK_KEY", "unconfined": True}, "sandbox": "workspace-write"}
     async with acp_proxy(agent, tmp_path, apis.url, **own) as (client, server):
         acp = server.agent
         assert isinstance(acp, AcpAgent)

@@ -90,7 +90,7 @@ async def messages(client: AsyncOpenAI, asked: str, tools: bool, stream: bool) -
 async def replays(folder: Path, place: Path, asked: str, recorded: Turn, *, tools: bool = True) -> None:
     """Every API says what was recorded, streamed and whole, by a server that has no agent."""
     async with (
-        serving(place, {"PATH": ""}, agent="auto", replay=folder) as server,
+        serving(place, {"PATH": ""}, agent="auto", cassettes={"replay": folder}) as server,
         openai_client(server) as client,
     ):
         for api in (chat, responses, messages):
@@ -106,7 +106,7 @@ async def test_a_turn_of_codex_with_reasoning_text_and_two_calls_is_replayed_on_
     place.mkdir()
     put_out = [think("Let me think."), say("Let me see."), *(call(**given) for _, given in CALLS)]
     asked = f"What is the weather? {plan(put_out)}"
-    async with proxy(codex_home, record=folder) as running:
+    async with proxy(codex_home, cassettes={"record": folder}) as running:
         recorded = await chat(running.client, asked, True, False)
     assert recorded[:2] == ("Let me see.", CALLS)
     assert recorded[2] > 0
@@ -122,7 +122,7 @@ async def test_a_turn_of_claude_code_is_replayed_on_every_api(tmp_path: Path) ->
     asked = f"Hello? {anthropic_model.script({'think': 'Hm.', 'text': 'Hello from the model.'})}"
     async with (
         anthropic_model.anthropic_model() as model,
-        claude_proxy(tmp_path, model, record=folder) as (client, _),
+        claude_proxy(tmp_path, model, cassettes={"record": folder}) as (client, _),
     ):
         recorded = await chat(client, asked, True, False)
     assert recorded[0] == "Hello from the model."
@@ -139,7 +139,7 @@ async def test_a_turn_of_a_program_that_speaks_acp_is_replayed_on_every_api(
     asked = f"Hello? {script({'text': 'Hello from the model.'})}"
     async with (
         scripted_apis() as apis,
-        acp.acp_proxy(agent, tmp_path, apis.url, record=folder) as (client, _),
+        acp.acp_proxy(agent, tmp_path, apis.url, cassettes={"record": folder}) as (client, _),
     ):
         recorded = await chat(client, asked, False, False)
     assert recorded[0] == "Hello from the model."

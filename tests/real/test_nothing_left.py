@@ -99,7 +99,7 @@ async def served(agent: str, folder: Path, apis: ScriptedApis) -> AsyncIterator[
     claude = agent == CLAUDE_CODE
     environment = environment_of("claude-acp" if claude else agent, folder, apis.url)
     environment |= {
-        "PROXY_AGENT_ENV": "MOCK_KEY",
+        "PROXY_ACP_ENV": "MOCK_KEY",
         "PROXY_STATE_DIR": str(folder / "state"),
         "PROXY_PORT": "0",
     }

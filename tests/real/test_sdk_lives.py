@@ -235,7 +235,7 @@ async def test_two_servers_share_a_state_folder_but_for_the_store(codex_home: Co
     """Started in the same moment, with nothing laid out yet."""
 
     async def serve(name: str) -> None:
-        async with proxy(codex_home, store_path=codex_home.path.parent / name) as running:
+        async with proxy(codex_home, store=str(codex_home.path.parent / name)) as running:
             for system in (None, "Be brief."):
                 assert await answer(running, f"[[model:text say={name}]]", system=system) == name
 

@@ -108,7 +108,7 @@ child_env = "ANTHROPIC_API_KEY"
 
 [agents.missing]
 agent = "acp"
-agent_command = "{folder / "nothing-here"} --acp"
+acp.command = "{folder / "nothing-here"} --acp"
 
 [upstreams.mock]
 url = "{apis.url}/v1"

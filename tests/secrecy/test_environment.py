@@ -22,8 +22,8 @@ from tests.secrecy.planting import KEY, METRICS_KEY, PLANTED, WEBHOOK_SECRET
 
 SECRETS = {
     "PROXY_API_KEY": KEY,
-    "PROXY_WEBHOOK_SECRET": WEBHOOK_SECRET,
-    "PROXY_WEBHOOK_URLS": "https://planted-host.example",
+    "PROXY_WEBHOOKS_SECRET": WEBHOOK_SECRET,
+    "PROXY_WEBHOOKS_URLS": "https://planted-host.example",
     "PROXY_METRICS_KEY": METRICS_KEY,
     "PROXY_METRICS": "true",
     "OPENAI_API_KEY": "planted-openai-key",

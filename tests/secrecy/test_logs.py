@@ -264,8 +264,8 @@ async def test_nothing_that_a_server_writes_holds_what_was_said_to_it(
         "PROXY_FAKE_DIALECT": dialect,
         "PROXY_MCP_CONFIG": str(tmp_path / "mcp.json"),
         "PROXY_MCP_ALLOWED_URLS": "http://localhost:1",
-        "PROXY_WEBHOOK_URLS": f"http://planted-user:planted-password@127.0.0.1:{port}/planted-hook?planted-query",
-        "PROXY_WEBHOOK_SECRET": WEBHOOK_SECRET,
+        "PROXY_WEBHOOKS_URLS": f"http://planted-user:planted-password@127.0.0.1:{port}/planted-hook?planted-query",
+        "PROXY_WEBHOOKS_SECRET": WEBHOOK_SECRET,
     }
     arguments = ("--log-level", "debug", "--log-format", format)
     async with serving(tmp_path, *arguments, **environment) as scene:

@@ -28,6 +28,8 @@ def of_child(limit: str) -> Any:
     return lambda settings: settings.child_limits[limit]
 
 
+WITHOUT_EFFECT = [name for name, old in OLD_NAMES.items() if old.now.startswith("nothing")]
+
 CASES: dict[str, tuple[str, Any, Any]] = {
     "upstream_ca_file": ("/a.pem", of_default("ca_file"), Path("/a.pem")),
     "upstream_connect_timeout": ("7", of_default("connect_timeout"), 7.0),
@@ -41,7 +43,21 @@ CASES: dict[str, tuple[str, Any, Any]] = {
     "child_open_files": ("7", of_child("open_files"), 7),
     "child_address_space": ("7", of_child("address_space"), 7),
     "child_processes": ("7", of_child("processes"), 7),
-    **{name: ("7", lambda settings: None, None) for name, old in OLD_NAMES.items() if not old.has_effect},
+    "upstream_idle_timeout": ("7", of_default("idle_timeout"), 7.0),
+    "agent_command": ("a b", attrgetter("acp.command"), "a b"),
+    "agent_env": ("A,B=1", attrgetter("acp.env"), "A,B=1"),
+    "agent_usage": ("last", attrgetter("acp.usage"), "last"),
+    "agent_unconfined": ("true", attrgetter("acp.unconfined"), True),
+    "record": ("/a", attrgetter("cassettes.record"), Path("/a")),
+    "replay": ("/a", attrgetter("cassettes.replay"), Path("/a")),
+    "replay_match": ("tools", attrgetter("cassettes.match"), "tools"),
+    "replay_pace": ("recorded", attrgetter("cassettes.pace"), "recorded"),
+    "record_scrub": ("a+", attrgetter("cassettes.scrub"), "a+"),
+    "record_missing": ("true", attrgetter("cassettes.record"), None),
+    "webhook_urls": ("http://a", attrgetter("webhooks.urls"), "http://a"),
+    "webhook_secret": ("s", lambda settings: settings.webhooks.secret.get_secret_value(), "s"),
+    "store_path": ("/a/b", attrgetter("store_file"), Path("/a/b")),
+    **{name: ("7", lambda settings: None, None) for name in WITHOUT_EFFECT},
 }
 """Each old name: a value, how what replaces it is read, and what that then is."""
 
@@ -66,7 +82,7 @@ def test_an_old_name_sets_what_replaces_it(
     if place == "variable":
         monkeypatch.setenv(f"PROXY_{name.upper()}", value)
     else:
-        file.write_text(f"{name} = {value if value.isdigit() else repr(value)}\n")
+        file.write_text(f"{name} = {value if value.isdigit() or value == 'true' else repr(value)}\n")
     settings = load({}, file)
     assert read(settings) == expected
     assert settings.old_names == (name,)
@@ -98,6 +114,40 @@ def test_limits_of_children_under_old_names_are_put_together(
     monkeypatch.setenv("PROXY_CHILD_OPEN_FILES", "7")
     monkeypatch.setenv("PROXY_CHILD_PROCESSES", "8")
     assert load({}, file).child_limits == {"open_files": 1, "processes": 8}
+
+
+def test_what_is_missing_is_recorded_where_it_is_replayed_from(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_REPLAY", "/a")
+    monkeypatch.setenv("PROXY_RECORD_MISSING", "true")
+    cassettes = load({}, file).cassettes
+    assert (cassettes.record, cassettes.replay) == (Path("/a"), Path("/a"))
+
+
+def test_the_old_path_of_a_store_counts_unless_the_store_is_no_file(file: Path) -> None:
+    file.write_text("store = 'sqlite'\nstore_path = 'a.db'\n")
+    assert load({}, file).store_file == Path("a.db").absolute()
+    file.write_text("store = 'memory'\nstore_path = 'a.db'\n")
+    assert load({}, file).store == "memory"
+
+
+@pytest.mark.parametrize("name", ["command", "env", "usage", "unconfined"])
+def test_old_names_in_the_table_of_an_agent_are_keys_of_its_program(file: Path, name: str) -> None:
+    value, _, expected = CASES[f"agent_{name}"]
+    file.write_text(
+        f"[agents.a]\nagent = 'acp'\nagent_{name} = {value if value == 'true' else repr(value)}\n"
+    )
+    settings = load({}, file)
+    assert settings.old_names == (f"agent_{name}",)
+    assert getattr(configured_agents(settings)[0].settings.acp, name) == expected
+
+
+def test_an_old_limit_in_the_table_of_an_upstream_agent_still_holds(file: Path) -> None:
+    file.write_text("[agents.a]\nagent = 'openai-chat'\nupstream_idle_timeout = 7\n")
+    upstream = configured_agents(load({}, file))[0].upstream
+    assert upstream is not None
+    assert upstream.idle_timeout == 7.0
 
 
 def test_an_old_name_in_the_table_of_an_agent_keeps_no_server_from_starting(file: Path) -> None:

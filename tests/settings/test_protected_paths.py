@@ -55,7 +55,7 @@ def test_a_workspace_beside_the_servers_own_files_is_fine(top: Path) -> None:
 OWN: list[tuple[str, dict[str, str]]] = [
     ("the state folder", {"state_dir": "work/.local/state"}),
     ("the keys file", {"keys_file": "work/keys.toml"}),
-    ("the store", {"store_path": "work/store.sqlite3"}),
+    ("the store", {"store": "work/store.sqlite3"}),
     ("the list of MCP servers", {"mcp_config": "work/mcp.json"}),
     ("Codex's home", {"codex_home": "work/.codex"}),
     ("the Codex program", {"codex_bin": "work/codex"}),

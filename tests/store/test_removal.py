@@ -118,7 +118,7 @@ async def test_a_server_removes_at_its_start_what_the_last_one_has_left(
     await filled(store, "conv_1", 1000)
     await store.delete_conversation(OWNER, "conv_1")
     await store.close()
-    lifecycle = await open_store_lifecycle(Settings(store_path=path), clock)
+    lifecycle = await open_store_lifecycle(Settings(store=str(path)), clock)
     assert lifecycle is not None
     async with asyncio.timeout(PATIENCE):
         while (await lifecycle.store.stats()).items:

@@ -160,7 +160,7 @@ async def test_a_background_response_is_followed_resumed_and_cancelled(front: Fr
 async def test_webhooks_come_once_each(tmp_path: Path, postgres_url: str) -> None:
     async with (
         receiver() as heard,
-        front_of(tmp_path, postgres_url, webhook_urls=heard.url, webhook_secret=SECRET) as front,
+        front_of(tmp_path, postgres_url, webhooks={"urls": heard.url, "secret": SECRET}) as front,
     ):
         made = [
             await front.openai.responses.create(model="codex-5", input=said("ok"), background=True)

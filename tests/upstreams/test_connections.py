@@ -494,7 +494,7 @@ async def test_the_names_of_open_responses_server_are_taken_and_its_key_only_bes
         settings = Settings(agent="openai-chat", port=0, workdir=tmp_path, state_dir=tmp_path / "state")
         async with running(await make_server(settings, names)) as proxy:
             await proxy.ask(user())
-            assert proxy.server.settings.upstream_idle_timeout == 7
+            assert proxy.server.settings.idle_timeout == 7
         assert server.asked[-1].headers["Authorization"] == f"Bearer {KEY}"
         monkeypatch.delenv("OPENAI_BASE_URL_INTERNAL")
         async with proxy_before(address, tmp_path, {"OPENAI_API_KEY": KEY}) as proxy:

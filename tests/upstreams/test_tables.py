@@ -169,7 +169,7 @@ def test_the_names_of_open_responses_server_set_what_they_set_there(
     assert (settings.host, settings.port) == ("0.0.0.0", 9876)
     assert settings.upstream_url == "http://127.0.0.1:1"
     assert settings.mcp_config == Path("/etc/mcp.json")
-    assert (settings.upstream_idle_timeout, settings.heartbeat_interval) == (7, 4)
+    assert (settings.idle_timeout, settings.heartbeat_interval) == (7, 4)
     assert (settings.max_conversation_history, settings.max_tool_call_iterations) == (5, 3)
     assert retention_of(settings).max_conversations == 5, "since it was set"
 
@@ -241,9 +241,9 @@ async def test_tables_that_mean_nothing_keep_the_server_from_starting(
 @pytest.mark.parametrize(
     ("table", "setting"),
     [
-        ({"agent": "acp"}, "agent_command"),
-        ({"agent": "acp", "agent_command": "nothing-here --acp"}, "agent_command"),
-        ({"agent": "gemini"}, "agent_command"),
+        ({"agent": "acp"}, "acp.command"),
+        ({"agent": "acp", "acp": {"command": "nothing-here --acp"}}, "acp.command"),
+        ({"agent": "gemini"}, "acp.command"),
         ({"agent": "claude-code"}, "claude_bin"),
         ({"agent": "claude-code", "claude_bin": "/nothing/here"}, "claude_bin"),
         ({"agent": "codex-app-server", "codex_bin": "/nothing/here"}, "codex_bin"),

@@ -92,7 +92,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     """The working folder in the settings. The process that is started before the first turn has it."""
     unconfined: bool = False
-    """The setting `agent_unconfined`: the agent is served even if it does not ask before it acts, and is allowed
+    """The setting `acp.unconfined`: the agent is served even if it does not ask before it acts, and is allowed
     everything in turns with the sandbox `danger-full-access`.
     """
     sandbox: Sandbox = "read-only"
@@ -100,7 +100,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     confinement: Confinement | None = None
     """The mechanism with which this server confines the agent's processes; None: it confines none."""
     no_confinement: str = ""
-    """Why this server confines no process although the setting `agent_unconfined` is on; empty if it does, or need
+    """Why this server confines no process although the setting `acp.unconfined` is on; empty if it does, or need
     not."""
     state_folders: tuple[str, ...] = ()
     """The folders other than the workspace that a confined process may write to."""

@@ -78,7 +78,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     preset: AcpPreset
     declared: DeclaredFeatures = DeclaredFeatures()
     unconfined: bool = False
-    """The setting `agent_unconfined`: the agent is served although it has no mode in which it asks, and may do
+    """The setting `acp.unconfined`: the agent is served although it has no mode in which it asks, and may do
     everything with `danger-full-access`.
     """
     confined: bool = False
@@ -130,7 +130,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.preset.read_only or READ_ONLY_MODES
 
     def allows_all(self, sandbox: Sandbox) -> bool:
-        """Returns whether every request for permission is allowed: only with `agent_unconfined` and
+        """Returns whether every request for permission is allowed: only with `acp.unconfined` and
         `danger-full-access`.
         """
         return self.unconfined and sandbox == "danger-full-access"

@@ -45,25 +45,27 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
     settings = context.settings
     argv = preset.argv
-    if settings.agent_command:
+    if settings.acp.command:
         try:
-            argv = tuple(shlex.split(settings.agent_command))
+            argv = tuple(shlex.split(settings.acp.command))
         except ValueError as error:
-            raise NoAgentError(f"{context.where_set('agent_command')} cannot be read: {error}.") from error
+            raise NoAgentError(
+                f"{context.where_set('agent_command', 'acp.command')} cannot be read: {error}."
+            ) from error
     if not argv:
         raise NoAgentError(
             "The agent acp needs the command of a program that speaks ACP. Set it with "
-            f'{context.where_set("agent_command")}, like "gemini --acp".'
+            f'{context.where_set("agent_command", "acp.command")}, like "gemini --acp".'
         )
-    if settings.agent_usage is not None:
-        preset = msgspec.structs.replace(preset, usage=settings.agent_usage)
+    if settings.acp.usage is not None:
+        preset = msgspec.structs.replace(preset, usage=settings.acp.usage)
     workdir = str(settings.workdir)
     command = Command(argv, _environment(preset, context), workdir, limits=context.child_limits)
     return AcpLaunch(
         preset=preset,
         command=command,
         workdir=workdir,
-        unconfined=settings.agent_unconfined,
+        unconfined=settings.acp.unconfined,
         sandbox=settings.sandbox,
     )
 
@@ -91,7 +93,7 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     """Returns the launch with the mechanism that confines the program's processes, and creates the folders that it
     needs. None if the program has a sandbox of its own or the setting `agent_confinement` is `none`; with `auto` also
-    if `agent_unconfined` is off or no mechanism works. Raises `NoAgentError` if the mechanism in the settings does not
+    if `acp.unconfined` is off or no mechanism works. Raises `NoAgentError` if the mechanism in the settings does not
     work, its folders cannot be used, or the program could write to the server's files.
     """
     from codex_proxy.agents.codex.program import find_codex
@@ -128,14 +130,14 @@ def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
     from codex_proxy.settings.fields import split_list
 
     names, given = [], {}
-    for entry in split_list(context.settings.agent_env):
+    for entry in split_list(context.settings.acp.env):
         name, equals, value = entry.partition("=")
         if equals:
             given[name] = value
         else:
             names.append(name)
     env = context.child_environment(*preset.keys, *names)
-    own = preset.env if context.settings.agent_unconfined else {**preset.env, **preset.declining_env}
+    own = preset.env if context.settings.acp.unconfined else {**preset.env, **preset.declining_env}
     return {**env, **preset_variables(own, context.environ), **given}
 
 
@@ -198,7 +200,7 @@ def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     how = f"Install it (`npm install -g {preset.package}`)" if preset.package else "Install it"
     raise NoAgentError(
         f"{preset.title} was not found: {program} is not on PATH. {how}, or set its command "
-        f"with {context.where_set('agent_command')}."
+        f"with {context.where_set('agent_command', 'acp.command')}."
     )
 
 
@@ -216,7 +218,9 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
-        found = await check_program(preset, lambda: found_launch(context), context.where_set("agent_command"))
+        found = await check_program(
+            preset, lambda: found_launch(context), context.where_set("agent_command", "acp.command")
+        )
         if not preset.adds_skills:
             return found
         settings, home = context.settings, context.environ.get("HOME", "")
@@ -230,12 +234,7 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
         capabilities=CAPABILITIES,
         family="ACP",
         confined=preset.sandboxed,
-        settings=frozenset(
-            {
-                *("agent_command", "agent_env", "agent_usage", "agent_unconfined"),
-                *("agent_confinement", "agent_state_folders", "child_env"),
-            }
-        ),
+        settings=frozenset({"acp", "agent_confinement", "agent_state_folders", "child_env"}),
     )
 
 

@@ -16,7 +16,7 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.settings.fields import Settings
-from codex_proxy.settings.old_names import OLD_NAMES
+from codex_proxy.settings.old_names import with_new_names
 from codex_proxy.settings.tables import AgentTable
 
 if TYPE_CHECKING:
@@ -24,10 +24,8 @@ if TYPE_CHECKING:
 
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
 """The `wire` of an upstream, by the name of the agent that uses it."""
-OF_ALL: Final = frozenset({"codex_model"})
+OF_ALL: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of several agents that the server itself uses for every agent."""
-OF_UPSTREAMS: Final = frozenset({"upstream_idle_timeout"})
-"""The settings of the server that hold for an upstream whose table has no value for them."""
 CODEX: Final = "codex"
 """The name of the agent `auto` if it is one of several."""
 
@@ -56,7 +54,7 @@ def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
     """Returns every agent in the settings, the default one first. Raises `NoAgentError` if a table has an error or
     a plugin cannot be used.
     """
-    if settings.replay is not None:
+    if settings.cassettes.replay is not None:
         return (ConfiguredAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
     if is_single(settings):
         return (_without_name(settings),)
@@ -148,7 +146,8 @@ def settings_without_effect(settings: Settings) -> tuple[str, ...]:
 
 
 def _used_by(named: ConfiguredAgent) -> frozenset[str]:
-    return OF_UPSTREAMS if named.has_table else named.spec.effective_settings
+    # An upstream with a table has its address and key there.
+    return frozenset() if named.has_table else named.spec.effective_settings
 
 
 def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
@@ -178,9 +177,7 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> Configu
         raise NoAgentError(f"[agents.{name}]: {error}") from error
     own = _settings_for_one(settings, agent=kind)
     spec = registry.chosen_spec(own)
-    for key, value in table.own_settings.items():
-        if key in OLD_NAMES and not OLD_NAMES[key].has_effect:
-            continue
+    for key, value in _own_settings(table).items():
         if key not in spec.settings:
             known = ", ".join(sorted(spec.settings)) or "none"
             raise NoAgentError(
@@ -192,6 +189,14 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> Configu
         except ValidationError as error:
             raise NoAgentError(f"[agents.{name}]: {key} is invalid: {error.errors()[0]['msg']}.") from error
     return _of_settings(name, own)
+
+
+def _own_settings(table: AgentTable) -> dict[str, Any]:
+    """Returns the settings of the table by their new names."""
+    values = with_new_names(table.own_settings, {})
+    # An agent that is an upstream has only this one.
+    own: dict[str, Any] = values.pop("upstreams", {}).get(DEFAULT, {})
+    return values | own
 
 
 def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> ConfiguredAgent:
@@ -222,8 +227,8 @@ def _with_short_settings(settings: Settings, config: UpstreamConfig) -> Upstream
 
 
 def _with_timeout(settings: Settings, config: UpstreamConfig) -> UpstreamConfig:
-    seconds = settings.upstream_idle_timeout
-    return config if seconds is None else config.with_defaults(idle_timeout=seconds)
+    is_set = "idle_timeout" in settings.model_fields_set
+    return config.with_defaults(idle_timeout=settings.idle_timeout) if is_set else config
 
 
 def _check_fallbacks(settings: Settings) -> None:

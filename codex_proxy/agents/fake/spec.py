@@ -108,7 +108,7 @@ async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
         preset=preset,
         command=command,
         workdir=str(settings.workdir),
-        unconfined=settings.agent_unconfined,
+        unconfined=settings.acp.unconfined,
         sandbox=settings.sandbox,
     )
     return AcpAgent(await with_confinement(launch, context))

@@ -27,7 +27,7 @@ ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
 """The environment variable in which open-responses-server expects the upstream's address. If it is used, that
 program's variable for the key is used, too."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
-UPSTREAM_SETTINGS: Final = frozenset({"upstream_url", "upstream_key", "upstream_idle_timeout"})
+UPSTREAM_SETTINGS: Final = frozenset({"upstream_url", "upstream_key", "idle_timeout"})
 """The settings that are short for keys of `[upstreams.default]`."""
 _MAX_KEY_CHARS: Final = 10_000
 
