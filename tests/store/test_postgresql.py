@@ -22,6 +22,7 @@ from codex_proxy.store.postgresql.database import UnsureWrite
 from codex_proxy.store.postgresql.store import PostgresStore
 from tests.postgres import PostgresServer, server
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, item, response, turn
+from tests.waiting import polled
 
 STORES = 3
 
@@ -237,6 +238,26 @@ async def test_a_server_that_does_not_run_makes_the_store_unavailable_until_it_r
     await store.close()
     with pytest.raises(StoreUnavailable):
         await store.response(OWNER, "resp_1")
+
+
+async def test_a_caller_that_is_cancelled_as_the_server_stops_stays_cancelled(
+    own_server: PostgresServer,
+) -> None:
+    store = await PostgresStore.open(own_server.url, clock=Hands())
+    asking = asyncio.create_task(store._database.read("SELECT pg_sleep(60)"))
+    watching = await asyncpg.connect(own_server.url)
+
+    async def runs() -> bool:
+        sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'"
+        return bool(await watching.fetchval(sleeping))
+
+    await polled(runs)
+    own_server.stop("immediate")
+    asking.cancel()  # before the event loop sees that the connection is lost
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    own_server.start()
+    await store.close()
 
 
 async def test_a_write_whose_answer_was_lost_is_stored_once(

@@ -162,23 +162,33 @@ class Database:
         """A connection for the body of the `with`, whose errors are converted. Raises `LostConnectionError`."""
         connection = None
         try:
-            async with self._pool.acquire(timeout=ANSWER_SECONDS) as connection:
-                try:
-                    yield connection
-                except asyncpg.InternalClientError:
-                    # Its end came when asyncpg did not expect it, as in a crash of PostgreSQL.
-                    connection.terminate()
-                    raise
+            async with asyncio.timeout(ANSWER_SECONDS):
+                connection = await self._pool.acquire()
+            yield connection
         except asyncpg.InternalClientError as error:
+            # Its end came when asyncpg did not expect it, as in a crash of PostgreSQL.
+            if connection is not None:
+                connection.terminate()
             raise LostConnectionError(f"the store {self.location} has lost a connection ({error})") from error
         except asyncpg.InterfaceError as error:
-            if connection is not None and not connection.is_closed():
+            if connection is not None and _is_open(connection):
                 raise  # a bug
             raise LostConnectionError(f"the store {self.location} is closed") from error
         except UNDONE:
             raise
         except (asyncpg.PostgresError, OSError) as error:
             _raise(error, self.location)
+        finally:
+            if connection is not None:
+                await self._give_back(connection)
+
+    async def _give_back(self, connection: asyncpg.Connection) -> None:
+        # The statement has its result, or its caller was cancelled: neither may be replaced by what becomes of the
+        # connection, which asyncpg closes if it is not usable.
+        with contextlib.suppress(
+            asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError
+        ):
+            await self._pool.release(connection, timeout=ANSWER_SECONDS)
 
 
 class LostConnectionError(StoreUnavailable):
@@ -192,6 +202,13 @@ _LOST: Final = (
     asyncpg.CannotConnectNowError,
     OSError,
 )
+
+
+def _is_open(connection: asyncpg.Connection) -> bool:
+    try:
+        return not connection.is_closed()
+    except asyncpg.InterfaceError:  # it has closed, and is the pool's again
+        return False
 
 
 def location_of(url: str) -> str:
@@ -218,7 +235,7 @@ def _raise(error: Exception, location: str) -> NoReturn:
 async def _pool(url: str, settings: dict[str, str], pooled: bool) -> asyncpg.Pool:
     return await asyncpg.create_pool(
         url,
-        min_size=1,
+        min_size=0,  # no task of asyncpg's connects while the database is away
         max_size=CONNECTIONS,
         timeout=CONNECT_SECONDS,
         command_timeout=ANSWER_SECONDS,
