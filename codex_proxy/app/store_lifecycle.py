@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import structlog
 
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.settings.fields import Settings
+from codex_proxy.store.base import StoreOptions
 from codex_proxy.store.interface import (
     ContextLimits,
     Retention,
@@ -147,7 +148,7 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
     written by a newer version, or another process holds SQLite's lock on it for too long; or if the database
     cannot be reached.
     """
-    limits: Limits = {
+    options: StoreOptions = {
         "clock": clock,
         "retention": retention_of(settings),
         "memory": _step_memory_settings(settings),
@@ -155,24 +156,15 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
     }
     try:
         if settings.in_database:
-            return await _database_store().open(settings.store, **limits)
+            return await _database_store().open(settings.store, **options)
         # Imported here, since a command line that only shows its help needs no database.
         from codex_proxy.store.sqlite.store import SqliteStore
 
         if settings.store == "memory":
-            return SqliteStore.in_memory(**limits)
-        return await SqliteStore.open(settings.store_file, **limits)
+            return SqliteStore.in_memory(**options)
+        return await SqliteStore.open(settings.store_file, **options)
     except (StoreRefused, StoreUnavailable) as error:
         raise _not_opened(error) from error
-
-
-class Limits(TypedDict):
-    """What every engine is opened with."""
-
-    clock: Clock
-    retention: Retention
-    memory: StepMemorySettings
-    limits: ContextLimits
 
 
 def _database_store() -> type[PostgresStore]:

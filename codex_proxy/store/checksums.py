@@ -50,23 +50,20 @@ class CheckedTable(NamedTuple):
     columns: str
     """The key columns, then the id for messages, then the arguments of `sound`."""
     source: str
-    """The table, and what it is joined with. `{0}` is the prefix of tables."""
+    """The table, and what it is joined with."""
     key: tuple[str, ...]
     first_key: tuple[int, ...]
     """A key that sorts before every row, to begin with."""
     sound: Callable[..., bool]
     """Returns whether a row is undamaged."""
 
-    def query(self, prefix: str, parameter: str) -> str:
-        """Returns the statement that selects rows after a key; its parameters are the key and the most rows. `prefix`
-        is that of tables, `parameter` how the engine writes a parameter, with its number as `{0}`.
-        """
-        *after, limit = (parameter.format(number) for number in range(1, len(self.key) + 2))
+    @property
+    def sql(self) -> str:
+        """The statement (as in `queries`) that selects rows after a key; its values are the key and the most rows."""
+        *after, limit = (f"?{number}" for number in range(1, len(self.key) + 2))
         key = ", ".join(self.key)
-        return (
-            f"SELECT {self.columns} FROM {self.source.format(prefix)}"
-            f" WHERE ({key}) > ({', '.join(after)}) ORDER BY {key} LIMIT {limit}"
-        )
+        where = f"({key}) > ({', '.join(after)})"
+        return f"SELECT {self.columns} FROM {self.source} WHERE {where} ORDER BY {key} LIMIT {limit}"
 
     def check(self, rows: Iterable[Sequence[Any]]) -> Part:
         """Returns the number of rows, the names of damaged ones, and the last key."""
@@ -89,7 +86,7 @@ TABLES: Final = (
     CheckedTable(
         "the item",
         "seq, id, json, raw, digest",
-        "{0}items",
+        "@items",
         ("seq",),
         (0,),
         lambda json, raw, digest: item_digest(json, raw) == digest,
@@ -97,7 +94,7 @@ TABLES: Final = (
     CheckedTable(
         "the response",
         "response, id, json, json_sum, recovery, recovery_sum",
-        "{0}response_bodies JOIN {0}responses ON seq = response",
+        "@response_bodies JOIN @responses ON seq = response",
         ("response",),
         (0,),
         _checksums_match,
@@ -105,7 +102,7 @@ TABLES: Final = (
     CheckedTable(
         "an event of the response",
         "response, number, id, data, data_sum",
-        "{0}frames JOIN {0}responses ON seq = response",
+        "@frames JOIN @responses ON seq = response",
         ("response", "number"),
         (0, -1),
         _checksums_match,
@@ -113,12 +110,12 @@ TABLES: Final = (
     CheckedTable(
         "the metadata of the conversation",
         "seq, id, metadata, metadata_sum",
-        "{0}conversations",
+        "@conversations",
         ("seq",),
         (0,),
         _checksums_match,
     ),
-    CheckedTable("the tool step", "seq, key, value, value_sum", "{0}steps", ("seq",), (0,), _checksums_match),
+    CheckedTable("the tool step", "seq, key, value, value_sum", "@steps", ("seq",), (0,), _checksums_match),
 )
 """All tables whose rows have a checksum."""
 

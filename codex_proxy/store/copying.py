@@ -119,24 +119,21 @@ async def _rows_after(source: CopyableStore, table: CopiedTable, last: Row | Non
     return (await source.rows_from(table, last[: len(table.key)], table.at_once + 1))[1:]
 
 
-# --- SQL that all engines know --------------------------------------------------------------------
+# --- statements (as in `queries`) -----------------------------------------------------------------
 
 
-def select(table: CopiedTable, prefix: str, parameter: str, *, first: bool) -> str:
-    """Returns the statement of `rows_from`, for the `first` rows of the table or from a key on. Its parameters are the
-    key and the limit. `prefix` is that of tables, `parameter` how the engine writes a parameter, with its number as
-    `{0}`.
+def select(table: CopiedTable, *, first: bool) -> str:
+    """Returns the statement of `rows_from`, for the `first` rows of the table or from a key on. Its values are the key
+    and the limit.
     """
     count = 0 if first else len(table.key)
-    *key, limit = (parameter.format(number) for number in range(1, count + 2))
+    *key, limit = (f"?{number}" for number in range(1, count + 2))
     where = "" if first else f" WHERE ({', '.join(table.key)}) >= ({', '.join(key)})"
-    return (
-        f"SELECT {', '.join(table.columns)} FROM {prefix}{table.name}{where}"
-        f" ORDER BY {', '.join(table.key)} LIMIT {limit}"
-    )
+    order = ", ".join(table.key)
+    return f"SELECT {', '.join(table.columns)} FROM @{table.name}{where} ORDER BY {order} LIMIT {limit}"
 
 
-def select_last(table: CopiedTable, prefix: str) -> str:
+def select_last(table: CopiedTable) -> str:
     """Returns the statement of `last_row`."""
     order = ", ".join(f"{name} DESC" for name in table.key)
-    return f"SELECT {', '.join(table.columns)} FROM {prefix}{table.name} ORDER BY {order} LIMIT 1"
+    return f"SELECT {', '.join(table.columns)} FROM @{table.name} ORDER BY {order} LIMIT 1"

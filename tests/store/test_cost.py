@@ -11,6 +11,7 @@ from typing import Final
 
 import pytest
 
+from codex_proxy.store import queries
 from codex_proxy.store.interface import (
     ContextLimits,
     Frame,
@@ -21,6 +22,7 @@ from codex_proxy.store.interface import (
 )
 from codex_proxy.store.retention import NOTHING
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
+from codex_proxy.store.sqlite.dialect import DIALECT, ask
 from codex_proxy.store.sqlite.items import found_among
 from codex_proxy.store.sqlite.opening import open_in_memory
 from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
@@ -62,6 +64,10 @@ def one_item_each(connection: Connection, count: int) -> None:
         after = f"resp_{number - 1}" if number else None
         given = response(f"resp_{number}", after=after)
         responses.add(connection, given, [item(f"in_{number}")], [item(f"out_{number}")], None, NOW)
+
+
+def last_of(connection: Connection) -> str:
+    return str(connection.execute("SELECT id FROM responses ORDER BY seq DESC").fetchone()[0])
 
 
 def unconnected(connection: Connection, count: int, *, background: bool = False) -> None:
@@ -106,7 +112,7 @@ def streamed(connection: Connection, count: int, *, at_once: int = 1) -> None:
 
 def frames_in_parts(connection: Connection) -> None:
     after = -1
-    while found := responses.frames(connection, OWNER, "resp", after, 100, 1 << 12):
+    while found := ask(connection, queries.frames(OWNER, "resp", after, 100, 1 << 12)):
         after = found[-1].number
 
 
@@ -181,33 +187,31 @@ WRITES: Final[dict[str, tuple[int, Callable[[Connection, int], object]]]] = {
 }
 
 READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[[Connection], object]]]] = {
-    "the context of one response": (400, one_response, lambda c: responses.context(c, OWNER, "resp")),
+    "the context of one response": (400, one_response, lambda c: ask(c, queries.context(DIALECT, OWNER, "resp"))),
     "the context of a chain": (
         400,
         one_item_each,
-        lambda c: responses.context(c, OWNER, c.execute("SELECT id FROM responses ORDER BY seq DESC").fetchone()[0]),
+        lambda c: ask(c, queries.context(DIALECT, OWNER, last_of(c))),
     ),
     "a chain, item by item": (
         400,
         one_item_each,
-        lambda c: responses.scan(
-            c, OWNER, c.execute("SELECT id FROM responses ORDER BY seq DESC").fetchone()[0], ContextLimits(), id
-        ),
+        lambda c: responses.scan(c, OWNER, last_of(c), ContextLimits(), id),
     ),
     "pages of input items": (
         800,
         one_response,
-        lambda c: pages(lambda page: responses.input_items(c, OWNER, "resp", page))(),
+        lambda c: pages(lambda page: ask(c, queries.page_of("response", OWNER, "resp", page)))(),
     ),
     "pages of a conversation": (
         800,
         conversed,
-        lambda c: pages(lambda page: conversations.items(c, OWNER, "conv", page))(),
+        lambda c: pages(lambda page: ask(c, queries.page_of("conversation", OWNER, "conv", page)))(),
     ),
     "a conversation, item by item": (
         800,
         conversed,
-        lambda c: conversations.scan(c, OWNER, "conv", ContextLimits(), id),
+        lambda c: ask(c, queries.scan_conversation(OWNER, "conv", ContextLimits(), id)),
     ),
     "items by their ids": (
         400,
@@ -216,7 +220,7 @@ READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[
     ),
     "frames in parts": (3000, streamed, frames_in_parts),
     "entries by their keys": (1500, entries, keys),
-    "usage": (1500, used, lambda c: keyed_rows.usage_sums(c, BY_DAY)),
+    "usage": (1500, used, lambda c: ask(c, queries.usage(BY_DAY))),
 }  # fmt: skip
 
 REMOVALS: Final[

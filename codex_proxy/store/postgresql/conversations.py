@@ -4,8 +4,7 @@ changes; an item's position is never used again.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from codex_proxy.store.checksums import checksum
@@ -13,14 +12,11 @@ from codex_proxy.store.interface import (
     ItemReference,
     NewItem,
     NotStored,
-    Page,
-    PageRequest,
     StoreConflict,
     StoredConversation,
     StoredItem,
 )
 from codex_proxy.store.postgresql import writing
-from codex_proxy.store.postgresql.items import found_among, page_of, visit_rows
 from codex_proxy.store.postgresql.removal import PostgresRemoval
 from codex_proxy.store.postgresql.writing import arrays_of, check_conversation, parameters
 from codex_proxy.store.rows import (
@@ -31,10 +27,6 @@ from codex_proxy.store.rows import (
     encoded_metadata,
     item_of,
     merged_metadata,
-)
-
-SELECT: Final = (
-    f"SELECT {CONVERSATION} FROM codex_proxy.conversations WHERE owner = $1 AND id = $2 AND NOT deleted"
 )
 
 _ADD: Final = f"""
@@ -75,21 +67,19 @@ WITH {writing.CONVERSATION.format("$2")}, gone AS (
 )
 SELECT {CONVERSATION} FROM (SELECT FROM conversation) AS found LEFT JOIN changed ON true"""
 
-_ITEM: Final = f"""
-SELECT {ITEM} FROM codex_proxy.conversations LEFT JOIN (
-    codex_proxy.conversation_items JOIN codex_proxy.items ON items.seq = item
-) ON conversation = conversations.seq AND item_id = $3 AND visible
-WHERE conversations.owner = $1 AND conversations.id = $2 AND NOT deleted"""
-_SCAN: Final = f"""
-SELECT held.items, held.bytes, {ITEM} FROM codex_proxy.conversations AS held LEFT JOIN (
-    codex_proxy.conversation_items JOIN codex_proxy.items ON items.seq = item
-) ON conversation = held.seq AND ($3::bigint IS NULL OR held.items <= $3)
-    AND ($4::bigint IS NULL OR held.bytes <= $4)
-WHERE held.owner = $1 AND held.id = $2 AND NOT deleted
-ORDER BY position"""
 _LISTED: Final = """
 SELECT count(*) AS count FROM codex_proxy.conversations JOIN codex_proxy.conversation_items ON conversation = seq
 WHERE owner = $1 AND id = $2 AND NOT deleted AND item_id = ANY ($3::text[])"""
+
+_FIND: Final = f"""
+SELECT DISTINCT ON (items.id) {ITEM} FROM codex_proxy.items
+WHERE owner = $1 AND items.id = ANY ($2::text[]) AND octet_length(json) > 0 AND (
+    EXISTS (SELECT FROM codex_proxy.conversation_items JOIN codex_proxy.conversations AS held
+        ON held.seq = conversation WHERE item = items.seq AND NOT deleted)
+    OR EXISTS (SELECT FROM codex_proxy.response_items JOIN codex_proxy.responses AS held
+        ON held.seq = response WHERE item = items.seq AND NOT deleted)
+)
+ORDER BY items.id, items.seq DESC"""
 
 _TAKEN: Final = {
     "conversations": "there is a conversation with this id already",
@@ -98,7 +88,7 @@ _TAKEN: Final = {
 
 
 class PostgresConversations(PostgresRemoval):
-    """Implements `store.interface.Conversations` but for deletion."""
+    """The writes of `store.interface.Conversations` but for deletion, and what finds items."""
 
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
@@ -124,10 +114,6 @@ class PostgresConversations(PostgresRemoval):
         ]
         await self._write_row(_ADD, values, _TAKEN, is_stored)
         return new
-
-    async def conversation(self, owner: str, id: str) -> StoredConversation | None:
-        rows = await self._database.read(SELECT, owner, id)
-        return conversation_of(rows[0]) if rows else None
 
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
@@ -180,15 +166,6 @@ class PostgresConversations(PostgresRemoval):
                 limits.check(row["items"], row["bytes"])
         return new
 
-    async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        return await page_of(self._database, "conversation", owner, conversation_id, page)
-
-    async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        rows = await self._database.read(_ITEM, owner, conversation_id, item_id)
-        if not rows:
-            raise NotStored("conversation", conversation_id)
-        return None if rows[0]["id"] is None else item_of(rows[0])
-
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
         rows = await self._database.write(_DELETE_ITEM, owner, conversation_id, item_id, self._now)
         if not rows:
@@ -198,17 +175,14 @@ class PostgresConversations(PostgresRemoval):
         await self._forget()
         return conversation_of(rows[0])
 
-    async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
-        limits = self._limits
-        rows = await self._database.read(_SCAN, owner, id, limits.max_items, limits.max_bytes)
-        if not rows:
-            raise NotStored("conversation", id)
-        await asyncio.to_thread(visit_rows, rows, limits, visit)
+    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
+        found = (item_of(row) for row in await self._database.read(_FIND, owner, list(ids)))
+        return {item.id: item for item in found}
 
     async def _resolved(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
         """Returns the items, with those that references name. Raises `NotStored`."""
         named = [each.id for each in items if isinstance(each, ItemReference)]
-        found = await found_among(self._database, owner, named) if named else {}
+        found = await self.find_items(owner, named) if named else {}
         missing = next((id for id in named if id not in found), None)
         if missing is not None:
             raise NotStored("item", missing)

@@ -10,7 +10,7 @@ from typing import Final
 from codex_proxy.store.checksums import checked, checksum
 from codex_proxy.store.interface import DELIVERY_SECONDS, PendingWebhook
 from codex_proxy.store.postgresql.writing import StorePart
-from codex_proxy.store.usage import FIGURES, Figures, UsageEntry, UsageQuery, UsageSum
+from codex_proxy.store.usage import FIGURES, UsageEntry
 
 _REMEMBER: Final = """
 INSERT INTO codex_proxy.steps (owner, key, created, value, value_sum)
@@ -31,12 +31,6 @@ FROM unnest($1::text[], $2::bigint[], $3::text[], {", ".join(f"${n}::bigint[]" f
 GROUP BY owner, hour, model ORDER BY owner, hour, model
 ON CONFLICT (owner, hour, model) DO UPDATE
 SET {", ".join(f"{name} = usage.{name} + excluded.{name}" for name in FIGURES)}"""
-_USAGE: Final = f"""
-SELECT hour - hour % $1 AS start, CASE WHEN $2::text IS NULL THEN owner ELSE '' END AS whose,
-    CASE WHEN $3 THEN model ELSE '' END AS name, {", ".join(f"sum({name})::bigint" for name in FIGURES)}
-FROM codex_proxy.usage WHERE ($2::text IS NULL OR owner = $2) AND hour >= $4 AND hour < $5
-GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"""
-
 _CLAIM: Final = """
 UPDATE codex_proxy.webhooks SET due = clock_timestamp() + $2::float8 * interval '1 second' WHERE seq IN (
     SELECT seq FROM codex_proxy.webhooks WHERE due <= clock_timestamp() ORDER BY seq LIMIT $1 FOR UPDATE SKIP LOCKED
@@ -63,15 +57,6 @@ class PostgresKeyedRows(StorePart):
         rows = [(*key, *numbers) for key, numbers in zip(keys, figures, strict=True)]
         if rows:
             await self._database.write(_ADD_USAGE, *(list(column) for column in zip(*rows, strict=True)))
-
-    async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        rows = await self._database.read(
-            _USAGE, query.width, query.owner, query.by_model, query.start, query.end
-        )
-        return [
-            UsageSum(start, model, Figures(**dict(zip(FIGURES, figures, strict=True))), owner)
-            for start, owner, model, *figures in rows
-        ]
 
     async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
         rows = await self._database.write(_CLAIM, limit, DELIVERY_SECONDS)

@@ -7,11 +7,9 @@ noted, and removed by a later statement if they have none: only that one sees wh
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 from typing import Final
 
-from codex_proxy.store.interface import Pruned, StoreUnavailable
+from codex_proxy.store.interface import Pruned
 from codex_proxy.store.postgresql.writing import StorePart
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
 
@@ -179,10 +177,6 @@ WITH last AS (
 class PostgresRemoval(StorePart):
     """Deletes and removes objects."""
 
-    _sweeping: asyncio.Task[None] | None = None
-    """The task that removes the rest of a deletion, if any."""
-    _one_sweep: asyncio.Lock
-
     async def delete_response(self, owner: str, id: str) -> bool:
         found = await self._delete(DELETE_RESPONSE, owner, id)
         self.leases.changed(id)
@@ -198,22 +192,10 @@ class PostgresRemoval(StorePart):
         for _ in range(FIRST_PIECES):
             if not await self._sweep_once():
                 return True
-        if self._sweeping is None or self._sweeping.done():
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_quietly())
+        self._sweep_later()
         return True
 
-    async def _sweep_quietly(self) -> None:
-        # Nobody waits for it: where it cannot go on, the next `prune` or `sweep` does, and tells its caller why.
-        with contextlib.suppress(StoreUnavailable):
-            await self.sweep()
-
-    async def sweep(self) -> None:
-        async with self._one_sweep:  # one does not see what another is just removing
-            while await self._sweep_once():
-                pass
-
     async def _sweep_once(self) -> bool:
-        """Removes some rows of each kind. Returns whether there may be more."""
         return any([await self._piece(sql) for sql in _PIECES])
 
     async def _forget(self) -> None:
@@ -230,7 +212,6 @@ class PostgresRemoval(StorePart):
         return int(row["count"])
 
     async def _apply(self, rule: Rule) -> Pruned:
-        """Applies a rule of retention in one statement. Returns how much it removed."""
         what, most = (
             rule.what,
             OBJECTS_AT_ONCE if rule.what in ("responses", "conversations") else ROWS_AT_ONCE,

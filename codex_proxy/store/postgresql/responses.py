@@ -14,12 +14,9 @@ from codex_proxy.store.checksums import checksum
 from codex_proxy.store.interface import (
     UNFINISHED,
     Append,
-    ChainTurn,
     Frame,
     NotFinished,
     NotStored,
-    Page,
-    PageRequest,
     PendingWebhook,
     StoreConflict,
     StoredItem,
@@ -28,7 +25,7 @@ from codex_proxy.store.interface import (
 )
 from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.postgresql.database import Row
-from codex_proxy.store.postgresql.items import found_among, page_of, visit_rows
+from codex_proxy.store.postgresql.dialect import CHAIN, HELD
 from codex_proxy.store.postgresql.leases import LEASED
 from codex_proxy.store.postgresql.removal import PostgresRemoval
 from codex_proxy.store.postgresql.writing import (
@@ -40,17 +37,11 @@ from codex_proxy.store.postgresql.writing import (
     check_conversation,
     parameters,
 )
-from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, RESPONSE, frames_of, response_of, turns_of
+from codex_proxy.store.queries import visit_items
+from codex_proxy.store.rows import INPUT, ITEM, OUTPUT
 
 MAX_CHAIN: Final = 256
 """The most rows in a chain's array, of 8 bytes each."""
-BEYOND: Final = 1 << 62
-"""A number that is larger than every number of an event."""
-
-SELECT: Final = (
-    f"SELECT {RESPONSE} FROM codex_proxy.responses JOIN codex_proxy.response_bodies ON response = seq"
-)
-
 CHAIN_OF_CHILD: Final = f"""
         CASE WHEN parent.seq IS NULL THEN '{{}}' WHEN cardinality(parent.chain) < {MAX_CHAIN}
             THEN parent.chain || parent.seq ELSE ARRAY[parent.seq] END"""
@@ -148,31 +139,8 @@ SELECT * FROM checked"""
 _ADD: Final = {append: _add(append) for append in (False, True)}
 _UPDATE: Final = {append: _update(append) for append in (False, True)}
 
-CHAIN: Final = """
-WITH RECURSIVE part (chain) AS (
-    SELECT chain || seq FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted
-    UNION ALL
-    SELECT earlier.chain FROM part JOIN codex_proxy.responses AS earlier ON earlier.seq = part.chain[1]
-    WHERE cardinality(earlier.chain) > 0
-), chain AS (
-    SELECT unnest(chain) AS seq FROM part
-)"""
-"""The rows of a chain. An array's first response has a chain of its own if the array did not take all."""
-# By nested loops, whatever the planner thinks of tables that it has no statistics of: a chain is a small part of all.
-_HELD: Final = """
-LEFT JOIN LATERAL (
-    SELECT side, position, item FROM codex_proxy.response_items WHERE response = chain.seq OFFSET 0
-) AS held ON true LEFT JOIN LATERAL (
-    SELECT * FROM codex_proxy.items WHERE items.seq = held.item OFFSET 0
-) AS items ON true"""
-"""The items of the rows of a chain."""
-_CONTEXT: Final = f"""{CHAIN}
-SELECT responses.id, side, {ITEM} FROM chain CROSS JOIN LATERAL (
-    SELECT responses.id FROM codex_proxy.responses WHERE responses.seq = chain.seq OFFSET 0
-) AS responses {_HELD}
-ORDER BY chain.seq, side, position"""
 _SCAN: Final = f"""{CHAIN}, list AS MATERIALIZED (
-    SELECT chain.seq AS response, side, position, {ITEM} FROM chain {_HELD} WHERE items.id IS NOT NULL
+    SELECT chain.seq AS response, side, position, {ITEM} FROM chain {HELD} WHERE items.id IS NOT NULL
 ), total AS (
     SELECT count(*) AS count, coalesce(sum(octet_length(json) + octet_length(raw)), 0)::bigint AS bytes FROM list
 )
@@ -192,17 +160,10 @@ WITH response AS (
     ON CONFLICT DO NOTHING
 )
 SELECT held FROM response"""
-_FRAMES: Final = """
-SELECT number, data, data_sum FROM (
-    SELECT seq FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted
-) AS response LEFT JOIN LATERAL (
-    SELECT * FROM codex_proxy.frames WHERE response = seq AND number > $3 ORDER BY number LIMIT $4
-) AS frames ON true
-ORDER BY number"""
 
 
 class PostgresResponses(PostgresRemoval):
-    """Most of `store.interface.Responses`; the lists are in `listing`."""
+    """The writes of `store.interface.Responses` but for deletion, and `scan_context`."""
 
     async def add_response(
         self,
@@ -292,23 +253,6 @@ class PostgresResponses(PostgresRemoval):
         await self._trim()
         return row is None or bool(row["found"])
 
-    async def response(self, owner: str, id: str) -> StoredResponse | None:
-        rows = await self._database.read(f"{SELECT} WHERE owner = $1 AND id = $2 AND NOT deleted", owner, id)
-        return response_of(rows[0]) if rows else None
-
-    async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        return await page_of(self._database, "response", owner, response_id, page)
-
-    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        return await found_among(self._database, owner, ids)
-
-    async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
-        self._note_in_use(owner, response_id)
-        rows = await self._database.read(_CONTEXT, owner, response_id)
-        if not rows:
-            raise NotStored("response", response_id)
-        return await asyncio.to_thread(turns_of, rows)
-
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
         self._note_in_use(owner, response_id)
         limits = self._limits
@@ -317,7 +261,7 @@ class PostgresResponses(PostgresRemoval):
             raise NotFinished(response_id)
         if not rows:
             raise NotStored("response", response_id)
-        await asyncio.to_thread(visit_rows, rows, limits, visit)
+        await asyncio.to_thread(visit_items, rows[0], rows[1:], limits, visit)
 
     async def append_frames(
         self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
@@ -330,20 +274,6 @@ class PostgresResponses(PostgresRemoval):
         if not rows[0]["held"]:
             raise not_held(response_id)
         self.leases.changed(response_id)
-
-    async def frames(
-        self,
-        owner: str,
-        response_id: str,
-        *,
-        after: int = -1,
-        limit: int = 1000,
-        max_bytes: int | None = None,
-    ) -> list[Frame]:
-        rows = await self._database.read(_FRAMES, owner, response_id, max(-1, min(after, BEYOND)), limit)
-        if not rows:
-            raise NotStored("response", response_id)
-        return frames_of((row for row in rows if row["number"] is not None), response_id, max_bytes)
 
 
 def _check_added(row: Row, response: StoredResponse, append: Append | None) -> None:

@@ -6,16 +6,24 @@ that they lock, so what others may change meanwhile is locked. Nothing is writte
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from codex_proxy.store.base import StoreBase
 from codex_proxy.store.checksums import item_digest
 from codex_proxy.store.interface import NotStored, StoreConflict, StoredItem, StoreUnavailable
 from codex_proxy.store.postgresql.database import UNDONE_TRIES, Database, Row, UnsureWrite
+from codex_proxy.store.postgresql.dialect import DIALECT
 from codex_proxy.store.postgresql.leases import PostgresLeases
+from codex_proxy.store.queries import Query
+from codex_proxy.store.reading import ReadingStore
+
+T = TypeVar("T")
+
+FEW_ROWS: Final = 20
+"""The most rows that are converted on the event loop; more of them would hold it up."""
 
 ENTRIES: Final = """
 given AS (
@@ -103,11 +111,21 @@ def check_conversation(row: Row, id: str) -> None:
         raise StoreConflict("version", f"the conversation {id!r} has changed meanwhile")
 
 
-class StorePart(StoreBase):
+class StorePart(ReadingStore):
     """What all parts of the store in PostgreSQL need."""
 
+    _dialect = DIALECT
     _database: Database
     leases: PostgresLeases
+
+    async def _ask(self, query: Query[T]) -> T:
+        rows = await self._database.read(DIALECT.write(query.sql), *query.values)
+        if len(rows) <= FEW_ROWS:
+            return query.convert(iter(rows))
+        return await asyncio.to_thread(query.convert, iter(rows))
+
+    async def _ask_both(self, one: Query[T], other: Query[T]) -> tuple[T, T]:
+        return await self._ask(one), await self._ask(other)
 
     async def _write_row(
         self,

@@ -7,8 +7,9 @@ reads page by page gets every item once.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from codex_proxy.store import queries
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.interface import (
     Append,
@@ -16,21 +17,13 @@ from codex_proxy.store.interface import (
     ItemReference,
     NewItem,
     NotStored,
-    Page,
-    PageRequest,
     StoreConflict,
     StoredConversation,
     StoredItem,
 )
-from codex_proxy.store.rows import (
-    CONVERSATION,
-    ITEM,
-    conversation_of,
-    encoded_metadata,
-    item_of,
-    merged_metadata,
-)
-from codex_proxy.store.sqlite.items import ListEntry, find, forget, keep, page_of, row_of
+from codex_proxy.store.rows import encoded_metadata, merged_metadata
+from codex_proxy.store.sqlite.dialect import ask
+from codex_proxy.store.sqlite.items import ListEntry, find, forget, keep, row_of
 
 
 def add(
@@ -55,17 +48,9 @@ def add(
     return append(connection, conversation.owner, conversation.id, items, None, limits, now)
 
 
-def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation | None:
-    row = connection.execute(
-        f"SELECT {CONVERSATION} FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
-        (owner, id),
-    ).fetchone()
-    return None if row is None else conversation_of(row)
-
-
 def existing(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation:
     """Returns the owner's conversation with this id. Raises `NotStored` if there is none."""
-    found = get(connection, owner, id)
+    found = ask(connection, queries.conversation(owner, id))
     if found is None:
         raise NotStored("conversation", id)
     return found
@@ -130,20 +115,6 @@ def end_turn(
     _append_entries(connection, row, position, list(new.values()), now)
 
 
-def items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest) -> Page:
-    row = row_of(connection, "conversation", owner, id)
-    return page_of(connection, "conversation_items", "conversation = ?", (row,), page)
-
-
-def item(connection: sqlite3.Connection, owner: str, id: str, item_id: str) -> StoredItem | None:
-    row = connection.execute(
-        f"SELECT {ITEM} FROM conversation_items JOIN items ON items.seq = item"
-        " WHERE conversation = ? AND item_id = ? AND visible = 1",
-        (row_of(connection, "conversation", owner, id), item_id),
-    ).fetchone()
-    return None if row is None else item_of(row)
-
-
 def delete_item(
     connection: sqlite3.Connection, owner: str, id: str, item_id: str, now: float
 ) -> StoredConversation:
@@ -165,30 +136,6 @@ def delete_item(
     )
     forget(connection, found[:1])
     return existing(connection, owner, id)
-
-
-def scan(
-    connection: sqlite3.Connection,
-    owner: str,
-    id: str,
-    limits: ContextLimits,
-    visit: Callable[[StoredItem], object],
-) -> None:
-    """Calls `visit` with each item, oldest first. Raises `NotStored`, or `ContextTooLarge` beyond `limits`."""
-    row = row_of(connection, "conversation", owner, id)
-    limits.check(*_size(connection, row))
-    for item in all_items(connection, row):
-        visit(item)
-
-
-def all_items(connection: sqlite3.Connection, row: int) -> Iterator[StoredItem]:
-    """Yields a conversation's items, oldest first, also those that clients do not see."""
-    for each in connection.execute(
-        f"SELECT {ITEM} FROM conversation_items JOIN items ON items.seq = item"
-        " WHERE conversation = ? ORDER BY position",
-        (row,),
-    ):
-        yield item_of(each)
 
 
 def _require_version(

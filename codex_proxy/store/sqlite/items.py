@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import NamedTuple
 
+from codex_proxy.store import queries
 from codex_proxy.store.checksums import item_digest
-from codex_proxy.store.interface import NotStored, Order, Page, PageRequest, StoredItem
+from codex_proxy.store.interface import StoredItem
+from codex_proxy.store.queries import Kind
 from codex_proxy.store.rows import ITEM, item_of
-
-BEYOND: Final = 1 << 62
-"""A number that is larger than every position in a list of items."""
+from codex_proxy.store.sqlite.dialect import ask
 
 
 class ListEntry(NamedTuple):
@@ -28,16 +28,9 @@ class ListEntry(NamedTuple):
     """The number of bytes of the item's content."""
 
 
-def row_of(
-    connection: sqlite3.Connection, kind: Literal["response", "conversation"], owner: str, id: str
-) -> int:
+def row_of(connection: sqlite3.Connection, kind: Kind, owner: str, id: str) -> int:
     """Returns the row of a response or conversation. Raises `NotStored`."""
-    row = connection.execute(
-        f"SELECT seq FROM {kind}s WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
-    ).fetchone()
-    if row is None:
-        raise NotStored(kind, id)
-    return int(row[0])
+    return ask(connection, queries.row_of(kind, owner, id))
 
 
 def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEntry:
@@ -88,36 +81,3 @@ def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
         " AND NOT EXISTS (SELECT 1 FROM response_items WHERE item = items.seq)",
         ((row,) for row in rows),
     )
-
-
-def page_of(
-    connection: sqlite3.Connection, table: str, where: str, values: tuple[int, ...], page: PageRequest
-) -> Page:
-    """Returns a page of the items for clients in the rows of `table` that match `where`. Raises `NotStored` without the
-    item `after`.
-    """
-    start = _position(connection, table, where, values, page)
-    direction, comparison = _DIRECTIONS[page.order]
-    rows = connection.execute(
-        f"SELECT {ITEM} FROM {table} AS held JOIN items ON items.seq = held.item"
-        f" WHERE {where} AND visible = 1 AND position {comparison} ?"
-        f" ORDER BY position {direction} LIMIT ?",
-        (*values, start, page.limit + 1),
-    ).fetchall()
-    return Page(tuple(item_of(row) for row in rows[: page.limit]), has_more=len(rows) > page.limit)
-
-
-_DIRECTIONS: Final[dict[Order, tuple[str, str]]] = {"asc": ("ASC", ">"), "desc": ("DESC", "<")}
-
-
-def _position(
-    connection: sqlite3.Connection, table: str, where: str, values: tuple[int, ...], page: PageRequest
-) -> int:
-    if page.after is None:
-        return -1 if page.order == "asc" else BEYOND
-    row = connection.execute(
-        f"SELECT position FROM {table} WHERE {where} AND item_id = ? AND visible = 1", (*values, page.after)
-    ).fetchone()
-    if row is None:
-        raise NotStored("item", page.after)
-    return int(row[0])

@@ -10,7 +10,7 @@ from typing import Final
 
 from codex_proxy.store.checksums import checked, checksum
 from codex_proxy.store.interface import PendingWebhook
-from codex_proxy.store.usage import FIGURES, Figures, UsageEntry, UsageQuery, UsageSum
+from codex_proxy.store.usage import FIGURES, UsageEntry
 
 # --- step memory ----------------------------------------------------------------------------------
 
@@ -66,21 +66,6 @@ def add_usage(connection: sqlite3.Connection, entries: Sequence[UsageEntry]) -> 
             for entry in entries
         ),
     )
-
-
-def usage_sums(connection: sqlite3.Connection, query: UsageQuery) -> list[UsageSum]:
-    model = "model" if query.by_model else "''"
-    whose, wanted = ("''", "owner = ? AND") if query.owner is not None else ("owner", "? IS NULL AND")
-    rows = connection.execute(
-        f"SELECT hour - hour % ? AS bucket, {whose} AS whose, {model} AS name,"
-        f" {', '.join(f'sum({each})' for each in FIGURES)} FROM usage WHERE {wanted} hour >= ? AND hour < ?"
-        " GROUP BY bucket, whose, name ORDER BY bucket, whose, name",
-        (query.width, query.owner, query.start, query.end),
-    )
-    return [
-        UsageSum(bucket, name, Figures(**dict(zip(FIGURES, figures, strict=True))), owner)
-        for bucket, owner, name, *figures in rows
-    ]
 
 
 def prune_usage(connection: sqlite3.Connection, before: float, limit: int) -> int:

@@ -6,33 +6,28 @@ continue loses its body; its items stay as their context.
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.interface import (
     UNFINISHED,
     Append,
-    ChainTurn,
     ContextLimits,
     Frame,
     NotFinished,
     NotStored,
-    Page,
-    PageRequest,
     PendingWebhook,
     StoreConflict,
     StoredItem,
     StoredResponse,
 )
 from codex_proxy.store.leases import Key
-from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, RESPONSE, frames_of, item_of, response_of, turns_of
+from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, item_of
 from codex_proxy.store.sqlite import conversations, keyed_rows
-from codex_proxy.store.sqlite.items import BEYOND, ListEntry, forget, keep, page_of, row_of
-
-SELECT: Final = f"SELECT {RESPONSE} FROM responses JOIN response_bodies ON response = seq"
+from codex_proxy.store.sqlite.dialect import CHAIN
+from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
 
 
 class ResponseUpdate(NamedTuple):
@@ -129,30 +124,9 @@ def update(
     return True
 
 
-def get(connection: sqlite3.Connection, owner: str, id: str) -> StoredResponse | None:
-    row = connection.execute(f"{SELECT} WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)).fetchone()
-    return None if row is None else response_of(row)
-
-
 def unfinished(connection: sqlite3.Connection) -> list[Key]:
     """Returns owner and id of the background responses that have not ended, oldest first."""
     return connection.execute("SELECT owner, id FROM responses WHERE unfinished = 1 ORDER BY seq").fetchall()
-
-
-def input_items(connection: sqlite3.Connection, owner: str, id: str, page: PageRequest) -> Page:
-    row = row_of(connection, "response", owner, id)
-    return page_of(connection, "response_items", "response = ? AND side = ?", (row, INPUT), page)
-
-
-_CHAIN: Final = (
-    "WITH RECURSIVE chain (seq, id, parent) AS ("
-    "  SELECT seq, id, parent FROM responses WHERE seq = ?"
-    "  UNION ALL"
-    "  SELECT responses.seq, responses.id, responses.parent FROM chain"
-    "  JOIN responses ON responses.seq = chain.parent"
-    ")"
-)
-"""Selects the chain from a response to its root; row numbers increase along it."""
 
 
 def scan(
@@ -170,35 +144,22 @@ def scan(
     ).fetchone()
     if found is None:
         raise NotStored("response", id)
-    row, unfinished = found
-    if unfinished:
+    if found[1]:
         raise NotFinished(id)
     items, size = connection.execute(
-        f"{_CHAIN} SELECT count(item), coalesce(sum(length(json) + length(raw)), 0) FROM chain"
+        f"{CHAIN} SELECT count(item), coalesce(sum(length(json) + length(raw)), 0) FROM chain"
         " JOIN response_items ON response = chain.seq JOIN items ON items.seq = item",
-        (row,),
+        (owner, id),
     ).fetchone()
     limits.check(items, size)
     # Turn by turn: ordered all at once, SQLite would hold every body in its sorter.
-    for turn in connection.execute(f"{_CHAIN} SELECT seq FROM chain ORDER BY seq", (row,)).fetchall():
+    for turn in connection.execute(f"{CHAIN} SELECT seq FROM chain ORDER BY seq", (owner, id)).fetchall():
         for each in connection.execute(
             f"SELECT {ITEM} FROM response_items JOIN items ON items.seq = item"
             " WHERE response = ? ORDER BY side, position",
             turn,
         ):
             visit(item_of(each))
-
-
-def context(connection: sqlite3.Connection, owner: str, id: str) -> list[ChainTurn]:
-    """Returns the chain that ends with this response, oldest first. Raises `NotStored`."""
-    rows = connection.execute(
-        f"{_CHAIN} SELECT chain.id, side, {ITEM} FROM chain"
-        " LEFT JOIN response_items ON response = chain.seq"
-        " LEFT JOIN items ON items.seq = item"
-        " ORDER BY chain.seq, side, position",
-        (row_of(connection, "response", owner, id),),
-    )
-    return turns_of(rows)
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
@@ -259,22 +220,3 @@ def _put_frames(connection: sqlite3.Connection, row: int, frames: Sequence[Frame
         "INSERT INTO frames (response, number, data, data_sum) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
         ((row, frame.number, frame.data, checksum(frame.data)) for frame in frames),
     )
-
-
-def frames(
-    connection: sqlite3.Connection,
-    owner: str,
-    response_id: str,
-    after: int,
-    limit: int,
-    max_bytes: int | None = None,
-) -> list[Frame]:
-    """Returns at most `limit` events with numbers above `after`, which may be any integer of a client, of at most
-    `max_bytes` (None: of any size) unless it is one. Raises `NotStored`.
-    """
-    rows = connection.execute(
-        "SELECT number, data, data_sum FROM frames WHERE response = ? AND number > ? ORDER BY number LIMIT ?",
-        (row_of(connection, "response", owner, response_id), max(-1, min(after, BEYOND)), limit),
-    )
-    with contextlib.closing(rows):
-        return frames_of(rows, response_id, max_bytes)

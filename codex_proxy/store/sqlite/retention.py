@@ -9,22 +9,23 @@ from typing import Final
 from codex_proxy.store.interface import Pruned
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
+from codex_proxy.store.sqlite.migrations import version_of
 
 _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND conversation_id IS NULL"
 
 
-def used_bytes(connection: sqlite3.Connection) -> int:
-    """Returns the bytes in use, without free pages."""
+def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
+    """Returns the version of the tables, the bytes in use, and those of free pages."""
     pages, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("page_count", "freelist_count", "page_size")
     )
-    return int((pages - free) * size)
+    return version_of(connection), (pages - free) * size, free * size
 
 
 def apply(connection: sqlite3.Connection, rule: Rule) -> Pruned:
     """Applies a rule in one write. Returns how much it removed, nothing at the end."""
-    if rule.max_bytes is not None and used_bytes(connection) <= rule.max_bytes:
+    if rule.max_bytes is not None and sizes(connection)[1] <= rule.max_bytes:
         return NOTHING
     if rule.max_count is not None:
         return _too_many(connection, rule.before, rule.max_count)

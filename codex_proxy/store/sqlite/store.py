@@ -3,57 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sqlite3
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar, Unpack
 
-from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.step_memory import StepMemorySettings
-from codex_proxy.store import copying
-from codex_proxy.store.base import StoreBase
-from codex_proxy.store.checksums import ROWS_AT_ONCE, CheckedTable, Part, check_tables
+from codex_proxy.store.base import StoreOptions
 from codex_proxy.store.copying import CopiedTable, Row
 from codex_proxy.store.interface import (
     UNFINISHED,
     Append,
-    ChainTurn,
-    Checked,
-    ContextLimits,
-    ConversationPage,
     Frame,
     NewItem,
-    Page,
-    PageRequest,
     PendingWebhook,
     Pruned,
-    ResponsePage,
-    Retention,
     StoredConversation,
     StoredItem,
     StoredResponse,
-    StoreStats,
-    StoreUnavailable,
-    TreeNode,
 )
 from codex_proxy.store.leases import Key
-from codex_proxy.store.retention import Rule, prune
+from codex_proxy.store.queries import Query
+from codex_proxy.store.reading import ReadingStore
+from codex_proxy.store.retention import Rule
 from codex_proxy.store.single_node import ReservedWebhooks, SingleNodeLeases
-from codex_proxy.store.sqlite import (
-    conversations,
-    export,
-    items,
-    keyed_rows,
-    listing,
-    removal,
-    responses,
-    retention,
-)
+from codex_proxy.store.sqlite import conversations, items, keyed_rows, removal, responses, retention
 from codex_proxy.store.sqlite.connections import Readers, Writer
+from codex_proxy.store.sqlite.dialect import DIALECT, ask
 from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
-from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
+from codex_proxy.store.usage import UsageEntry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -66,83 +44,47 @@ PAGES_AT_ONCE: Final = 1000
 """Pages that one step gives back to the file system: 4 MiB."""
 
 
-class SqliteStore(StoreBase):
+class SqliteStore(ReadingStore):
     """Implements `store.interface.Store` with a file (`open`) or in RAM (`in_memory`)."""
 
+    _dialect = DIALECT
+
     def __init__(
-        self,
-        writer: Writer,
-        readers: Readers | None,
-        location: str,
-        *,
-        clock: Clock,
-        retention: Retention | None,
-        memory: StepMemorySettings | None,
-        limits: ContextLimits | None,
+        self, writer: Writer, readers: Readers | None, location: str, **options: Unpack[StoreOptions]
     ) -> None:
-        """`readers` is None in RAM, where the writer's connection also reads. `location` names the store in messages;
-        `memory` are the settings of the step memory.
+        """`readers` is None in RAM, where the writer's connection also reads. `location` names the store in
+        messages.
         """
-        super().__init__(clock=clock, retention=retention, memory=memory, limits=limits)
+        super().__init__(**options)
         self._writer = writer
         self._readers = readers
         self._location = location
-        self.leases = SingleNodeLeases(self._unfinished, clock)
+        self.leases = SingleNodeLeases(self._unfinished, self._clock)
         self.team = None
-        self._reserved = ReservedWebhooks(clock)
-        self._sweeping: asyncio.Task[None] | None = None
-        """The task that removes the rest of a large deletion, if any."""
-        self._one_sweep = asyncio.Lock()
-        """One sweep at a time: the pieces of two would be combined into one long commit."""
+        self._reserved = ReservedWebhooks(self._clock)
 
     @classmethod
     async def open(
         cls,
         path: Path,
         *,
-        clock: Clock,
-        retention: Retention | None = None,
-        memory: StepMemorySettings | None = None,
-        limits: ContextLimits | None = None,
         lock_wait: float = LOCK_WAIT,
         opener: Connect = connect,
+        **options: Unpack[StoreOptions],
     ) -> SqliteStore:
-        """Opens or creates the file. `memory`: the settings of the step memory; `lock_wait`: seconds to wait for
-        another process; `opener`: for tests. Raises `StoreRefused` or `StoreUnavailable`, saying what to do.
+        """Opens or creates the file. `lock_wait`: seconds to wait for another process; `opener`: for tests. Raises
+        `StoreRefused` or `StoreUnavailable`, saying what to do.
         """
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)
-        return cls(
-            Writer(connection, location),
-            Readers(partial(open_reader, path, lock_wait, opener), location),
-            location,
-            clock=clock,
-            retention=retention,
-            memory=memory,
-            limits=limits,
-        )
+        readers = Readers(partial(open_reader, path, lock_wait, opener), location)
+        return cls(Writer(connection, location), readers, location, **options)
 
     @classmethod
-    def in_memory(
-        cls,
-        *,
-        clock: Clock,
-        retention: Retention | None = None,
-        memory: StepMemorySettings | None = None,
-        limits: ContextLimits | None = None,
-        opener: Connect = connect,
-    ) -> SqliteStore:
-        """Returns a new store in RAM, with the parameters of `open`."""
+    def in_memory(cls, *, opener: Connect = connect, **options: Unpack[StoreOptions]) -> SqliteStore:
+        """Returns a new store in RAM. `opener`: for tests."""
         location = "in memory"
-        return cls(
-            Writer(open_in_memory(opener), location),
-            None,
-            location,
-            clock=clock,
-            retention=retention,
-            memory=memory,
-            limits=limits,
-        )
+        return cls(Writer(open_in_memory(opener), location), None, location, **options)
 
     async def _write(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
@@ -173,19 +115,21 @@ class SqliteStore(StoreBase):
         run = self._writer.run if self._readers is None else self._readers.run
         return await run(lambda connection: job(connection, *args, **named))
 
-    async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """Deletes an object, which `mark` marks as deleted; returns whether it existed. A background task removes the
-        last rows of a large object, so that each write stays short.
-        """
-        found, more = await self._write(removal.delete, mark, owner, id)
-        if more and (self._sweeping is None or self._sweeping.done()):
-            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_quietly())
-        return found
+    async def _ask(self, query: Query[T]) -> T:
+        return await self._read(ask, query)
 
-    async def _sweep_quietly(self) -> None:
-        # Nobody waits for it: where it cannot go on, the next `prune` or `sweep` does, and tells its caller why.
-        with contextlib.suppress(StoreUnavailable):
-            await self.sweep()
+    async def _ask_both(self, one: Query[T], other: Query[T]) -> tuple[T, T]:
+        return await self._read(lambda connection: (ask(connection, one), ask(connection, other)))
+
+    async def _sizes(self) -> tuple[str, int, int, int]:
+        return self._location, *await self._read(retention.sizes)
+
+    async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
+        """Deletes an object, which `mark` marks as deleted; returns whether it existed."""
+        found, more = await self._write(removal.delete, mark, owner, id)
+        if more:  # a task removes them, so that each write stays short
+            self._sweep_later()
+        return found
 
     # --- step memory ----------------------------------------------------------------------------
 
@@ -240,33 +184,10 @@ class SqliteStore(StoreBase):
             self.leases.end(owner, id)
         return done
 
-    async def response(self, owner: str, id: str) -> StoredResponse | None:
-        return await self._read(responses.get, owner, id)
-
-    async def newest_responses(
-        self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
-    ) -> ResponsePage:
-        return await self._read(listing.newest, owner, search, after, limit)
-
-    async def newest_conversations(
-        self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
-    ) -> ConversationPage:
-        return await self._read(listing.newest_conversations, owner, search, after, limit)
-
-    async def response_tree(self, owner: str, id: str) -> list[TreeNode]:
-        return await self._read(listing.tree, owner, id)
-
     async def delete_response(self, owner: str, id: str) -> bool:
         found = await self._delete(responses.mark_deleted, owner, id)
         self.leases.end(owner, id)
         return found
-
-    async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        return await self._read(responses.input_items, owner, response_id, page)
-
-    async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
-        self._note_in_use(owner, response_id)
-        return await self._read(responses.context, owner, response_id)
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
         self._note_in_use(owner, response_id)
@@ -284,26 +205,12 @@ class SqliteStore(StoreBase):
         self.leases.check(owner, response_id, epoch)
         await self._write(responses.append_frames, owner, response_id, frames)
 
-    async def frames(
-        self,
-        owner: str,
-        response_id: str,
-        *,
-        after: int = -1,
-        limit: int = 1000,
-        max_bytes: int | None = None,
-    ) -> list[Frame]:
-        return await self._read(responses.frames, owner, response_id, after, limit, max_bytes)
-
     # --- conversations --------------------------------------------------------------------------
 
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
         return await self._write(conversations.add, conversation, items, self._limits, self._now)
-
-    async def conversation(self, owner: str, id: str) -> StoredConversation | None:
-        return await self._read(conversations.get, owner, id)
 
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
@@ -327,25 +234,13 @@ class SqliteStore(StoreBase):
             conversations.append, owner, conversation_id, items, version, limits, self._now
         )
 
-    async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        return await self._read(conversations.items, owner, conversation_id, page)
-
-    async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        return await self._read(conversations.item, owner, conversation_id, item_id)
-
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
         return await self._write(conversations.delete_item, owner, conversation_id, item_id, self._now)
-
-    async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
-        await self._read(conversations.scan, owner, id, self._limits, visit)
 
     # --- usage ----------------------------------------------------------------------------------
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         await self._write(keyed_rows.add_usage, entries)
-
-    async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        return await self._read(keyed_rows.usage_sums, query)
 
     # --- webhooks -------------------------------------------------------------------------------
 
@@ -363,44 +258,14 @@ class SqliteStore(StoreBase):
 
     # --- maintenance ----------------------------------------------------------------------------
 
-    async def stats(self) -> StoreStats:
-        return await self._read(export.stats, self._location, len(self._ram))
-
     async def check_writable(self) -> None:
         await self._write(keyed_rows.write_and_remove, CHECK_BYTES)
 
-    async def prune(self, now: float | None = None) -> Pruned:
-        now = self._now if now is None else now
-        self._ram.expire(now)
+    async def _apply(self, rule: Rule) -> Pruned:
+        return await self._write(retention.apply, rule)
 
-        async def apply(rule: Rule) -> Pruned:
-            return await self._write(retention.apply, rule)
-
-        return await prune(apply, self.sweep, self._retention, self._memory.age, now)
-
-    async def sweep(self) -> None:
-        async with self._one_sweep:
-            while await self._write(removal.piece):
-                pass  # other writes come in between
-
-    async def export(self, write: Callable[[bytes], object]) -> int:
-        total = 0
-        for part in (export.responses_after, export.conversations_after):
-            row = 0
-            while True:
-                lines, row = await self._read(part, row)
-                if not lines:
-                    break
-                for line in lines:
-                    write(line)
-                total += len(lines)
-        return total
-
-    async def check(self) -> Checked:
-        async def read(table: CheckedTable, key: tuple[int, ...]) -> Part:
-            return await self._read(_check_after, table, key)
-
-        return await check_tables(read)
+    async def _sweep_once(self) -> bool:
+        return await self._write(removal.piece)
 
     async def vacuum(self) -> int:
         freed = 0
@@ -410,36 +275,18 @@ class SqliteStore(StoreBase):
 
     # --- copying --------------------------------------------------------------------------------
 
-    async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
-        sql = copying.select(table, "", "?", first=key is None)
-        return await self._read(_fetched, sql, (*(key or ()), limit))
-
-    async def last_row(self, table: CopiedTable) -> Row | None:
-        rows = await self._read(_fetched, copying.select_last(table, ""), ())
-        return rows[0] if rows else None
-
     async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
         await self._write(_add_rows, table, rows)
 
     async def close(self) -> None:
         """Finishes the queued jobs and closes the file. Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            await asyncio.wait([self._sweeping])
+        await self._end_sweeping()
         await asyncio.to_thread(self._close)
 
     def _close(self) -> None:
         if self._readers is not None:
             self._readers.close()
         self._writer.close()  # last: the last connection of all empties the write-ahead log into the file
-
-
-def _check_after(connection: sqlite3.Connection, table: CheckedTable, key: tuple[int, ...]) -> Part:
-    return table.check(connection.execute(table.query("", "?"), (*key, ROWS_AT_ONCE)))
-
-
-def _fetched(connection: sqlite3.Connection, sql: str, values: Row) -> list[Row]:
-    return connection.execute(sql, values).fetchall()
 
 
 def _add_rows(connection: sqlite3.Connection, table: CopiedTable, rows: Sequence[Row]) -> None:

@@ -1,0 +1,44 @@
+"""How PostgreSQL writes what the statements of `store.queries` leave open."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from codex_proxy.store.queries import Dialect
+from codex_proxy.store.rows import ITEM
+
+SCHEMA: Final = "codex_proxy."
+
+CHAIN: Final = """
+WITH RECURSIVE part (chain) AS (
+    SELECT chain || seq FROM codex_proxy.responses WHERE owner = $1 AND id = $2 AND NOT deleted
+    UNION ALL
+    SELECT earlier.chain FROM part JOIN codex_proxy.responses AS earlier ON earlier.seq = part.chain[1]
+    WHERE cardinality(earlier.chain) > 0
+), chain AS (
+    SELECT unnest(chain) AS seq FROM part
+)"""
+"""The rows of a chain. An array's first response has a chain of its own if the array did not take all."""
+# By nested loops, whatever the planner thinks of tables that it has no statistics of: a chain is a small part of all.
+HELD: Final = """
+LEFT JOIN LATERAL (
+    SELECT side, position, item FROM codex_proxy.response_items WHERE response = chain.seq OFFSET 0
+) AS held ON true LEFT JOIN LATERAL (
+    SELECT * FROM codex_proxy.items WHERE items.seq = held.item OFFSET 0
+) AS items ON true"""
+"""The items of the rows of a chain."""
+CONTEXT: Final = f"""{CHAIN}
+SELECT responses.id, side, {ITEM} FROM chain CROSS JOIN LATERAL (
+    SELECT responses.id FROM codex_proxy.responses WHERE responses.seq = chain.seq OFFSET 0
+) AS responses {HELD}
+ORDER BY chain.seq, side, position"""
+
+DIALECT: Final = Dialect(
+    prefix=SCHEMA,
+    parameter="$",
+    chain=CHAIN,
+    context=CONTEXT,
+    # As Latin-1 every byte is a character, and "C" has lower case for ASCII only.
+    has_text="""strpos(lower(convert_from({0}, 'LATIN1') COLLATE "C"), convert_from(?3, 'LATIN1')) > 0""",
+    as_bytes="convert_to({0}, 'UTF8')",
+)

@@ -1,0 +1,353 @@
+"""What the store reads, for every engine: statements in the SQL that SQLite and PostgreSQL share, and what is made of
+their rows.
+
+In a statement `@` stands before the name of a table and `?1` for the first value; `Dialect.write` replaces both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+
+from codex_proxy.store.interface import (
+    MAX_SEARCHED,
+    MAX_TREE,
+    ChainTurn,
+    ContextLimits,
+    ConversationPage,
+    Frame,
+    NotStored,
+    Order,
+    Page,
+    PageRequest,
+    ResponsePage,
+    StoredConversation,
+    StoredItem,
+    StoredResponse,
+    TreeNode,
+)
+from codex_proxy.store.rows import (
+    CONVERSATION,
+    INPUT,
+    ITEM,
+    RESPONSE,
+    conversation_of,
+    frames_of,
+    item_of,
+    response_of,
+    turns_of,
+)
+from codex_proxy.store.usage import FIGURES, Figures, UsageQuery, UsageSum
+
+T = TypeVar("T")
+Row: TypeAlias = Sequence[Any]
+"""The values of a row."""
+Kind: TypeAlias = Literal["response", "conversation"]
+
+BEYOND: Final = 1 << 62
+"""A number that is larger than every row, position, and number of an event."""
+
+
+class Query(NamedTuple, Generic[T]):
+    """A statement that reads, its values, and what makes the result of its rows."""
+
+    sql: str
+    values: tuple[object, ...]
+    convert: Callable[[Iterator[Row]], T]
+
+
+class Dialect(NamedTuple):
+    """How an engine writes what SQL does not say in one way."""
+
+    prefix: str
+    """What stands before the name of a table."""
+    parameter: str
+    """What stands before the number of a value."""
+    chain: str
+    """`WITH RECURSIVE ... chain`: the rows `seq` of the chain that ends with the response `?2` of the owner `?1`."""
+    context: str
+    """The id of each response of that chain, a side and the columns `ITEM`, in their order."""
+    has_text: str
+    """Whether the bytes `{0}` contain the bytes `?3` in any case of ASCII letters, of which these are lower case."""
+    as_bytes: str
+    """The text `{0}` as bytes."""
+
+    def write(self, sql: str) -> str:
+        """Returns the statement as this engine takes it."""
+        return sql.replace("@", self.prefix).replace("?", self.parameter)
+
+
+# --- one object -----------------------------------------------------------------------------------
+
+_FOUND: Final = "SELECT seq FROM @{kind}s WHERE owner = ?1 AND id = ?2 AND NOT deleted"
+_RESPONSES: Final = f"SELECT {RESPONSE} FROM @responses JOIN @response_bodies ON response = seq"
+_CONVERSATIONS: Final = f"SELECT {CONVERSATION} FROM @conversations"
+_ONE: Final = "WHERE owner = ?1 AND id = ?2 AND NOT deleted"
+
+
+def response(owner: str, id: str) -> Query[StoredResponse | None]:
+    return Query(f"{_RESPONSES} {_ONE}", (owner, id), partial(_first, response_of))
+
+
+def conversation(owner: str, id: str) -> Query[StoredConversation | None]:
+    return Query(f"{_CONVERSATIONS} {_ONE}", (owner, id), partial(_first, conversation_of))
+
+
+def row_of(kind: Kind, owner: str, id: str) -> Query[int]:
+    """Reads the number of an object's row. Raises `NotStored`."""
+
+    def convert(rows: Iterator[Row]) -> int:
+        return int(_existing(rows, kind, id)[0])
+
+    return Query(_FOUND.format(kind=kind), (owner, id), convert)
+
+
+def _first(make: Callable[[Row], T], rows: Iterator[Row]) -> T | None:
+    row = next(rows, None)
+    return None if row is None else make(row)
+
+
+def _existing(rows: Iterator[Row], kind: Kind, id: str) -> Row:
+    """Returns the first row. Without one there is no such object: raises `NotStored`."""
+    row = next(rows, None)
+    if row is None:
+        raise NotStored(kind, id)
+    return row
+
+
+# --- items ----------------------------------------------------------------------------------------
+
+
+def _page(kind: Kind, order: Order) -> str:
+    """Returns the statement for a page of a list, with the position of the item before it. It has a row without an
+    item if the page is empty.
+    """
+    side = f"AND side = {INPUT}" if kind == "response" else ""
+    held = f"FROM @{kind}_items WHERE {kind} = (SELECT seq FROM list) {side} AND visible"
+    bound, direction = (
+        ("> coalesce({}, -1)", "ASC") if order == "asc" else (f"< coalesce({{}}, {BEYOND})", "DESC")
+    )
+    return f"""
+WITH list AS ({_FOUND.format(kind=kind)}), start AS (SELECT position {held} AND item_id = ?3), page AS (
+    SELECT position, item {held} AND position {bound.format("(SELECT position FROM start)")}
+    ORDER BY position {direction} LIMIT ?4
+)
+SELECT start.position, {ITEM} FROM list LEFT JOIN start ON true LEFT JOIN page ON true
+LEFT JOIN @items AS items ON items.seq = page.item ORDER BY page.position {direction}"""
+
+
+_PAGES: Final[Mapping[tuple[Kind, Order], str]] = {
+    ("response", "asc"): _page("response", "asc"),
+    ("response", "desc"): _page("response", "desc"),
+    ("conversation", "asc"): _page("conversation", "asc"),
+    ("conversation", "desc"): _page("conversation", "desc"),
+}
+
+
+def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page]:
+    """Reads a page of a response's input or of a conversation. Raises `NotStored`."""
+
+    def convert(rows: Iterator[Row]) -> Page:
+        first = _existing(rows, kind, id)
+        if page.after is not None and first[0] is None:
+            raise NotStored("item", page.after)
+        found = [item_of(item) for _, *item in (first, *rows) if item[0] is not None]
+        return Page(tuple(found[: page.limit]), has_more=len(found) > page.limit)
+
+    return Query(_PAGES[kind, page.order], (owner, id, page.after, page.limit + 1), convert)
+
+
+_HELD: Final = """
+LEFT JOIN @conversation_items AS held ON held.conversation = {conversation} {more}
+LEFT JOIN @items AS items ON items.seq = held.item"""
+_ITEM: Final = f"""
+SELECT {ITEM} FROM ({_FOUND.format(kind="conversation")}) AS found
+{_HELD.format(conversation="found.seq", more="AND item_id = ?3 AND visible")}"""
+_ITEMS: Final = f"""
+SELECT list.items, list.bytes, {ITEM} FROM @conversations AS list
+{_HELD.format(conversation="list.seq", more="AND list.items <= ?3 AND list.bytes <= ?4")}
+WHERE list.owner = ?1 AND list.id = ?2 AND NOT deleted ORDER BY position"""
+
+
+def item(owner: str, id: str, item_id: str) -> Query[StoredItem | None]:
+    """Reads an item of a conversation that clients see. Raises `NotStored` without the conversation."""
+
+    def convert(rows: Iterator[Row]) -> StoredItem | None:
+        row = _existing(rows, "conversation", id)
+        return None if row[0] is None else item_of(row)
+
+    return Query(_ITEM, (owner, id, item_id), convert)
+
+
+def scan_conversation(
+    owner: str, id: str, limits: ContextLimits, visit: Callable[[StoredItem], object]
+) -> Query[None]:
+    """See `Conversations.scan_conversation`."""
+
+    def convert(rows: Iterator[Row]) -> None:
+        first = _existing(rows, "conversation", id)
+        visit_items(first, rows, limits, visit)
+
+    most = [BEYOND if limit is None else limit for limit in (limits.max_items, limits.max_bytes)]
+    return Query(_ITEMS, (owner, id, *most), convert)
+
+
+def visit_items(
+    first: Row, others: Iterable[Row], limits: ContextLimits, visit: Callable[[StoredItem], object]
+) -> None:
+    """Calls `visit` with the items of rows with the number and bytes of all items and the columns `ITEM`, which are
+    null if there are none, or more than the limits. Raises `ContextTooLarge`, or `StoreDamaged`.
+    """
+    limits.check(first[0], first[1])
+    for row in (first,) if first[2] is None else _chained(first, others):
+        if row[2] is not None:
+            visit(item_of(row[2:]))
+
+
+def context(dialect: Dialect, owner: str, id: str) -> Query[list[ChainTurn]]:
+    """See `Responses.context`."""
+
+    def convert(rows: Iterator[Row]) -> list[ChainTurn]:
+        return turns_of(_chained(_existing(rows, "response", id), rows))
+
+    return Query(dialect.context, (owner, id), convert)
+
+
+def _chained(first: Row, others: Iterable[Row]) -> Iterator[Row]:
+    yield first
+    yield from others
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+_NEWEST: Final = f"""
+{{select}} WHERE seq IN (
+    SELECT seq FROM @{{kind}}s WHERE owner = ?1 AND NOT deleted AND seq < ?2 ORDER BY seq DESC LIMIT {MAX_SEARCHED}
+) AND ({{id}} OR {{text}}) ORDER BY seq DESC LIMIT ?4"""
+
+
+def _newest(
+    dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int
+) -> Query[list[Row]]:
+    select, text = (_RESPONSES, "json") if kind == "response" else (_CONVERSATIONS, "metadata")
+    found = [dialect.has_text.format(column) for column in (dialect.as_bytes.format("id"), text)]
+    sql = _NEWEST.format(select=select, kind=kind, id=found[0], text=found[1])
+    return Query(sql, (owner, before, search.encode().lower(), limit + 1), list)
+
+
+def newest_responses(
+    dialect: Dialect, owner: str, search: str, before: int, limit: int
+) -> Query[ResponsePage]:
+    """Reads the newest responses before a row. See `Responses.newest_responses`."""
+    sql, values, rows_of = _newest(dialect, "response", owner, search, before, limit)
+
+    def convert(rows: Iterator[Row]) -> ResponsePage:
+        found = [response_of(row) for row in rows_of(rows)]
+        return ResponsePage(tuple(found[:limit]), len(found) > limit)
+
+    return Query(sql, values, convert)
+
+
+def newest_conversations(
+    dialect: Dialect, owner: str, search: str, before: int, limit: int
+) -> Query[ConversationPage]:
+    """Reads the newest conversations before a row. See `Conversations.newest_conversations`."""
+    sql, values, rows_of = _newest(dialect, "conversation", owner, search, before, limit)
+
+    def convert(rows: Iterator[Row]) -> ConversationPage:
+        found = [conversation_of(row) for row in rows_of(rows)]
+        return ConversationPage(tuple(found[:limit]), len(found) > limit)
+
+    return Query(sql, values, convert)
+
+
+_TREE: Final = f""", root AS (
+    SELECT min(seq) AS seq FROM (SELECT seq FROM chain ORDER BY seq DESC LIMIT {MAX_TREE + 1}) AS nearest
+), below (seq, id, parent, deleted) AS (
+    SELECT responses.seq, id, parent, deleted FROM root JOIN @responses AS responses ON responses.seq = root.seq
+    UNION ALL
+    SELECT responses.seq, responses.id, responses.parent, responses.deleted
+    FROM below JOIN @responses AS responses ON responses.parent = below.seq
+)
+SELECT nearest.id, above.id, nearest.deleted FROM (SELECT * FROM below LIMIT {MAX_TREE}) AS nearest
+LEFT JOIN @responses AS above ON above.seq = nearest.parent ORDER BY nearest.seq"""
+
+
+def tree(dialect: Dialect, owner: str, id: str) -> Query[list[TreeNode]]:
+    """See `Responses.response_tree`."""
+
+    def convert(rows: Iterator[Row]) -> list[TreeNode]:
+        found = _chained(_existing(rows, "response", id), rows)
+        return [TreeNode(id, previous, bool(deleted)) for id, previous, deleted in found]
+
+    return Query(f"{dialect.chain}{_TREE}", (owner, id), convert)
+
+
+# The first row says that the response exists.
+_FRAMES: Final = f"""
+WITH found AS ({_FOUND.format(kind="response")})
+SELECT seq, NULL, NULL FROM found UNION ALL SELECT * FROM (
+    SELECT number, data, data_sum FROM @frames WHERE response = (SELECT seq FROM found) AND number > ?3
+    ORDER BY number LIMIT ?4
+) AS next"""
+
+
+def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -> Query[list[Frame]]:
+    """See `Responses.frames`; `after` may be any integer of a client."""
+
+    def convert(rows: Iterator[Row]) -> list[Frame]:
+        _existing(rows, "response", id)
+        return frames_of(rows, id, max_bytes)
+
+    return Query(_FRAMES, (owner, id, max(-1, min(after, BEYOND)), limit), convert)
+
+
+# --- usage ----------------------------------------------------------------------------------------
+
+
+def usage(query: UsageQuery) -> Query[list[UsageSum]]:
+    whose, wanted = ("owner", "") if query.owner is None else ("''", "owner = ?4 AND")
+    model = "model" if query.by_model else "''"
+    sql = (
+        f"SELECT hour - hour % ?1 AS start, {whose} AS whose, {model} AS name,"
+        f" {', '.join(f'CAST(sum({name}) AS bigint)' for name in FIGURES)} FROM @usage"
+        f" WHERE {wanted} hour >= ?2 AND hour < ?3 GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
+    )
+
+    def convert(rows: Iterator[Row]) -> list[UsageSum]:
+        return [
+            UsageSum(start, model, Figures(**dict(zip(FIGURES, figures, strict=True))), owner)
+            for start, owner, model, *figures in rows
+        ]
+
+    values = (query.width, query.start, query.end)
+    return Query(sql, values if query.owner is None else (*values, query.owner), convert)
+
+
+# --- the whole store ------------------------------------------------------------------------------
+
+COUNTS: Final[Query[Row]] = Query(
+    """
+SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FROM @responses WHERE unfinished),
+    (SELECT count(*) FROM @conversations WHERE NOT deleted), (SELECT count(*) FROM @items),
+    (SELECT count(*) FROM @frames), (SELECT count(*) FROM @steps),
+    (SELECT min(created) FROM @responses WHERE NOT deleted)""",
+    (),
+    next,
+)
+"""Counts responses, unfinished ones, conversations, items, frames and steps; and when the oldest response was made."""
+
+
+def exported(kind: Kind, after: int, limit: int) -> tuple[Query[list[Row]], Query[list[Row]]]:
+    """Reads the next objects behind the row `after`, each with its row; and their items, each with the row of its
+    object and its side.
+    """
+    select, side = (_RESPONSES, "side") if kind == "response" else (_CONVERSATIONS, str(INPUT))
+    next_rows = f"SELECT seq FROM @{kind}s WHERE seq > ?1 AND NOT deleted ORDER BY seq LIMIT ?2"
+    objects = f"{select.replace('SELECT ', 'SELECT seq, ', 1)} WHERE seq IN ({next_rows}) ORDER BY seq"
+    items = (
+        f"SELECT {kind}, {side} AS side, {ITEM} FROM @{kind}_items AS held JOIN @items AS items ON items.seq = item"
+        f" WHERE {kind} IN ({next_rows}) ORDER BY {kind}, {'side, ' if kind == 'response' else ''}position"
+    )
+    return Query(objects, (after, limit), list), Query(items, (after, limit), list)
