@@ -70,6 +70,7 @@ class RequestIds:
         self._waiting: dict[str, deque[Any]] = defaultdict(deque)
         """The recorded ids of requests that were not made yet, by method."""
         self._today: dict[Any, Any] = {}
+        self._recorded: set[Any] = set()
 
     def expect(self, lines: Iterable[Line]) -> None:
         """Takes the lines of the session's next turn."""
@@ -77,6 +78,7 @@ class RequestIds:
             id, method = rpc_of(line.value[0]) if line.kind == "to" else (None, None)
             if id is not None and method is not None:
                 self._waiting[method].append(id)
+                self._recorded.add(id)
 
     def wrote(self, writes: bytes) -> None:
         """Takes what today's dialect writes: its first request of a method stands for the first recorded one."""
@@ -86,8 +88,10 @@ class RequestIds:
                 self._today[self._waiting[method].popleft()] = id
 
     def today(self, recorded: Any) -> Any:
-        """Returns the id of the request that stands for a recorded one; None if there is none."""
-        return self._today.get(recorded)
+        """Returns the id of the request that stands for a recorded one; None if there is none. A request that was made
+        before the recording began, such as for a session that was opened ahead, has the id that it would have today.
+        """
+        return self._today.get(recorded) if recorded in self._recorded else recorded
 
 
 class Script:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from codex_proxy.agents.acp import process
 from codex_proxy.agents.codex_app_server import dialect
 from codex_proxy.cli import main
 from codex_proxy.core.events import TextDelta
@@ -37,7 +38,10 @@ def command(*arguments: object) -> Result:
 
 
 @pytest.mark.parametrize("dialect", ["app-server", "proto", "acp"])
-def test_what_was_recorded_now_is_as_recorded(dialect: str, tmp_path: Path) -> None:
+def test_what_was_recorded_now_is_as_recorded(
+    dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "AHEAD_PAUSE_SECONDS", 0.0)  # so that ACP sessions are opened ahead
     folder = _run(recorded(tmp_path, fake_dialect=dialect))
     result = command("check", folder)
     assert result.output == "7 cassettes: as recorded.\n"

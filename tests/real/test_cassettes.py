@@ -12,6 +12,8 @@ import anthropic
 import pytest
 from openai import AsyncOpenAI
 
+from codex_proxy.cassettes.check import checked, report
+from codex_proxy.cassettes.folder import Folder
 from tests.cassettes.talking import FUNCTION, WEATHER, openai_client, serving
 from tests.real import acp_proxy as acp
 from tests.real import anthropic_model
@@ -88,7 +90,10 @@ async def messages(client: AsyncOpenAI, asked: str, tools: bool, stream: bool) -
 
 
 async def replays(folder: Path, place: Path, asked: str, recorded: Turn, *, tools: bool = True) -> None:
-    """Every API says what was recorded, streamed and whole, by a server that has no agent."""
+    """Every API says what was recorded, streamed and whole, by a server that has no agent; and today's code gives the
+    answer that was recorded."""
+    (result,) = await checked(Folder(folder))
+    assert result.same, report([result])
     async with (
         serving(place, {"PATH": ""}, agent="auto", cassettes={"replay": folder}) as server,
         openai_client(server) as client,
