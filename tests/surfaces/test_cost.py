@@ -196,4 +196,6 @@ READERS: Final[dict[str, Callable[[Sequence[Event]], Any]]] = {
 @pytest.mark.parametrize("reader", READERS)
 def test_a_turn_costs_what_its_events_weigh(reader: str, shape: str) -> None:
     size, make = SHAPES[shape]
+    if reader.startswith("responses"):  # of the slowest renderer a third takes long enough
+        size = max(size // 3, 45)
     assert_linear(make, READERS[reader], size)
