@@ -188,5 +188,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         except Fault as fault:
             log.warning("agent_start_failed", reason=fault.failure.unquoted)
 
+    async def close(self) -> None:
+        await super().close()
         if self._asking is not None:
             await asyncio.gather(self._asking, return_exceptions=True)
