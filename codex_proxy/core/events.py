@@ -63,6 +63,11 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             self.reasoning - other.reasoning,
         )
 
+    def since(self, earlier: Usage) -> Usage:
+        """Returns the tokens that were added since an earlier usage; 0 for a count that has become smaller."""
+        added = self - earlier
+        return Usage(max(0, added.input), max(0, added.cached), max(0, added.output), max(0, added.reasoning))
+
 
 class Spending(msgspec.Struct, frozen=True):
     """The tokens of a turn, reported or (`estimated`) estimated; zero if unknown. `failed`: the turn has failed."""

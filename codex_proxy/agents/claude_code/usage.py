@@ -78,8 +78,7 @@ class TurnUsage:
     @property
     def request(self) -> Usage:
         """The tokens of the client's current request so far."""
-        left = self._calls - self._before
-        return Usage(max(0, left.input), max(0, left.cached), max(0, left.output), max(0, left.reasoning))
+        return self._calls.since(self._before)
 
 
 def _either(value: int | None, otherwise: int | None) -> int | None:

@@ -1,5 +1,5 @@
-"""Creates what processes of plain-model turns need in the state folder: a Codex home (`shadow_home`), a patched model
-catalog (`catalog`), an empty working folder.
+"""The paths and variables of Codex's processes; and creates what those of plain-model turns need in the state folder:
+a Codex home (`shadow_home`), a patched model catalog (`catalog`), an empty working folder.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
+
 from codex_proxy.agents.codex.catalog import (
     CatalogError,
     CatalogModel,
@@ -20,8 +22,41 @@ from codex_proxy.agents.codex.catalog import (
 )
 from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.program import Version, misconfigured, output_of
-from codex_proxy.agents.codex.shadow_home import ConfigError, ShadowHome, plan_shadow_home
+from codex_proxy.agents.codex.sandbox_config import Profiles
+from codex_proxy.agents.codex.shadow_home import ConfigError, ProviderConfig, ShadowHome, plan_shadow_home
 from codex_proxy.files.private import make_folder, replacing
+from codex_proxy.process.launch import child_environment
+
+
+class CodexPaths(msgspec.Struct, frozen=True):
+    """The paths that the start of Codex's processes needs, and what commands in its sandboxes may do."""
+
+    program: str
+    """The Codex binary."""
+    codex_home: str
+    """The user's Codex home, which may not exist yet."""
+    state: str
+    """The server's state folder."""
+    workdir: str
+    """The folder that agent turns work in."""
+    profiles: Profiles = Profiles("codex_proxy", ())
+
+
+def codex_environment(
+    environment: Mapping[str, str], child_env: tuple[str, ...], provider: ProviderConfig
+) -> dict[str, str]:
+    """Returns the variables of a Codex process: harmless ones of `environment`, `child_env`, and the credentials of
+    Codex and its provider.
+    """
+    return child_environment(environment, extra=child_env, env_keys=provider.env_names, credentials=True)
+
+
+def in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
+    """Returns the variables with CODEX_HOME; without it if that folder does not exist, since Codex then creates its
+    default one.
+    """
+    env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
+    return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else env
 
 
 def make_empty_folder(state: str) -> Path:

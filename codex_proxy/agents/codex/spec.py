@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.faults import Fault
 
 if TYPE_CHECKING:
+    from codex_proxy.agents.codex.plain_home import CodexPaths
     from codex_proxy.agents.codex.program import Version
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck
@@ -57,6 +59,38 @@ def codex_program(context: AgentContext) -> str:
     if program is None:
         raise NoAgentError(NO_CODEX.format(context.where_set("codex_bin")))
     return program
+
+
+def codex_paths(context: AgentContext) -> CodexPaths:
+    """Creates the state folder; returns the paths and sandbox rules in the settings. Raises `NoAgentError` or
+    `Fault`.
+    """
+    from codex_proxy.agents.codex.plain_home import CodexPaths
+    from codex_proxy.agents.codex.program import misconfigured
+    from codex_proxy.agents.codex.sandbox_config import Profiles
+    from codex_proxy.agents.codex.shadow_home import ConfigError
+    from codex_proxy.files.private import make_folder
+    from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
+
+    program, settings = codex_program(context), context.settings
+    try:
+        make_folder(context.state_dir)
+        policy = workspace_write_policy(settings, context.environ)
+    except OSError as error:
+        raise misconfigured(f"the state folder {context.state_dir} cannot be created: {error}") from error
+    except ConfigError as error:
+        raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
+    # The default home may be missing: nobody has used Codex here yet, and it makes its home itself.
+    if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():
+        raise misconfigured(
+            f"Codex's home {settings.codex_home} is not a folder: create it and run `codex "
+            "login`, or set another one with --codex-home."
+        )
+    # A project's config.toml could change profiles whose names it can guess.
+    profiles = Profiles(f"codex_proxy_{secrets.token_hex(8)}", unreadable_paths(settings), policy)
+    return CodexPaths(
+        program, str(settings.codex_home), str(context.state_dir), str(settings.workdir), profiles
+    )
 
 
 async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> PlainConfinement:

@@ -2,10 +2,10 @@
 `PLAIN_SWITCHES` also the agent's tools and instructions.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
-from codex_proxy.agents.codex.program import Version
+from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
 
@@ -64,6 +64,25 @@ PLAIN_SWITCHES: Final = (
     Switch("features.skill_search", "false", "a tool that searches skills"),
     Switch("features.hooks", "false", "commands of the user around each turn"),
 )
+
+
+def switch_pairs(
+    provider: ProviderConfig,
+    *,
+    catalog: str | None,
+    hidden: Iterable[str] = (),
+    unknown: Collection[str] = (),
+    version: Version = NEWEST_TESTED,
+) -> list[tuple[str, str]]:
+    """Returns the switches of a process for plain-model turns, which have a patched model `catalog` (its file), or for
+    agent turns (None), whose shells do not get the provider's keys and `hidden`. `unknown` switches are left out.
+    """
+    switches = COMMON_SWITCHES if catalog is None else (*COMMON_SWITCHES, *PLAIN_SWITCHES)
+    pairs = [(switch.key, switch.value) for switch in switches if switch.key not in unknown]
+    pairs += provider_pairs(provider)
+    if catalog is None:
+        return pairs + shell_pairs(provider, hidden, version)
+    return [*pairs, ("model_catalog_json", toml_string(catalog))]
 
 
 def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:

@@ -59,6 +59,8 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     """Whether commands can be kept from reading files here, which takes 0.1 s and more to find out. None: no turn's
     reading is limited.
     """
+    notices: tuple[str, ...] = ()
+    """Sentences for the operator about the user's config.toml."""
     contract: ContractCheck = ContractCheck()
     """Which parts of the protocol the binary lacks."""
     renew_check: Callable[[], Awaitable[None]] | None = None
@@ -95,7 +97,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
 
     @property
     def warning(self) -> str:
-        return self._processes.confinement.warning
+        return " ".join((self._processes.confinement.warning, *self._processes.notices)).strip()
 
     def _key(self, mode: Mode) -> Mode:
         """Returns the key of the processes for turns of a mode."""

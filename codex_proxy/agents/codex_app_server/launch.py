@@ -8,15 +8,8 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
-from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.switches import (
-    COMMON_SWITCHES,
-    PLAIN_SWITCHES,
-    arguments_of,
-    provider_pairs,
-    shell_pairs,
-)
+from codex_proxy.agents.codex.switches import arguments_of, switch_pairs
 
 OPT_OUT_NOTIFICATIONS: Final = (
     "thread/started",  # the answer to thread/start says the same
@@ -51,27 +44,20 @@ def app_server_argv(
     *,
     plain: bool,
     catalog_path: str | None = None,
-    provider: ProviderConfig | None = None,
+    provider: ProviderConfig = ProviderConfig(),  # noqa: B008
     hidden: Iterable[str] = (),
     extra: Iterable[tuple[str, str]] = (),
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
     """Returns the argument vector of an app-server for plain-model turns (`plain`) or agent turns. `catalog_path` is
-    the file of `plain_catalog`; a plain process without one raises `ValueError`. The retries of a user's own `provider`
-    are off, since they repeat text. In an agent process shells do not get the provider's keys and `hidden`. `extra` are
-    further `-c` settings; `unknown` ones are left out.
+    the file of `plain_catalog`; a plain process without one raises `ValueError`. `extra` are further `-c` settings. The
+    others: see `switch_pairs`.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")
-    switches = (*COMMON_SWITCHES, *PLAIN_SWITCHES) if plain else COMMON_SWITCHES
-    pairs = [(switch.key, switch.value) for switch in switches if switch.key not in unknown]
-    if catalog_path is not None:
-        pairs.append(("model_catalog_json", toml_string(catalog_path)))
-    if provider is not None:
-        pairs += provider_pairs(provider)
-    if not plain:
-        pairs += shell_pairs(provider or ProviderConfig(), hidden, version)
+    catalog = catalog_path if plain else None
+    pairs = switch_pairs(provider, catalog=catalog, hidden=hidden, unknown=unknown, version=version)
     return (codex, "app-server", *arguments_of([*pairs, *extra]))
 
 

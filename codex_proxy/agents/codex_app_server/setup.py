@@ -10,26 +10,22 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from codex_proxy.agents.codex.catalog import (
-    CatalogModel,
-)
+from codex_proxy.agents.codex.catalog import CatalogModel
 from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
+    CodexPaths,
     bundled_catalog,
+    codex_environment,
+    in_own_home,
     make_empty_folder,
     make_shadow_home,
     user_config,
     write_catalog,
 )
 from codex_proxy.agents.codex.program import Version, find_version, misconfigured, output_of
-from codex_proxy.agents.codex.sandbox_config import (
-    Profiles,
-    WorkspaceWrite,
-    workspace_write_pairs,
-)
-from codex_proxy.agents.codex.shadow_home import (
-    ProviderConfig,
-)
+from codex_proxy.agents.codex.sandbox_config import Profiles, workspace_write_pairs
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.switches import arguments_of
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
 from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.core.faults import Fault
@@ -53,8 +49,6 @@ class CodexSetup(msgspec.Struct, frozen=True):
     """The command of the processes for plain-model turns."""
     agent: Command
     """The command of the processes for agent turns."""
-    profiles: Profiles
-    """The permission profiles of agent processes."""
     empty_folder: str
     """The folder of plain-model turns, empty so that no file reaches the model."""
     start_mark: str = ""
@@ -62,26 +56,7 @@ class CodexSetup(msgspec.Struct, frozen=True):
     check: BinaryCheck = BinaryCheck()
     """Which parts of the protocol and which start switches the binary supports."""
     notices: tuple[str, ...] = ()
-    """Warnings about the user's config.toml, for the log."""
-
-
-class CodexPaths(msgspec.Struct, frozen=True):
-    """The paths that `prepare_app_server` needs, and the rules for commands in sandboxes."""
-
-    program: str
-    """The Codex binary."""
-    codex_home: str
-    """The user's Codex home, which may not exist yet."""
-    state: str
-    """The server's state folder."""
-    workdir: str
-    """The folder that agent turns work in."""
-    policy: WorkspaceWrite = WorkspaceWrite()
-    """What the sandbox `workspace-write` allows in addition to the workspace."""
-    unreadable: tuple[str, ...] = ()
-    """The paths that commands of sandboxed turns may not read."""
-    profile: str = "codex_proxy"
-    """The prefix of the permission profiles, which no project may guess."""
+    """Sentences for the operator about the user's config.toml."""
 
 
 async def prepare_app_server(
@@ -118,11 +93,7 @@ def _lay_out(
     catalog, models = write_catalog(paths.state, version, lite, text, bundled)
     empty, sqlite = make_empty_folder(paths.state), Path(paths.state) / "codex"
     make_folder(sqlite)
-    env = child_environment(
-        environment, extra=child_env, env_keys=shadow.provider.env_names, credentials=True
-    )
-    env["CODEX_SQLITE_HOME"] = str(sqlite)
-    profiles = Profiles(paths.profile, paths.unreadable, paths.policy)
+    env = codex_environment(environment, child_env, shadow.provider) | {"CODEX_SQLITE_HOME": str(sqlite)}
     plain_argv = app_server_argv(
         paths.program,
         plain=True,
@@ -135,20 +106,16 @@ def _lay_out(
         plain=False,
         provider=shadow.provider,
         hidden=credential_names(env, extra=child_env),
-        extra=[*workspace_write_pairs(paths.policy), *profiles.pairs()],
+        extra=[*workspace_write_pairs(paths.profiles.policy), *paths.profiles.pairs()],
         unknown=check.unknown_switches,
         version=version,
     )
-    agent_env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
-    if Path(paths.codex_home).is_dir():
-        agent_env["CODEX_HOME"] = paths.codex_home
     return CodexSetup(
         version=version,
         provider=shadow.provider,
         models=models,
         plain=Command(plain_argv, env | {"CODEX_HOME": str(home)}, str(empty)),
-        agent=Command(agent_argv, agent_env, paths.workdir),
-        profiles=profiles,
+        agent=Command(agent_argv, in_own_home(env, paths.codex_home), paths.workdir),
         empty_folder=str(empty),
         start_mark=str(sqlite / f"started-{version}"),
         check=check,
@@ -161,7 +128,7 @@ async def can_confine(program: str, profiles: Profiles, environment: Mapping[str
     the read-only profile; if not, logs why.
     """
     name = str(profiles.of("read-only"))
-    switches = [part for key, value in profiles.pairs() for part in ("-c", f"{key}={value}")]
+    switches = arguments_of(profiles.pairs())
     try:
         with private_home(state) as home:
             command = (program, "sandbox", *switches, "-P", name, "-C", "/", "--", "true")

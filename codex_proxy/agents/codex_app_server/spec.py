@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.codex.agent_spec import codex_agent_spec
-from codex_proxy.agents.codex.spec import (
-    PLAIN_CODEX_SETTINGS,
-    codex_confinement,
-    codex_program,
-)
+from codex_proxy.agents.codex.spec import PLAIN_CODEX_SETTINGS, codex_confinement, codex_paths
 from codex_proxy.agents.codex_app_server.contract import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.codex.catalog import CatalogModel
-    from codex_proxy.agents.codex_app_server.setup import CodexPaths
     from codex_proxy.agents.process_pool.plan import PoolLimits
     from codex_proxy.core.account import AgentModel
     from codex_proxy.settings.fields import Settings
@@ -51,7 +45,7 @@ async def make_app_server(context: AgentContext) -> Agent:
     from codex_proxy.agents.codex_app_server.setup import can_confine, prepare_app_server
 
     settings, environ = context.settings, context.environ
-    paths = _paths(context)
+    paths = codex_paths(context)
     setup = await prepare_app_server(paths, environ, settings.child_env_names, lite_form(settings))
     limits = context.child_limits
     processes = AppServerProcesses(
@@ -65,8 +59,9 @@ async def make_app_server(context: AgentContext) -> Agent:
         any_model=setup.provider.custom,
         sign_in_file=str(settings.codex_home / "auth.json"),
         start_mark=setup.start_mark,
-        profiles=setup.profiles,
-        can_confine=lambda: can_confine(paths.program, setup.profiles, environ, str(settings.state_dir)),
+        profiles=paths.profiles,
+        can_confine=lambda: can_confine(paths.program, paths.profiles, environ, str(settings.state_dir)),
+        notices=setup.notices,
         contract=setup.check.contract,
         renew_check=lambda: renew_check(
             paths.program, paths.state, context.child_environment(), context.clock.epoch()
@@ -74,40 +69,6 @@ async def make_app_server(context: AgentContext) -> Agent:
     )
     warm_plain = settings.builtin_tools == "never"
     return AppServerAgent(processes, pool_limits(settings), warm_plain=warm_plain)
-
-
-def _paths(context: AgentContext) -> CodexPaths:
-    """Creates the state folder; returns paths and sandbox rules. Raises `NoAgentError` or `Fault`."""
-    from codex_proxy.agents.codex.program import misconfigured
-    from codex_proxy.agents.codex.shadow_home import ConfigError
-    from codex_proxy.agents.codex_app_server.setup import CodexPaths
-    from codex_proxy.files.private import make_folder
-    from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
-
-    program, settings = codex_program(context), context.settings
-    try:
-        make_folder(context.state_dir)
-    except OSError as error:
-        raise misconfigured(f"the state folder {context.state_dir} cannot be created: {error}") from error
-    try:
-        policy = workspace_write_policy(settings, context.environ)
-    except ConfigError as error:
-        raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
-    # The default home may be missing: nobody has used Codex here yet, and it makes its home itself.
-    if "codex_home" in settings.model_fields_set and not settings.codex_home.is_dir():
-        raise misconfigured(
-            f"Codex's home {settings.codex_home} is not a folder: create it and run `codex "
-            "login`, or set another one with --codex-home."
-        )
-    return CodexPaths(
-        program,
-        str(settings.codex_home),
-        str(context.state_dir),
-        str(settings.workdir),
-        policy=policy,
-        unreadable=unreadable_paths(settings),
-        profile=f"codex_proxy_{secrets.token_hex(8)}",
-    )
 
 
 def lite_form(settings: Settings) -> bool | None:

@@ -277,8 +277,7 @@ class TurnUsage:
         """Takes the thread's total, less earlier turns; returns whether that is more than the count so far, which it
         then becomes.
         """
-        turn_total = total - self._earlier_turns
-        turn_total = Usage(*(max(0, tokens) for tokens in msgspec.structs.astuple(turn_total)))
+        turn_total = total.since(self._earlier_turns)
         if turn_total.input + turn_total.output <= self.total.input + self.total.output:
             return False
         self.total = turn_total

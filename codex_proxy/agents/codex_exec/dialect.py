@@ -10,16 +10,10 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from codex_proxy.agents.codex.child_turn import ChildTurn
 from codex_proxy.agents.codex_exec.wire import Item, Line, decode
-from codex_proxy.agents.dialect import NOTHING, Ended, SingleTurn, Step
-from codex_proxy.agents.dialects.failures import (
-    cleaned,
-    failure_from_exit,
-    failure_from_text,
-    retrying,
-    status_in,
-    stop_from_text,
-)
+from codex_proxy.agents.dialect import NOTHING, Ended, Step
+from codex_proxy.agents.dialects.failures import cleaned, failure_from_text, retrying, status_in
 from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.core.events import (
@@ -32,9 +26,6 @@ from codex_proxy.core.events import (
     OutputDelta,
     StepCompleted,
     Stop,
-    TurnEnded,
-    TurnStarted,
-    Usage,
     UsageReported,
 )
 from codex_proxy.core.items import Activity, Message, Reasoning
@@ -53,14 +44,15 @@ READING_PROMPT: Final = "Reading "
 """The prefix of stderr lines that only say that stdin is being read."""
 
 
-class CodexExec(SingleTurn):
+class CodexExec(ChildTurn):
     """One turn of a `codex exec` process, as a `Dialect`. Private methods append events to `out`."""
 
+    # The body of a provider's 400 comes as it is, without its status.
+    _unframed_error = "other"
+
     def __init__(self) -> None:
+        super().__init__()
         self._model = ""
-        self._started = False
-        self._interrupted = False
-        self._error_text: str | None = None
         self._count = 0
         self._open: dict[str, str] = {}
         """The activities that are running: the id of each item, by the child's id."""
@@ -100,29 +92,17 @@ class CodexExec(SingleTurn):
         return NOTHING
 
     def eof(self, ended: Ended) -> Step:
-        """Ends the turn, unless it has ended: interrupted, or failed with the child's error or how it ended."""
-        if self._ended:
-            return NOTHING
-        if self._interrupted:
-            return Step([self._end(TurnEnded(Stop.INTERRUPTED, "eof"))])
-        if self._error_text is not None:
-            return Step([self._end_by_error(self._error_text)])
-        return Step(
-            [self._end(TurnEnded(Stop.FAILED, "eof", failure_from_exit(_without_stdin_notice(ended))))]
-        )
+        # Lines of stderr that only say that stdin is being read are no reason.
+        lines = [line for line in ended.stderr_tail.splitlines() if not line.startswith(READING_PROMPT)]
+        return super().eof(msgspec.structs.replace(ended, stderr_tail="\n".join(lines)))
 
     # --- lines --------------------------------------------------------------------------------------
 
     def _thread_started(self, line: Line, out: list[Event]) -> None:
-        self._start(line.thread_id, out)
+        self._start(line.thread_id, self._model, out)
 
     def _turn_started(self, line: Line, out: list[Event]) -> None:
-        self._start("", out)
-
-    def _start(self, thread: str, out: list[Event]) -> None:
-        if not self._started:
-            self._started = True
-            out.append(TurnStarted(thread, self._model))
+        self._start("", self._model, out)
 
     def _item_started(self, line: Line, out: list[Event]) -> None:
         """Starts the activity (command, file change, search) or updates the plan. Messages and reasoning follow with
@@ -165,15 +145,11 @@ class CodexExec(SingleTurn):
 
     def _turn_completed(self, line: Line, out: list[Event]) -> None:
         used = line.usage
-        usage = None
-        if used is not None and (used.input_tokens or used.output_tokens):
-            usage = Usage(
-                used.input_tokens, used.cached_input_tokens, used.output_tokens, used.reasoning_output_tokens
-            )
+        usage = used.usage if used is not None and (used.input_tokens or used.output_tokens) else None
         out.append(StepCompleted(usage))
         if usage is not None:
             out.append(UsageReported(usage))
-        out.append(self._end(TurnEnded(Stop.STOP)))
+        out.append(self._end(Stop.STOP, "task_complete"))
 
     def _turn_failed(self, line: Line, out: list[Event]) -> None:
         text = line.error.message if line.error is not None else ""
@@ -225,28 +201,9 @@ class CodexExec(SingleTurn):
         self._count += 1
         return f"{prefix}{self._count - 1}"
 
-    def _end_by_error(self, text: str) -> TurnEnded:
-        """Ends the turn after an error: failed, or `length` or `content_filter` for an answer that was cut off."""
-        stop = stop_from_text(text)
-        if stop is not None:
-            return self._end(TurnEnded(stop, "error"))
-        # The body of a provider's 400 comes as it is, without its status: that is Codex's `other`.
-        failure = failure_from_text(text, kind="other" if text else None)
-        return self._end(TurnEnded(Stop.FAILED, "error", failure))
-
-    def _end(self, ended: TurnEnded) -> TurnEnded:
-        self._ended = True
-        return ended
-
 
 def _files(item: Item) -> str:
     return ", ".join(f"{change.kind or 'change'} {change.path}" for change in item.changes or ())
-
-
-def _without_stdin_notice(ended: Ended) -> Ended:
-    """Returns `ended` without stderr's lines about reading stdin."""
-    lines = [line for line in ended.stderr_tail.splitlines() if not line.startswith(READING_PROMPT)]
-    return msgspec.structs.replace(ended, stderr_tail="\n".join(lines))
 
 
 LineHandler: TypeAlias = Callable[[CodexExec, Line, list[Event]], None]

@@ -4,25 +4,26 @@ and a catalog without Codex's prompts for plain-model turns, in the state folder
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import msgspec
 import structlog
 
 from codex_proxy.agents.codex.catalog import CatalogError, CatalogModel
 from codex_proxy.agents.codex.plain_home import (
+    CodexPaths,
     bundled_catalog,
+    codex_environment,
+    in_own_home,
     make_empty_folder,
     make_shadow_home,
     user_config,
     write_catalog,
 )
 from codex_proxy.agents.codex.program import Version
-from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite, toml_string, workspace_write_pairs
-from codex_proxy.agents.codex.shadow_home import ProviderConfig, ShadowHome
-from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, provider_pairs, shell_pairs
+from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.switches import switch_pairs
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.launch import child_environment, credential_names
 
@@ -46,27 +47,15 @@ class ExecSetup(msgspec.Struct, frozen=True):
     provider: ProviderConfig
     """The provider settings in the user's config.toml."""
     agent: ExecLaunch
-    """How agent turns are started."""
     plain: ExecLaunch | None
     """None if the catalog cannot be patched, so that there are no plain-model turns."""
     models: tuple[CatalogModel, ...] = ()
     """The models in Codex's catalog."""
 
 
-class ExecPaths(msgspec.Struct, frozen=True):
-    """The binary and its release, the user's home, the state folder, and what `workspace-write` allows beside the
-    workspace.
-    """
-
-    program: str
-    version: Version
-    codex_home: str
-    state: str
-    policy: WorkspaceWrite = WorkspaceWrite()
-
-
 async def prepare_exec(
-    paths: ExecPaths,
+    paths: CodexPaths,
+    version: Version,
     environment: Mapping[str, str],
     child_env: tuple[str, ...],
     unknown: Collection[str],
@@ -75,61 +64,23 @@ async def prepare_exec(
     and `child_env`. `unknown`: switches that the binary does not support.
     """
     text, shadow = user_config(paths.codex_home)
-    env = child_environment(
-        environment, extra=child_env, env_keys=shadow.provider.env_names, credentials=True
-    )
-    switches = [(switch.key, switch.value) for switch in COMMON_SWITCHES if switch.key not in unknown]
-    common = [*switches, *provider_pairs(shadow.provider)]
+    provider = shadow.provider
+    env = codex_environment(environment, child_env, provider)
+    hidden = credential_names(env, extra=child_env)
+    pairs = switch_pairs(provider, catalog=None, hidden=hidden, unknown=unknown, version=version)
     agent = ExecLaunch(
-        (
-            *common,
-            *shell_pairs(shadow.provider, credential_names(env, extra=child_env), paths.version),
-            *workspace_write_pairs(paths.policy),
-        ),
-        _in_own_home(env, paths.codex_home),
+        (*pairs, *workspace_write_pairs(paths.profiles.policy)), in_own_home(env, paths.codex_home)
     )
     try:
-        catalog, models = await _catalog(paths, environment, child_env, text)
+        base = child_environment(environment, extra=child_env)
+        bundled = await bundled_catalog(paths.program, paths.state, version, base)
+        catalog, models = write_catalog(paths.state, version, None, text, bundled)
     except Fault as fault:
         if not isinstance(fault.__cause__, CatalogError):
             raise
         log.warning("no_plain_model", reason=str(fault))
-        return ExecSetup(shadow.provider, agent, None)
-    return ExecSetup(shadow.provider, agent, _plain(paths, shadow, common, unknown, catalog, env), models)
-
-
-def _in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
-    """Returns the environment with CODEX_HOME, unless the home does not exist: Codex then creates its default one."""
-    return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else dict(env)
-
-
-async def _catalog(
-    paths: ExecPaths,
-    environment: Mapping[str, str],
-    child_env: tuple[str, ...],
-    config: str,
-) -> tuple[Path, tuple[CatalogModel, ...]]:
-    base = child_environment(environment, extra=child_env)
-    bundled = await bundled_catalog(paths.program, paths.state, paths.version, base)
-    return write_catalog(paths.state, paths.version, None, config, bundled)
-
-
-def _plain(
-    paths: ExecPaths,
-    shadow: ShadowHome,
-    common: list[tuple[str, str]],
-    unknown: Collection[str],
-    catalog: Path,
-    env: Mapping[str, str],
-) -> ExecLaunch:
-    """Creates the home of plain-model turns, and returns how they start. `common` are pairs of all turns, `unknown`
-    unsupported switches.
-    """
+        return ExecSetup(provider, agent, None)
     home = make_shadow_home(paths.state, paths.codex_home, shadow)
-    pairs = [
-        *common,
-        *((switch.key, switch.value) for switch in PLAIN_SWITCHES if switch.key not in unknown),
-        ("model_catalog_json", toml_string(str(catalog))),
-        NO_BASE_PROMPT,
-    ]
-    return ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(paths.state)))
+    pairs = [*switch_pairs(provider, catalog=str(catalog), unknown=unknown), NO_BASE_PROMPT]
+    plain = ExecLaunch(tuple(pairs), {**env, "CODEX_HOME": str(home)}, str(make_empty_folder(paths.state)))
+    return ExecSetup(provider, agent, plain, models)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -11,13 +10,14 @@ from codex_proxy.agents.codex.spec import (
     NO_EXEC,
     PLAIN_CODEX_SETTINGS,
     codex_confinement,
-    codex_program,
+    codex_paths,
     lacks_for_exec,
 )
 from codex_proxy.agents.spec import AgentContext
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
+    from codex_proxy.agents.codex.plain_home import CodexPaths
     from codex_proxy.agents.codex.program import Version
     from codex_proxy.agents.codex.shadow_home import ProviderConfig
     from codex_proxy.agents.codex_exec.setup import ExecSetup
@@ -42,7 +42,6 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     Raises `NoAgentError` or `Fault`.
     """
     from codex_proxy.agents.codex.program import run_short
-    from codex_proxy.agents.codex.sandbox_config import Profiles
     from codex_proxy.agents.codex_app_server.setup import can_confine
     from codex_proxy.agents.codex_app_server.spec import agent_model
     from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
@@ -51,21 +50,16 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     from codex_proxy.agents.processes.child_per_turn import ChildSpec
     from codex_proxy.core.turn import Turn
     from codex_proxy.process.child import Command
-    from codex_proxy.settings.protected_paths import unreadable_paths, workspace_write_policy
 
-    program, settings = codex_program(context), context.settings
-    version, setup = await _prepare(context, program)
+    paths = codex_paths(context)
+    program, settings, profiles = paths.program, context.settings, paths.profiles
+    version, setup = await _prepare(context, paths)
     confinement = await codex_confinement(context, setup.provider)
     if setup.plain is not None:
         argv = (program, "debug", "models", "--bundled")
         await confinement.try_out(run_short, Command(argv, setup.plain.env, setup.plain.folder or "/"))
         warning = f"{warning} {confinement.warning}".strip()
     limits = context.child_limits
-    profiles = Profiles(
-        f"codex_proxy_{secrets.token_hex(8)}",
-        unreadable_paths(settings),
-        workspace_write_policy(settings, context.environ),
-    )
 
     def command(turn: Turn, files: TurnFiles) -> Command:
         plain = setup.plain if turn.mode == "model" else None
@@ -87,46 +81,38 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         ahead=True,
         warning=warning,
     )
-    state = str(context.state_dir)
     return CodexExecAgent(
-        spec, command, state,
+        spec,
+        command,
+        paths.state,
         lambda: missing_sign_in(settings, setup.provider, setup.agent.env),
         profiles,
-        lambda: can_confine(program, profiles, context.environ, state),
-    )  # fmt: skip
+        lambda: can_confine(program, profiles, context.environ, paths.state),
+    )
 
 
-async def _prepare(context: AgentContext, program: str) -> tuple[Version, ExecSetup]:
+async def _prepare(context: AgentContext, paths: CodexPaths) -> tuple[Version, ExecSetup]:
     """Returns the release, and how its processes start. Raises `Fault`."""
     from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
     from codex_proxy.agents.codex.program import find_version, misconfigured
-    from codex_proxy.agents.codex.shadow_home import ConfigError
     from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
     from codex_proxy.agents.codex_app_server.binary_check import unknown_switches
-    from codex_proxy.agents.codex_exec.setup import ExecPaths, prepare_exec
-    from codex_proxy.files.private import make_folder
-    from codex_proxy.settings.protected_paths import workspace_write_policy
+    from codex_proxy.agents.codex_exec.setup import prepare_exec
 
-    settings, base = context.settings, context.child_environment()
+    program, base = paths.program, context.child_environment()
     version, missing = await find_version(program, base), await lacks_for_exec(program, base)
     if missing:
         raise misconfigured(NO_EXEC.format(version=version, missing=missing))
-    state = str(context.state_dir)
     try:
-        policy = workspace_write_policy(settings, context.environ)
-        make_folder(context.state_dir)
-        remove_left_homes(state)
-        with private_home(state) as home:
+        remove_left_homes(paths.state)
+        with private_home(paths.state) as home:
             command = (program, "exec", "--skip-git-repo-check")
             switches = [*COMMON_SWITCHES, *PLAIN_SWITCHES]
             unknown = await unknown_switches(command, switches, {**base, "CODEX_HOME": home})
-        paths = ExecPaths(program, version, str(settings.codex_home), state, policy)
-        child_env = settings.child_env_names
-        return version, await prepare_exec(paths, context.environ, child_env, unknown)
-    except ConfigError as error:
-        raise misconfigured(f"{settings.codex_home / 'config.toml'} cannot be used: {error}") from error
+        child_env = context.settings.child_env_names
+        return version, await prepare_exec(paths, version, context.environ, child_env, unknown)
     except OSError as error:
-        raise misconfigured(f"the state folder {state} cannot be used: {error}") from error
+        raise misconfigured(f"the state folder {paths.state} cannot be used: {error}") from error
 
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:

@@ -8,17 +8,9 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.agents.codex.child_turn import TokenCounts
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.json_cost import has_too_many_values
-
-
-class TokenUsage(msgspec.Struct, gc=False):
-    """The token counts of the whole turn; all zeros if the provider reported none."""
-
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_output_tokens: int = 0
 
 
 class FileUpdate(msgspec.Struct, gc=False):
@@ -72,8 +64,8 @@ class Line(msgspec.Struct, gc=False):
     type: str = ""
     thread_id: str = ""
     item: Item | None = None
-    usage: TokenUsage | None = None
-    """The tokens of the turn, in `turn.completed`."""
+    usage: TokenCounts | None = None
+    """The tokens of the turn, in `turn.completed`; all zeros if the provider reported none."""
     error: ErrorText | None = None
     """The reason of a `turn.failed`."""
     message: str | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
+from codex_proxy.agents.codex.child_turn import ChildTurn
 from codex_proxy.agents.codex_proto import submissions
 from codex_proxy.agents.codex_proto.activities import (
     ACTIVITY_EVENTS,
@@ -20,15 +21,8 @@ from codex_proxy.agents.codex_proto.activities import (
 )
 from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
-from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Reply, SingleTurn, Step
-from codex_proxy.agents.dialects.failures import (
-    cleaned,
-    failure_from_exit,
-    failure_from_text,
-    retrying,
-    status_in,
-    stop_from_text,
-)
+from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step
+from codex_proxy.agents.dialects.failures import cleaned, failure_from_text, retrying, status_in
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
@@ -39,10 +33,8 @@ from codex_proxy.core.events import (
     Stop,
     TextDelta,
     TurnEnded,
-    TurnStarted,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryCall
 from codex_proxy.core.turn import Turn
 
@@ -57,12 +49,13 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 """Events that count even if damaged; otherwise the turn would hang."""
 
 
-class CodexProto(SingleTurn):
+class CodexProto(ChildTurn):
     """One turn of a `codex proto` process, as a `Dialect`. `extended`: it is the fake agent, which accepts more fields.
     Private methods append events to `out`.
     """
 
     def __init__(self, *, extended: bool = False) -> None:
+        super().__init__()
         self._extended = extended
         self._turn: Turn | None = None
         self._messages = Messages()
@@ -76,11 +69,8 @@ class CodexProto(SingleTurn):
         self._op_count = 1
         self._pending_writes = b""
         self._waits_for_model = False
-        self._started = False
         self._step_has_output = False
         """Whether the model has put out something since the last step ended."""
-        self._error_text: str | None = None
-        self._interrupted = False
         self._finish_reason: tuple[str, str] | None = None
         self._last_limits = b""
         self._message_id: str | None = None
@@ -137,16 +127,6 @@ class CodexProto(SingleTurn):
         self._interrupted = True
         return Step([], self._op({"type": "interrupt"}))
 
-    def eof(self, ended: Ended) -> Step:
-        """Ends the turn, unless it has ended: interrupted, or failed with the child's error or how it ended."""
-        if self._ended:
-            return NOTHING
-        if self._interrupted:
-            return Step([self._end(Stop.INTERRUPTED, "eof")])
-        if self._error_text is not None:
-            return Step([self._end_by_error(self._error_text)])
-        return Step([self._end(Stop.FAILED, "eof", failure_from_exit(ended))])
-
     # --- one line -----------------------------------------------------------------------------
 
     def _handle_line(self, line: Line, out: list[Event]) -> None:
@@ -191,11 +171,6 @@ class CodexProto(SingleTurn):
 
     def _task_started(self, msg: Msg, out: list[Event]) -> None:
         self._start("", self._turn.model if self._turn else "", out)
-
-    def _start(self, thread: str, model: str, out: list[Event]) -> None:
-        if not self._started:
-            self._started = True
-            out.append(TurnStarted(thread, model))
 
     # --- what the model puts out --------------------------------------------------------------
 
@@ -337,18 +312,6 @@ class CodexProto(SingleTurn):
         self._reasoning.end(out)
         self._messages.end_all(out)
         self._calls.end_all(out)
-
-    def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> Event:
-        """Ends the turn with `stop`; `trigger` is the child's event."""
-        self._ended = True
-        return TurnEnded(stop, trigger, failure)
-
-    def _end_by_error(self, text: str) -> Event:
-        """Ends the turn after an error: failed, or `length` or `content_filter` for an answer that was cut off."""
-        stop = stop_from_text(text)
-        if stop is not None:
-            return self._end(stop, "error")
-        return self._end(Stop.FAILED, "error", failure_from_text(text))
 
     def _request_approval(
         self, op: str, kind: Literal["command", "file_change"], text: str, out: list[Event]

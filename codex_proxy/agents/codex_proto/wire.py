@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.agents.codex.child_turn import TokenCounts
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.events import Usage
 from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
@@ -27,22 +28,13 @@ ALIASES = {
 """Names of events in other releases, and the name used here. Some releases write an event twice, under both names."""
 
 
-class TokenUsage(msgspec.Struct, gc=False):
-    """Token counts in the form of release 0.42."""
-
-    input_tokens: int = 0
-    cached_input_tokens: int = 0
-    output_tokens: int = 0
-    reasoning_output_tokens: int = 0
-
-
 class TokenInfo(msgspec.Struct, gc=False):
     """The token counts in a `token_count` event: `total_token_usage` is the sum for the session, `last_token_usage`
     is for the last model call.
     """
 
-    total_token_usage: TokenUsage
-    last_token_usage: TokenUsage | None = None
+    total_token_usage: TokenCounts
+    last_token_usage: TokenCounts | None = None
 
 
 class Function(msgspec.Struct, gc=False):
@@ -261,7 +253,7 @@ class TurnUsage:
     @property
     def so_far(self) -> Usage:
         """The tokens that the turn has used so far."""
-        return _difference(self._session_total, self._session_before or NO_USAGE)
+        return self._session_total.since(self._session_before or NO_USAGE)
 
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
         """Handles a `token_count` event. Returns the tokens that it adds to the turn, or None. `has_output`: the model
@@ -271,12 +263,12 @@ class TurnUsage:
         if info is None:
             self._session_before = self._session_before or NO_USAGE
             return self._add(msg)
-        total = _usage(info.total_token_usage)
+        total = info.total_token_usage.usage
         if self._session_before is None:
             # The child has not reported the total before this turn: what the last call used is new.
-            last = _usage(info.last_token_usage) if info.last_token_usage else total
-            self._session_before = self._session_total = _difference(total, last) if has_output else total
-        new = _difference(total, self._session_total)
+            last = info.last_token_usage.usage if info.last_token_usage else total
+            self._session_before = self._session_total = total.since(last) if has_output else total
+        new = total.since(self._session_total)
         self._session_total = total
         return None if new == NO_USAGE else new
 
@@ -292,23 +284,3 @@ class TurnUsage:
         )
         self._session_total += used
         return None if used == NO_USAGE else used
-
-
-def _usage(tokens: TokenUsage) -> Usage:
-    """Converts the child's token counts to `Usage`."""
-    return Usage(
-        tokens.input_tokens,
-        tokens.cached_input_tokens,
-        tokens.output_tokens,
-        tokens.reasoning_output_tokens,
-    )
-
-
-def _difference(one: Usage, other: Usage) -> Usage:
-    """Returns `one - other`, with negative numbers as 0."""
-    return Usage(
-        max(0, one.input - other.input),
-        max(0, one.cached - other.cached),
-        max(0, one.output - other.output),
-        max(0, one.reasoning - other.reasoning),
-    )

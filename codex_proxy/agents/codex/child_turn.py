@@ -1,0 +1,69 @@
+"""What the dialects with a Codex process per turn share: how a turn begins and ends, and the form of token counts."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+
+from codex_proxy.agents.dialect import NOTHING, Ended, SingleTurn, Step
+from codex_proxy.agents.dialects.failures import failure_from_exit, failure_from_text, stop_from_text
+from codex_proxy.core.events import Event, Stop, TurnEnded, TurnStarted, Usage
+from codex_proxy.core.faults import Failure
+
+
+class TokenCounts(msgspec.Struct, gc=False):
+    """Token counts as `codex exec` and `codex proto` report them."""
+
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    reasoning_output_tokens: int = 0
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            self.input_tokens, self.cached_input_tokens, self.output_tokens, self.reasoning_output_tokens
+        )
+
+
+class ChildTurn(SingleTurn):
+    """One turn of a process that ends with it. `_error_text` is the child's error, with which the turn fails if nothing
+    else ends it.
+    """
+
+    _unframed_error: ClassVar[str | None] = None
+    """The name in Codex's `codexErrorInfo` that an error text without a status stands for; None: unknown."""
+
+    def __init__(self) -> None:
+        self._started = False
+        self._interrupted = False
+        self._error_text: str | None = None
+
+    def eof(self, ended: Ended) -> Step:
+        """Ends the turn, unless it has ended: interrupted, or failed with the child's error or how it ended."""
+        if self._ended:
+            return NOTHING
+        if self._interrupted:
+            return Step([self._end(Stop.INTERRUPTED, "eof")])
+        if self._error_text is not None:
+            return Step([self._end_by_error(self._error_text)])
+        return Step([self._end(Stop.FAILED, "eof", failure_from_exit(ended))])
+
+    def _start(self, thread: str, model: str, out: list[Event]) -> None:
+        """Reports the start of the turn, once."""
+        if not self._started:
+            self._started = True
+            out.append(TurnStarted(thread, model))
+
+    def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> TurnEnded:
+        self._ended = True
+        return TurnEnded(stop, trigger, failure)
+
+    def _end_by_error(self, text: str) -> TurnEnded:
+        """Ends the turn after an error: failed, or `length` or `content_filter` for an answer that was cut off."""
+        stop = stop_from_text(text)
+        if stop is not None:
+            return self._end(stop, "error")
+        kind = self._unframed_error if text else None
+        return self._end(Stop.FAILED, "error", failure_from_text(text, kind=kind))
