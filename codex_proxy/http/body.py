@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from aiohttp import web
@@ -22,7 +23,8 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import OWNER
-from codex_proxy.http.routing import ROUTED, RoutedRequest, routed_body
+from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, routed_body
+from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.request_options import ParsedRequest, RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
 
@@ -340,17 +342,37 @@ async def parsed_from(
     their texts. `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`. If a route of the
     settings matches, the body is parsed once more with the model of its target. Raises what `parse` raises.
     """
-    parsed = await _with_pdfs(request, body, parse, skips_unreadable=skips_unreadable)
-    routed = routed_body(request, body, parsed)
+    read = partial(_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
+    try:
+        parsed = await read(body)
+        routed = routed_body(request, body, parsed)
+    except Fault as fault:
+        parsed, routed = await _routed_by_its_name(request, body, read, fault)
     if routed is None or not isinstance(parsed, ParsedRequest):
         return parsed
-    found = await _with_pdfs(request, routed, parse, skips_unreadable=skips_unreadable)
+    found = await read(routed)
     assert isinstance(found, ParsedRequest), "the parser of the same body"
     return cast(T, as_asked(found, parsed.model_asked))
 
 
+async def _routed_by_its_name(
+    request: web.Request, body: bytes, read: Callable[[bytes], Awaitable[T]], fault: Fault
+) -> tuple[T, bytes]:
+    """Returns a request for a model that no agent has, and its body with the target of its route. What the request is
+    like is read with the default model in place. Raises `fault` if it is another one, or no route matches.
+    """
+    stand_in = body_of_unknown_model(request, body, fault.failure)
+    parsed = None if stand_in is None else await read(stand_in)
+    if isinstance(parsed, ParsedRequest):
+        asked = as_asked(parsed, json_body(body).model or "")
+        routed = routed_body(request, body, asked)
+        if routed is not None:
+            return cast(T, asked), routed
+    raise fault
+
+
 async def _with_pdfs(
-    request: web.Request, body: bytes, parse: Callable[[bytes, PdfTexts | None], T], *, skips_unreadable: bool
+    request: web.Request, body: bytes, *, parse: Callable[[bytes, PdfTexts | None], T], skips_unreadable: bool
 ) -> T:
     reader = request.app.get(PDF_READER)
     pdfs = None if reader is None else PdfTexts()

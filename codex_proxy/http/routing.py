@@ -13,9 +13,10 @@ import msgspec
 from aiohttp import web
 
 from codex_proxy.admission.routes import ApiName, Router, choose, facts_of
-from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.endpoint import ENDPOINT, Chapter, Handler
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, PREPARED, REPLY_HEADERS
+from codex_proxy.surfaces.models import DEFAULT_NAME
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.request_options import ParsedRequest
 
@@ -67,6 +68,15 @@ def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | No
         routed = request[ROUTED] = RoutedRequest(route.name, body if left else b"", first, left)
     request[REPLY_HEADERS]["x-codex-route"] = request[NOTES]["route"] = routed.name
     return body_of_target(request, body)
+
+
+def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -> bytes | None:
+    """Returns the body with the default model in the place of a name that no agent has, or that several have; None if
+    `failure` is another one, or the server has no routes.
+    """
+    router = request.app.get(ROUTER)
+    unresolved = failure.kind is FaultKind.MODEL_NOT_FOUND or failure.code == "ambiguous_model"
+    return json_body(body).naming(DEFAULT_NAME) if unresolved and router and router.routes else None
 
 
 def body_of_target(request: web.Request, body: bytes) -> bytes:

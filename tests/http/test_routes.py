@@ -102,6 +102,51 @@ async def test_a_fault_of_the_request_asks_nobody_else(server: Upstream, tmp_pat
         assert not server.asked
 
 
+async def test_a_route_serves_a_name_that_no_agent_has_in_every_api(server: Upstream, tmp_path: Path) -> None:
+    routes = settings(server, gpt={"model": "gpt-*", "to": "local/small"})
+    async with fake_proxy(tmp_path, **routes) as proxy:
+        for path, body in (
+            ("/v1/chat/completions", chat()),
+            ("/v1/messages", {"max_tokens": 9, "messages": chat()["messages"]}),
+            ("/v1/responses", {"input": SAID}),
+            ("/api/chat", {**chat(), "stream": False}),
+            ("/v1/completions", {"prompt": SAID}),
+        ):
+            answer = await proxy.send("POST", path, {**body, "model": "gpt-9"})
+            assert (answer.status, answer.headers.get("x-codex-route")) == (200, "gpt"), answer.text
+            assert answer.body["model"] == "gpt-9"
+            assert "Hello." in answer.text
+
+
+async def test_a_name_that_no_agent_has_and_no_route_matches_does_not_exist(
+    server: Upstream, tmp_path: Path
+) -> None:
+    routes = settings(server, gpt={"model": "gpt-*", "tools": True, "to": "local/small"})
+    async with fake_proxy(tmp_path, **routes) as proxy:
+        for model in ("gpt-9", "other"):
+            answer = await proxy.ask(chat(model=model))
+            assert (answer.status, answer.error["code"]) == (404, "model_not_found")
+            assert f"'{model}'" in answer.error["message"]
+
+
+async def test_a_route_decides_between_agents_that_have_the_same_model(
+    server: Upstream, tmp_path: Path
+) -> None:
+    routes = settings(server, small={"model": "small", "to": "local/small"})
+    routes["upstreams"]["other"] = routes["upstreams"]["local"]
+    async with fake_proxy(tmp_path, **routes) as proxy:
+        text, _, route = await said(proxy, chat(model="small"))
+        assert (text, route) == ("Hello.", "small")
+        assert (await proxy.ask(chat(model="large"))).error["code"] == "ambiguous_model"
+
+
+async def test_another_target_is_asked_for_a_name_that_no_agent_has(server: Upstream, tmp_path: Path) -> None:
+    routes = settings(server, gpt={"model": "gpt-*", "to": "local/large", "fallback": ["codex-5"]})
+    server.key = "another"
+    async with fake_proxy(tmp_path, **routes) as proxy:
+        assert await said(proxy, chat(model="gpt-9")) == ("Fake.", "gpt-9", "gpt")
+
+
 async def test_a_route_to_a_model_that_does_not_exist_is_told(server: Upstream, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **settings(server, all={"to": "nobody/nothing"})) as proxy:
         answer = await proxy.ask(chat())
