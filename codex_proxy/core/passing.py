@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Final, Protocol, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -16,6 +16,9 @@ PASSED_PATHS: Final = (
     *("/images/generations", "/images/edits", "/images/variations"),
 )
 """The paths of such requests, without `/v1`."""
+
+Body: TypeAlias = bytes | tuple[memoryview, ...]
+"""The body of a request: in memory, or the pieces of one that is in a file."""
 
 
 class RestOfBody(Protocol):
@@ -46,7 +49,7 @@ class PassedRequest(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """The upstream's own name of the model; empty if the request names none."""
     content_type: str
-    body_for: Callable[[str], bytes]
+    body_for: Callable[[str], Body]
     origin: Origin
     rest: RestOfBody | None = None
     """What follows behind `body_for`; None if that is all."""

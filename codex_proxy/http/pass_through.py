@@ -6,6 +6,8 @@ gets the request, with the model's name as it is.
 from __future__ import annotations
 
 import asyncio
+import mmap
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -27,7 +29,9 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.passed_bodies import PassedBody, beginning_of_form, form_body, json_body
 
 FORM_HEAD: Final = 1 << 20
-"""The bytes of a form that are kept in memory. A larger one is sent on while it comes, if its model is in them."""
+"""The bytes of a form that are kept in memory. A larger one is sent on while it comes if its model is in them; else it
+is put into a file, because clients may send the model last.
+"""
 
 NO_UPSTREAM: Final = (
     "{path} is served by model servers only, and the model '{model}' is not one of theirs. Add a table to the settings "
@@ -68,8 +72,26 @@ async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyR
         found = beginning_of_form(head, kind)
         if found is not None:
             return found, reader
-        head += await reader.read()
+        return await asyncio.to_thread(form_body, await _in_a_file(head, reader), kind), None
     return form_body(head, kind), None
+
+
+async def _in_a_file(head: bytes, reader: BodyReader) -> memoryview:
+    """Returns a form, whose `head` has no model, from a temporary file without a name. Raises `Fault` UNAVAILABLE if it
+    cannot be written, and what the reader raises.
+    """
+    try:
+        with tempfile.TemporaryFile() as file:
+            await asyncio.to_thread(file.write, head)
+            async for chunk in reader:
+                await asyncio.to_thread(file.write, chunk)
+            await asyncio.to_thread(file.flush)
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except ConnectionError:
+        raise  # the client has left
+    except OSError as error:
+        message = f"This server has no room for the form ({error.strerror}). Put its field 'model' before its files."
+        raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message)) from error
 
 
 async def send_on(

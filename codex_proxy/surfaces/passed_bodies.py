@@ -10,10 +10,13 @@ from typing import Final
 import msgspec
 
 from codex_proxy.core.faults import bad_request
+from codex_proxy.core.passing import Body
 from codex_proxy.surfaces.base import json_text
 from codex_proxy.surfaces.body import decoded
 
 MAX_NAME: Final = 1_000
+_WINDOW: Final = 1 << 20
+"""The bytes that are searched at a time, because a form may be in a file."""
 _BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _MODEL_PART: Final = re.compile(
     rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n|$)', re.IGNORECASE
@@ -23,21 +26,23 @@ _MODEL_PART: Final = re.compile(
 class PassedBody(msgspec.Struct, frozen=True):
     """A body, and where its model is: the `model` that it names (None: none), and the bytes before and after it."""
 
-    body: bytes
+    body: bytes | memoryview
+    """A large form is in a file."""
     model: str | None
     fields: dict[str, msgspec.Raw] | None = None
     """The fields of a JSON object, as they are; None for a form."""
     place: tuple[int, int] = (0, 0)
     """Where the model's name begins and ends in a form."""
 
-    def with_model(self, name: str) -> bytes:
+    def with_model(self, name: str) -> Body:
         """Returns the body with another name of the model; the same bytes if it has that name, or names none."""
         if self.model is None or name == self.model or not name:
-            return self.body
-        if self.fields is None:
-            start, end = self.place
-            return self.body[:start] + name.encode() + self.body[end:]
-        return self.naming(name)
+            return self.body if isinstance(self.body, bytes) else (self.body,)
+        if self.fields is not None:
+            return self.naming(name)
+        (start, end), whole = self.place, memoryview(self.body)
+        pieces = (whole[:start], memoryview(name.encode()), whole[end:])
+        return b"".join(pieces) if isinstance(self.body, bytes) else pieces
 
     def naming(self, name: str) -> bytes:
         """Returns the JSON object with this name of the model, whether it names another one or none."""
@@ -52,8 +57,10 @@ def json_body(body: bytes) -> PassedBody:
     return PassedBody(body, model, msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
 
 
-def form_body(body: bytes, content_type: str) -> PassedBody:
-    """Reads a form. Raises `Fault` INVALID_REQUEST if `content_type` has no boundary, or the body no parts."""
+def form_body(body: bytes | memoryview, content_type: str) -> PassedBody:
+    """Reads a form, which may be in a file. Raises `Fault` INVALID_REQUEST if `content_type` has no boundary, or the
+    body no parts.
+    """
     found, whole = _model_in_form(body, content_type)
     if found is None and not whole:
         raise bad_request("The request body is a form that ends too early.")
@@ -65,25 +72,34 @@ def beginning_of_form(head: bytes, content_type: str) -> PassedBody | None:
     return _model_in_form(head, content_type)[0]
 
 
-def _model_in_form(body: bytes, content_type: str) -> tuple[PassedBody | None, bool]:
+def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedBody | None, bool]:
     """Returns the body with the place of its model, None if it is not there; and whether the form has its end."""
     found = _BOUNDARY.search(content_type)
     if found is None:
         raise bad_request("The content type of the form has no 'boundary'.")
-    mark = b"--" + (found[1] or found[2]).encode()
-    if not body.startswith(mark):
+    mark, body = b"--" + (found[1] or found[2]).encode(), memoryview(form)
+    if bytes(body[: len(mark)]) != mark:
         raise bad_request("The request body is not a form with the boundary of its content type.")
     at = 0
-    while (head := at + len(mark) + 2) < len(body) and not body.startswith(b"--", at + len(mark)):
-        following = body.find(b"\r\n" + mark, head)
+    while (head := at + len(mark) + 2) < len(body) and bytes(body[head - 2 : head]) != b"--":
+        following = _find(b"\r\n" + mark, body, head)
         if following < 0:
             return None, False
-        blank = body.find(b"\r\n\r\n", head, following)
+        blank = _find(b"\r\n\r\n", body[:following], head)
         if blank >= 0 and _MODEL_PART.search(body, head, blank):
-            value = body[blank + 4 : following]
+            value = bytes(body[blank + 4 : following])
             if len(value) > MAX_NAME:
                 raise bad_request("Invalid 'model': the name is too long.", "model")
             name = value.decode("utf-8", "replace").strip()
-            return PassedBody(body, name, None, (blank + 4, following)), True
+            return PassedBody(form, name, None, (blank + 4, following)), True
         at = following + 2
     return None, True
+
+
+def _find(what: bytes, body: memoryview, start: int) -> int:
+    """Returns the first place of `what` in the body from `start` on; -1 if it is not there."""
+    for begin in range(start, len(body), _WINDOW):
+        found = bytes(body[begin : begin + _WINDOW + len(what) - 1]).find(what)
+        if found >= 0:
+            return begin + found
+    return -1

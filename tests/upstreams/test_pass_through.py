@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -336,15 +337,32 @@ async def test_a_large_form_is_sent_on_while_it_comes(server: Server, tmp_path: 
         assert server.asked[-1].headers["Content-Length"] == str(len(sent_on(FORM)))
 
 
-@pytest.mark.filterwarnings("ignore:Sending a large body")
-async def test_a_form_with_its_model_behind_the_file_is_read_first(server: Server, tmp_path: Path) -> None:
-    form = FILE_HEAD + SOUND + b"\r\n" + MODEL_PART + b"--x--\r\n"
+MODEL_LAST = FILE_HEAD + SOUND + b"\r\n" + MODEL_PART + b"--x--\r\n"
+
+
+async def test_a_form_with_its_model_behind_the_file_waits_in_a_file(server: Server, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, **tables(server, retry_wait=0.0)) as proxy:
         server.script = [503]
-        answer = await transcribe(proxy, form)
+        server.chunks = asyncio.Queue()
+        sending = asyncio.ensure_future(transcribe(proxy, MODEL_LAST))
+        await until(lambda: len(server.asked) == 2)
+        assert proxy.app[BODY_BUDGET].held < 1.5 * FORM_HEAD
+        server.chunks.put_nowait(None)
+        answer = await sending
         assert (answer.status, answer.headers["x-codex-attempts"]) == (200, "2")
-        assert server.asked[-1].body == sent_on(form)
-        assert (await transcribe(proxy, form[:-99])).status == 400
+        assert server.asked[-1].body == sent_on(MODEL_LAST)
+        assert server.asked[-1].headers["Content-Length"] == str(len(sent_on(MODEL_LAST)))
+        assert (await transcribe(proxy, MODEL_LAST[:-99])).status == 400
+
+
+async def test_a_form_for_which_there_is_no_room_says_what_to_do(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with fake_proxy(tmp_path, **tables(server)) as proxy:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+        answer = await transcribe(proxy, MODEL_LAST)
+        assert (answer.status, server.asked) == (503, [])
+        assert "Put its field 'model' before its files." in answer.error["message"]
 
 
 async def test_a_form_that_was_sent_on_is_not_sent_again(server: Server, tmp_path: Path) -> None:

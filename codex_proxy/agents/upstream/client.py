@@ -21,7 +21,7 @@ from codex_proxy.agents.upstream.failures import TOO_MUCH
 from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.passing import RestOfBody
+from codex_proxy.core.passing import Body, RestOfBody
 
 MAX_HEADER_BYTES: Final = 16_384
 """The most bytes of one header line in an upstream's answer."""
@@ -29,6 +29,8 @@ MAX_LIST_BYTES: Final = 8 << 20
 """The most bytes of a list of models. One with several hundred models has a tenth of this."""
 KEEPALIVE_SECONDS: Final = 30.0
 """Seconds that an unused connection is kept: many servers close theirs after 60 or 75."""
+STEP_BYTES: Final = 64 << 10
+"""The bytes of a large body that are sent at a time."""
 DRAIN_SECONDS: Final = 0.25
 """Seconds that the last bytes of a finished answer may take, so that its connection can be reused."""
 LIST_SECONDS: Final = 15.0
@@ -92,7 +94,7 @@ class UpstreamClient:
 
     def post(
         self,
-        body: bytes,
+        body: Body,
         headers: Mapping[str, str],
         deliver: Deliver,
         *,
@@ -130,7 +132,7 @@ class UpstreamClient:
             return response.status, response.headers, self._secrets.hide(bytes(body))
 
     def _sender(
-        self, body: bytes, rest: RestOfBody | None, headers: Mapping[str, str], path: str, deliver: Deliver
+        self, body: Body, rest: RestOfBody | None, headers: Mapping[str, str], path: str, deliver: Deliver
     ) -> Send:
         """Returns a function that sends the request and returns the response when its headers have arrived. The
         function takes a callback, which is called when there is a connection, and raises what aiohttp raises.
@@ -140,8 +142,10 @@ class UpstreamClient:
         session, upstream = self._session, self._upstream
         assert session is not None
         all_headers = {**JSON, **upstream.headers, **headers, **TRACE_HEADERS.get()}
-        if rest is not None and rest.left is not None:
-            all_headers["Content-Length"] = str(len(body) + rest.left)
+        in_steps = rest is not None or not isinstance(body, bytes)
+        left = 0 if rest is None else rest.left
+        if left is not None:
+            all_headers["Content-Length"] = str(sum(map(len, _pieces(body))) + left)
 
         async def sent(connected: Callable[[], None]) -> aiohttp.ClientResponse:
             for is_last in (False, True):
@@ -149,7 +153,7 @@ class UpstreamClient:
                 try:
                     return await session.post(
                         upstream.url + path,
-                        data=body if rest is None else _with_rest(body, rest, connected, deliver),
+                        data=_in_steps(body, rest, connected, deliver) if in_steps else body,
                         headers=all_headers,
                         proxy=upstream.proxy,
                         allow_redirects=False,
@@ -308,13 +312,22 @@ class Exchange:
         return Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message=f"The model server {what}. Try again later.")
 
 
-async def _with_rest(
-    body: bytes, rest: RestOfBody, sent: Callable[[], None], deliver: Deliver
+def _pieces(body: Body) -> Sequence[bytes | memoryview]:
+    return (body,) if isinstance(body, bytes) else body
+
+
+async def _in_steps(
+    body: Body, rest: RestOfBody | None, sent: Callable[[], None], deliver: Deliver
 ) -> AsyncIterator[bytes]:
-    """Yields a body and what follows; calls `sent` before each part of that, because the answer can only be waited for
-    from then on.
+    """Yields a body and what follows; calls `sent` before each step, because the answer can only be waited for from
+    then on.
     """
-    yield body
+    for piece in _pieces(body):
+        for start in range(0, len(piece), STEP_BYTES):
+            sent()
+            yield bytes(piece[start : start + STEP_BYTES])
+    if rest is None:
+        return
     try:
         async for chunk in rest:
             sent()

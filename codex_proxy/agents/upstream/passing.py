@@ -15,7 +15,7 @@ from codex_proxy.agents.upstream.transport import AttemptHost
 from codex_proxy.agents.upstream.usage import PassedUsage
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.passing import RestOfBody
+from codex_proxy.core.passing import Body, RestOfBody
 
 HELD_BYTES: Final = 256 << 10
 """The most bytes of an answer that wait for a slow client. The upstream then has to wait, too."""
@@ -35,7 +35,7 @@ class UpstreamAnswer:
         client: UpstreamClient,
         host: AttemptHost,
         path: str,
-        body: bytes,
+        body: Body,
         headers: Mapping[str, str],
         rest: RestOfBody | None = None,
     ) -> None:
