@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import difflib
+import http.client
 import json
 import os
 import re
@@ -23,12 +24,13 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
-from codex_proxy.commands.connect.programs import PROGRAMS, SDK_ENVIRONMENT, Program
+from codex_proxy.commands.connect.programs import PROGRAMS, Program
 from codex_proxy.files.private import create, make_folder, replacing
 from codex_proxy.settings.fields import Settings
 
@@ -39,6 +41,7 @@ END_SECONDS: Final = 10.0
 _ADDRESS: Final = re.compile(r"serves on (http://\S+)/v1")
 _PR_SET_PDEATHSIG: Final = 1
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+"""They end the program first, so that everything else is ended, too. A closed terminal sends SIGHUP."""
 _OF_THE_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
 
 
@@ -60,14 +63,15 @@ def run(
     (None: use a running one, if any); `key`: for a running server. Raises `RunError` if the program is not installed or
     cannot use this server, or none can be started.
     """
-    program = PROGRAMS.get(name) or Program(name=name, environment=SDK_ENVIRONMENT)
+    program = PROGRAMS.get(name) or Program()
     if program.unserved:
         raise RunError(program.unserved)
     path = shutil.which(name, path=environ.get("PATH"))
     if path is None:
-        raise RunError(_how_to_get(program))
+        raise RunError(_how_to_get(name, program))
     with contextlib.ExitStack() as stack:
-        ending = stack.enter_context(_signals_kept())
+        running: list[subprocess.Popen[bytes]] = []
+        stack.enter_context(_handling(_ENDING, partial(_end_program, running)))
         temporary = tempfile.TemporaryDirectory(prefix="codex-proxy-run-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(temporary))
         access = None if agent else running_server(settings, model, key)
@@ -76,15 +80,15 @@ def run(
             more = {"PROXY_BUILTIN_TOOLS": "never"} if name in PROGRAMS else {}
             access = stack.enter_context(_own_server(agent, model, folder, {**environ, **more}))
         environment, first = prepared(program, access, folder, environ, Path.home())
-        return _run_to_the_end([path, *first, *arguments], environment, ending)
+        return _run_to_the_end([path, *first, *arguments], environment, running)
 
 
-def _how_to_get(program: Program) -> str:
+def _how_to_get(name: str, program: Program) -> str:
     if program.install:
-        return f"{program.name} is not installed, or not on PATH. To get it: {program.install}"
-    near = difflib.get_close_matches(program.name, PROGRAMS, n=1)
+        return f"{name} is not installed, or not on PATH. To get it: {program.install}"
+    near = difflib.get_close_matches(name, PROGRAMS, n=1)
     hint = f" Did you mean {near[0]}?" if near else f" Known clients are: {', '.join(PROGRAMS)}."
-    return f"There is no program `{program.name}` on PATH.{hint}"
+    return f"There is no program `{name}` on PATH.{hint}"
 
 
 # --- the server -----------------------------------------------------------------------------------
@@ -97,34 +101,28 @@ def running_server(settings: Settings, model: str, key: str | None) -> ServerAcc
     if key is None and settings.api_key is not None:
         key = settings.api_key.get_secret_value()
     base_url = f"{settings.server_url}/v1"
-    if _fetch(base_url).get("name") != "codex-proxy":
+    if _status(base_url) is None:
         return None
-    try:
-        request = urllib.request.Request(
-            f"{base_url}/models", headers={"Authorization": f"Bearer {key or NO_KEY}"}
-        )
-        _open(request).close()
-    except urllib.error.HTTPError as error:
-        if error.code != 401:
-            raise RunError(f"The server at {base_url} answers with HTTP {error.code}.") from error
-        raise RunError(f"The server at {base_url} requires an API key: give one with --key.") from error
+    status = _status(f"{base_url}/models", Authorization=f"Bearer {key or NO_KEY}")
+    if status == 401:
+        raise RunError(f"The server at {base_url} requires an API key: give one with --key.")
+    if status != 200:
+        raise RunError(f"The server at {base_url} answers with HTTP {status}.")
     return ServerAccess(base_url=base_url, model=model, key=key or NO_KEY)
 
 
-def _fetch(url: str) -> dict[str, Any]:
-    """Returns the JSON object at a URL; an empty one if there is none."""
-    try:
-        with _open(urllib.request.Request(url)) as reply:
-            value = json.loads(reply.read(1 << 20))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-def _open(request: urllib.request.Request) -> Any:
+def _status(url: str, **headers: str) -> int | None:
+    """Returns the HTTP status that a server of this program answers with; None if there is none."""
     # Without the proxy of the environment: this is a server of the user's own.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    return opener.open(request, timeout=PROBE_SECONDS)
+    try:
+        with opener.open(urllib.request.Request(url, headers=headers), timeout=PROBE_SECONDS) as reply:
+            status, server = int(reply.status), reply.headers["Server"]
+    except urllib.error.HTTPError as error:
+        status, server = error.code, error.headers["Server"]
+    except (OSError, http.client.HTTPException):
+        return None
+    return status if server == "codex-proxy" else None
 
 
 @contextlib.contextmanager
@@ -169,9 +167,7 @@ def _end_with_parent() -> Callable[[], object] | None:
     """
     if sys.platform != "linux":
         return None
-    prctl = ctypes.CDLL(
-        None
-    ).prctl  # loaded here: between fork and exec there should be as little as possible
+    prctl = ctypes.CDLL(None).prctl  # here, since a fork should do as little as possible
     return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 
 
@@ -227,46 +223,39 @@ def prepared(
     return environment, arguments
 
 
-class _Ending:
-    """Ends the program when a signal asks this command to end. `program` is None until it runs."""
-
-    def __init__(self) -> None:
-        self.program: subprocess.Popen[bytes] | None = None
-
-    def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Passes the signal on to the program, and kills it if it does not end. Before it runs, ends this command."""
-        if self.program is None:
-            raise SystemExit(128 + number)
-        self.program.send_signal(number)
-        killing = threading.Timer(END_SECONDS, self.program.kill)
-        killing.daemon = True
-        killing.start()
+def _end_program(running: list[subprocess.Popen[bytes]], number: int, _: FrameType | None) -> None:
+    """Passes a signal on to the program, and kills it if it does not end. Before it runs, ends this command."""
+    if not running:
+        raise SystemExit(128 + number)
+    running[0].send_signal(number)
+    killing = threading.Timer(END_SECONDS, running[0].kill)
+    killing.daemon = True
+    killing.start()
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Iterator[_Ending]:
-    """Makes SIGTERM and SIGHUP (a closed terminal) end the program first, so that everything else is ended, too."""
-    ending = _Ending()
-    before = {number: signal.signal(number, ending.on_signal) for number in _ENDING}
+def _handling(
+    numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
-        yield ending
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handled in before.items():
+            signal.signal(number, handled)
 
 
-def _run_to_the_end(command: list[str], environment: Mapping[str, str], ending: _Ending) -> int:
-    """Runs the program in the terminal of this command, and returns its exit status; 128 and the number of the
-    signal if one has ended it. Ctrl-C is the program's: this command does not end before it.
+def _run_to_the_end(
+    command: list[str], environment: Mapping[str, str], running: list[subprocess.Popen[bytes]]
+) -> int:
+    """Runs the program in the terminal of this command, adds it to `running`, and returns its exit status; 128 and the
+    number of the signal if one has ended it. Ctrl-C is the program's: this command does not end before it.
     """
     # With a handler that does nothing, the program has the default one; a signal that is ignored would stay ignored.
-    before = {number: signal.signal(number, lambda *_: None) for number in _OF_THE_TERMINAL}
-    try:
-        process = ending.program = subprocess.Popen(command, env=dict(environment))
-        code = process.wait()
+    with _handling(_OF_THE_TERMINAL, lambda *_: None):
+        try:
+            running.append(subprocess.Popen(command, env=dict(environment)))
+        except OSError as error:
+            raise RunError(f"{command[0]} cannot be run: {error.strerror}.") from error
+        code = running[0].wait()
         return code if code >= 0 else 128 - code
-    except OSError as error:
-        raise RunError(f"{command[0]} cannot be run: {error.strerror}.") from error
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -6,20 +6,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
-from codex_proxy.commands.connect.table import BY_NAME
+SDK_ENVIRONMENT: Final[Mapping[str, str]] = {
+    "OPENAI_BASE_URL": "{{base_url}}",
+    "OPENAI_API_BASE": "{{base_url}}",
+    "OPENAI_API_KEY": "{{key}}",
+    "OPENAI_MODEL": "{{model}}",
+    "ANTHROPIC_BASE_URL": "{{root_url}}",
+    "ANTHROPIC_API_KEY": "{{key}}",
+    "OLLAMA_HOST": "{{root_url}}",
+    "OLLAMA_API_KEY": "{{key}}",
+}
+"""The variables that SDKs and many programs read."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program that is a client. `name` is the argument of `codex-proxy run`, and that of its file."""
+    """A program that is a client."""
 
-    name: str
     setup: str = ""
     """The name of its `ClientSetup`; empty if none is used."""
-    environment: Mapping[str, str] = {}
-    """Its variables; in the file by default those of the `ClientSetup`, else those that SDKs read."""
+    environment: Mapping[str, str] = msgspec.field(default_factory=lambda: SDK_ENVIRONMENT)
+    """Its variables."""
     removed: tuple[str, ...] = ()
     """Variables of the user that would lead it to another server."""
     arguments: tuple[str, ...] = ()
@@ -35,26 +45,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Why it cannot use this server; empty if it can."""
 
 
-class _Document(msgspec.Struct, frozen=True):
-    """The content of `programs.toml`."""
-
-    sdk_environment: dict[str, str]
-    programs: tuple[Program, ...]
-
-
-_document = msgspec.toml.decode(Path(__file__).with_name("programs.toml").read_bytes(), type=_Document)
-
-SDK_ENVIRONMENT: Mapping[str, str] = _document.sdk_environment
-"""The variables that SDKs and many programs read. A program that is not in the file gets them."""
-
-
-def _environment_of(program: Program) -> Mapping[str, str]:
-    setup = BY_NAME.get(program.setup)
-    of_file: Mapping[str, str] = setup.file.values.get("env", {}) if setup and setup.file else {}
-    return program.environment or of_file or SDK_ENVIRONMENT
-
-
-PROGRAMS: Mapping[str, Program] = {
-    program.name: msgspec.structs.replace(program, environment=_environment_of(program))
-    for program in _document.programs
-}
+PROGRAMS: Final = msgspec.toml.decode(
+    Path(__file__).with_name("programs.toml").read_bytes(), type=dict[str, Program]
+)
+"""The programs by the argument of `codex-proxy run`, which is also the name of their file."""
