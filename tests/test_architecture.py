@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "files": frozenset(),
     "process": frozenset({"core", "files"}),
     "store": frozenset({"core", "files"}),
-    "mcp": frozenset({"core"}),
+    "mcp": frozenset({"process", "core"}),
     "workers": frozenset({"tools", "core"}),
     "runs": frozenset({"process", "agents", "tools", "workers", "core", "files"}),
     "admission": frozenset({"runs", "workers", "agents.agent", "surfaces", "core"}),

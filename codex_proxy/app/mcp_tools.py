@@ -22,13 +22,11 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import McpOrigin, McpTools, TextPart, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
-from codex_proxy.mcp.config import Definition, parse_servers
-from codex_proxy.mcp.interfaces import Process, ProcessListener, ProgramStartError
+from codex_proxy.mcp.config import Definition, StdioServer, parse_servers
 from codex_proxy.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult, McpTool
-from codex_proxy.process.child import Command, SpawnError, spawn
-from codex_proxy.process.launch import child_environment
+from codex_proxy.process.launch import Command, child_environment
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
 from codex_proxy.surfaces.responses.tools import McpOffer
@@ -68,11 +66,9 @@ def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[s
 
 
 class Programs:
-    """Starts the MCP servers that are programs, as children of the proxy with their usual environment and limits.
-    Implements `mcp.interfaces.Spawn`.
-
-    They start in the folder of the operator's file, so that its relative paths work, and never in `/tmp`: interpreters
-    load files from where they start.
+    """Makes the commands of the MCP servers that are programs: children of the proxy with their usual environment and
+    limits. They start in the folder of the operator's file, so that its relative paths work, and never in `/tmp`:
+    interpreters load files from where they start.
     """
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
@@ -80,20 +76,14 @@ class Programs:
         self._limits = child_limits(settings)
         self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
 
-    def command(self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None) -> Command:
-        """Returns the command that starts the program `argv`. `env` is added to the environment of every child;
-        `cwd` is relative to the folder of the operator's file, None for that folder.
-        """
-        folder = str(self._folder / (cwd or ""))
-        return Command(argv=argv, env={**self._environment, **env}, cwd=folder, limits=self._limits)
-
-    async def __call__(
-        self, argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, listener: ProcessListener
-    ) -> Process:
-        try:
-            return await spawn(self.command(argv, env, cwd), listener)
-        except SpawnError as error:
-            raise ProgramStartError(str(error)) from error
+    def command(self, server: StdioServer) -> Command:
+        """Returns the command that starts the program; its `cwd` is relative to the folder of the operator's file."""
+        return Command(
+            argv=(server.command, *server.args),
+            env={**self._environment, **server.env},
+            cwd=str(self._folder / (server.cwd or "")),
+            limits=self._limits,
+        )
 
 
 log = structlog.get_logger(__name__)
@@ -328,5 +318,7 @@ def tool_source(
     except ValueError as error:
         raise McpConfigError(f"PROXY_MCP_ALLOWED_URLS: {error}.") from error
     programs = Programs(settings, environ)
-    servers = OperatorServers(definitions, programs, clock=clock, limits=limits, refresh_interval=interval)
+    servers = OperatorServers(
+        definitions, programs.command, clock=clock, limits=limits, refresh_interval=interval
+    )
     return McpToolSource(servers, remote, ids, settings, checks)

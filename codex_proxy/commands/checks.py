@@ -317,7 +317,7 @@ def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     for label, server in servers.items():
         if isinstance(server, StdioServer):
             try:
-                find_program(programs.command((server.command, *server.args), server.env, server.cwd))
+                find_program(programs.command(server))
             except SpawnError as error:
                 missing.append(f"'{label}' {error}.")
     facts |= {"count": len(servers), "missing": len(missing)}

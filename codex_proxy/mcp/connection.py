@@ -29,9 +29,33 @@ from mcp_types import (
 from pydantic import ValidationError
 
 from codex_proxy.mcp.config import Definition, redacted
-from codex_proxy.mcp.interfaces import TransportReport
 from codex_proxy.mcp.results import result_of
-from codex_proxy.mcp.values import McpError, McpFault, McpFaultKind, McpLimits, McpListing, McpResult, McpTool
+from codex_proxy.mcp.values import (
+    McpError,
+    McpFault,
+    McpFaultKind,
+    McpLimits,
+    McpListing,
+    McpResult,
+    McpTool,
+    fault_of,
+)
+
+
+class TransportReport:
+    """How a transport failed, which the `mcp` package does not report. `fault` is the last failure; None if the server
+    has accepted a message since.
+    """
+
+    def __init__(self) -> None:
+        self.fault: McpFault | None = None
+        self.refused_status: int | None = None
+        """The status with which the server refused the last message, or None."""
+        self.session_lost = False
+        """Whether the server no longer knows the session, and has not processed the last message."""
+        self.ended = asyncio.Event()
+        """Set when the server will send nothing more."""
+
 
 OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManager[TransportStreams]]
 """Opens a transport, which writes the reason into the report if it fails."""
@@ -275,8 +299,7 @@ class McpConnection:
         return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
-        """Returns a fault; `what` continues `MCP server 'label' ...`."""
-        return McpFault(kind=kind, server_label=self._label, message=f"MCP server '{self._label}' {what}")
+        return fault_of(self._label, kind, what)
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:

@@ -16,8 +16,8 @@ from mcp.client.streamable_http import streamable_http_client
 
 from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, ForbiddenAddressError
 from codex_proxy.mcp.config import HttpServer
-from codex_proxy.mcp.interfaces import TransportReport
-from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits
+from codex_proxy.mcp.connection import TransportReport
+from codex_proxy.mcp.values import McpFaultKind, McpLimits, fault_of
 
 CONNECT_SECONDS: Final = 10.0
 """The most seconds that connecting, or sending one message, may take."""
@@ -195,8 +195,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
 
     def _note(self, kind: McpFaultKind, what: str) -> None:
         """Writes a fault into the report; `what` continues the sentence `MCP server 'label' ...`."""
-        message = f"MCP server '{self._label}' {what}"
-        self._report.fault = McpFault(kind=kind, server_label=self._label, message=message)
+        self._report.fault = fault_of(self._label, kind, what)
 
 
 class _LimitedBody(httpx2.AsyncByteStream):

@@ -17,7 +17,15 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normalized_url
 from codex_proxy.mcp.config import HttpServer, Transport
 from codex_proxy.mcp.servers import REFRESH_INTERVAL, McpServer
-from codex_proxy.mcp.values import McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
+from codex_proxy.mcp.values import (
+    McpFault,
+    McpFaultKind,
+    McpLimits,
+    McpListing,
+    McpResult,
+    failed,
+    fault_of,
+)
 
 IDLE_SECONDS: Final = 60.0
 """Seconds for which an unused session is kept; the next request usually comes within some."""
@@ -144,7 +152,7 @@ class RequestServers:
         self.check(server)
         if not server.allows(tool):
             what = f"may not run '{tool}' here: it is not among the allowed tools."
-            return failed(self._fault(McpFaultKind.NOT_ALLOWED, server, what))
+            return failed(fault_of(server.server_label, McpFaultKind.NOT_ALLOWED, what))
         session = self._acquire(server, owner)
         if isinstance(session, McpFault):
             return failed(session)
@@ -173,16 +181,15 @@ class RequestServers:
         this object is closed or all `max_sessions` are in use.
         """
         if self._closed:
-            return self._fault(
-                McpFaultKind.CLOSED, server, "is no longer available: this server is shutting down."
-            )
+            what = "is no longer available: this server is shutting down."
+            return fault_of(server.server_label, McpFaultKind.CLOSED, what)
         headers = _headers(server)
         key = (owner, server.server_url, _digest(server.server_label, headers))
         session = self._sessions.pop(key, None)
         if session is None:
             if not self._make_room():
                 what = "cannot be connected to now: too many MCP servers are in use. Try again later."
-                return self._fault(McpFaultKind.UNREACHABLE, server, what)
+                return fault_of(server.server_label, McpFaultKind.UNREACHABLE, what)
             session = _Session(key, self._new_server(server, headers))
         self._sessions[key] = session  # at the end: the dictionary is ordered by last use
         session.users += 1
@@ -237,11 +244,6 @@ class RequestServers:
     def _invalid(self, server: NamedServer, what: str, param: str) -> Fault:
         """Returns the exception for `param`; `what` continues `MCP server 'label' ...`."""
         return bad_request(f"MCP server '{server.server_label}' {what}", param, "invalid_mcp_server")
-
-    def _fault(self, kind: McpFaultKind, server: NamedServer, what: str) -> McpFault:
-        """Returns a fault of this server; `what` continues the sentence `MCP server 'label' ...`."""
-        message = f"MCP server '{server.server_label}' {what}"
-        return McpFault(kind=kind, server_label=server.server_label, message=message)
 
 
 def _headers(server: NamedServer) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,11 +15,20 @@ import msgspec
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.mcp.allowed_urls import AllowedUrls
 from codex_proxy.mcp.config import Definition, HttpServer, StdioServer, Transport
-from codex_proxy.mcp.interfaces import Spawn, TransportReport
-from codex_proxy.mcp.values import McpError, McpFault, McpFaultKind, McpLimits, McpListing, McpResult, failed
+from codex_proxy.mcp.values import (
+    McpError,
+    McpFault,
+    McpFaultKind,
+    McpLimits,
+    McpListing,
+    McpResult,
+    failed,
+    fault_of,
+)
+from codex_proxy.process.launch import Command
 
 if TYPE_CHECKING:
-    from codex_proxy.mcp.connection import McpConnection, OpenTransport
+    from codex_proxy.mcp.connection import McpConnection, OpenTransport, TransportReport
 
 REFRESH_INTERVAL: Final = 10.0
 """Seconds after which a list of tools is fetched again (docs/contract.md#mcp-calls)."""
@@ -37,10 +46,10 @@ class McpServer:
         clock: Clock,
         limits: McpLimits,
         refresh_interval: float,
-        spawn: Spawn | None = None,
+        command: Command | None = None,
         allowed_urls: AllowedUrls | None = None,
     ) -> None:
-        """`spawn` starts programs (None: none may be started). `refresh_interval`: seconds after which tools are listed
+        """`command` starts a program. `refresh_interval`: seconds after which tools are listed
         again. `allowed_urls`: None permits any.
         """
         self._definition = definition
@@ -48,7 +57,7 @@ class McpServer:
         self._clock = clock
         self._limits = limits
         self._refresh_interval = refresh_interval
-        self._spawn = spawn
+        self._command = command
         self._allowed_urls = allowed_urls
         self._connection: McpConnection | None = None
         self._starting: asyncio.Task[McpConnection] | None = None
@@ -211,20 +220,15 @@ class McpServer:
             self._retry_at = self._clock.monotonic() + wait
 
     async def _transports(self) -> list[OpenTransport]:
-        """Returns what opens a transport, in the order to try. Raises `McpError` for a program that may not
-        be started.
-        """
+        """Returns what opens a transport, in the order to try."""
         definition, limits = self._definition, self._limits
         if isinstance(definition, StdioServer):
             await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.stdio_transport")
             from codex_proxy.mcp.stdio_transport import stdio_transport
 
-            spawn = self._spawn
-            if spawn is None:
-                raise self._error(
-                    McpFaultKind.UNREACHABLE, "is a program, and programs may not be started here."
-                )
-            return [lambda report: stdio_transport(definition, spawn, limits, report)]
+            command = self._command
+            assert command is not None  # requests name no programs
+            return [lambda report: stdio_transport(definition, command, limits, report)]
         return await self._http_transports(definition)
 
     async def _http_transports(self, definition: HttpServer) -> list[OpenTransport]:
@@ -291,8 +295,7 @@ class McpServer:
 
     def _error(self, kind: McpFaultKind, what: str) -> McpError:
         """Returns an exception of this server; `what` continues `MCP server 'label' ...`."""
-        message = f"MCP server '{self._label}' {what}"
-        return McpError(McpFault(kind=kind, server_label=self._label, message=message))
+        return McpError(fault_of(self._label, kind, what))
 
 
 class OperatorServers:
@@ -301,7 +304,7 @@ class OperatorServers:
     def __init__(
         self,
         definitions: Mapping[str, Definition],
-        spawn: Spawn,
+        command_of: Callable[[StdioServer], Command],
         *,
         clock: Clock,
         limits: McpLimits | None = None,
@@ -313,7 +316,7 @@ class OperatorServers:
                 clock=clock,
                 limits=limits or McpLimits(),
                 refresh_interval=refresh_interval,
-                spawn=spawn,
+                command=command_of(definition) if isinstance(definition, StdioServer) else None,
             )
             for label, definition in definitions.items()
         }

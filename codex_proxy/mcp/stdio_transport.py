@@ -17,8 +17,9 @@ from pydantic import ValidationError
 
 from codex_proxy.core.json_cost import has_too_many_values
 from codex_proxy.mcp.config import StdioServer, redacted
-from codex_proxy.mcp.interfaces import Process, ProcessExit, ProgramStartError, Spawn, TransportReport
-from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits
+from codex_proxy.mcp.connection import TransportReport
+from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits, fault_of
+from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
 
 READ_AHEAD = MIB
 """Buffered bytes of stdout, beyond which the server has to wait."""
@@ -28,18 +29,18 @@ MAX_DETAIL_CHARS = 2000
 
 @asynccontextmanager
 async def stdio_transport(
-    server: StdioServer, spawn: Spawn, limits: McpLimits, report: TransportReport
+    server: StdioServer, command: Command, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Starts the server with `spawn` for the `async with` block, and yields its messages and a stream for ours. If it
+    """Starts the server by `command` for the `async with` block, and yields its messages and a stream for ours. If it
     ends meanwhile, sends too long a line, or does not read its stdin, `report` has the reason and `ended` is set.
     Raises `McpError` if it cannot be started.
     """
     lines = _StdoutLines(limits.message_bytes)
     try:
-        process = await spawn((server.command, *server.args), server.env, server.cwd, lines)
-    except ProgramStartError as error:
-        message = f"MCP server '{server.label}': {error}"
-        raise McpError(_fault(McpFaultKind.UNREACHABLE, server, redacted(message, server.secrets))) from None
+        process = await spawn(command, lines)
+    except SpawnError as error:
+        what = redacted(f"could not start {error.program}: {error.reason}", server.secrets)
+        raise McpError(fault_of(server.label, McpFaultKind.UNREACHABLE, what)) from None
     lines.process = process
     try:
         read_writer, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -57,11 +58,7 @@ async def stdio_transport(
             async def write_messages() -> None:
                 async for message in write_reader:
                     if process.unsent > limits.unsent_bytes:
-                        report.fault = _fault(
-                            McpFaultKind.DIED,
-                            server,
-                            f"MCP server '{server.label}' no longer reads its input.",
-                        )
+                        report.fault = fault_of(server.label, McpFaultKind.DIED, "no longer reads its input.")
                         report.ended.set()
                         return
                     process.write(_line(message))
@@ -80,8 +77,8 @@ class _StdoutLines:
     """
 
     def __init__(self, limit: int) -> None:
-        self.process: Process | None = None
-        self.exit: ProcessExit | None = None
+        self.process: Child | None = None
+        self.exit: Exit | None = None
         self.too_long = False
         self._limit = limit
         self._chunks: deque[bytes] = deque()
@@ -96,7 +93,7 @@ class _StdoutLines:
             self.process.pause()
         self._changed.set()
 
-    def ended(self, exit: ProcessExit) -> None:
+    def ended(self, exit: Exit) -> None:
         """Stores how the process ended; the iterator ends after the buffered lines."""
         self.exit = exit
         self._changed.set()
@@ -151,18 +148,8 @@ def _line(message: SessionMessage) -> bytes:
 def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
     """Returns why a session's lines have ended: a line was too long, or the process has exited."""
     if lines.too_long or lines.exit is None:
-        return _fault(
-            McpFaultKind.PROTOCOL, server, f"MCP server '{server.label}' sent a message that is too long."
-        )
+        return fault_of(server.label, McpFaultKind.PROTOCOL, "sent a message that is too long.")
     exit = lines.exit
     how = f"with code {exit.code}" if exit.signal is None else f"by signal {exit.signal}"
-    return McpFault(
-        kind=McpFaultKind.DIED,
-        server_label=server.label,
-        message=f"MCP server '{server.label}' ended {how}.",
-        detail=redacted(exit.stderr_tail[-MAX_DETAIL_CHARS:], server.secrets),
-    )
-
-
-def _fault(kind: McpFaultKind, server: StdioServer, message: str) -> McpFault:
-    return McpFault(kind=kind, server_label=server.label, message=message)
+    detail = redacted(exit.stderr_tail[-MAX_DETAIL_CHARS:], server.secrets)
+    return fault_of(server.label, McpFaultKind.DIED, f"ended {how}.", detail)

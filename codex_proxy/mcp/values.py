@@ -99,6 +99,12 @@ class McpFault(msgspec.Struct, frozen=True, kw_only=True):
     """For the log: the end of stderr, without values of the configured environment."""
 
 
+def fault_of(server_label: str, kind: McpFaultKind, what: str, detail: str = "") -> McpFault:
+    """Returns a fault; `what` continues the sentence `MCP server 'label' ...`."""
+    message = f"MCP server '{server_label}' {what}"
+    return McpFault(kind=kind, server_label=server_label, message=message, detail=detail)
+
+
 class McpError(Exception):
     """Carries an `McpFault` inside this package; public functions return the fault."""
 

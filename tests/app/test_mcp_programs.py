@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.app.mcp_tools import McpConfigError, Programs, configured_servers
+from codex_proxy.mcp.config import StdioServer
 from codex_proxy.settings.fields import Settings
 
 
@@ -18,14 +19,15 @@ def test_a_program_starts_in_the_folder_of_its_file_and_not_where_anybody_may_pu
     tmp_path: Path,
 ) -> None:
     programs = Programs(settings_with(tmp_path / "mcp.json"), {})
-    assert programs.command(("python3", "-m", "server"), {}, None).cwd == str(tmp_path)
-    assert programs.command(("./server",), {}, "sub").cwd == str(tmp_path / "sub")
-    assert programs.command(("server",), {}, "/srv").cwd == "/srv"
+    for given, folder in ((None, tmp_path), ("sub", tmp_path / "sub"), ("/srv", Path("/srv"))):
+        server = StdioServer(label="a", command="./server", cwd=given)
+        assert programs.command(server).cwd == str(folder)
 
 
 def test_a_program_sees_its_own_variables_and_none_of_the_proxy_s_keys() -> None:
     environ = {"PATH": "/bin", "PROXY_API_KEY": "k", "HOME": "/h"}
-    command = Programs(settings_with(None), environ).command(("server",), {"HOME": "/mine", "X": "x"}, None)
+    server = StdioServer(label="a", command="server", env={"HOME": "/mine", "X": "x"})
+    command = Programs(settings_with(None), environ).command(server)
     assert {"PATH": "/bin", "HOME": "/mine", "X": "x"}.items() <= command.env.items()
     assert "PROXY_API_KEY" not in command.env
 

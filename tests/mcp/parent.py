@@ -7,11 +7,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from codex_proxy.mcp.servers import OperatorServers
-from tests.mcp.serving import LONG, ManualClock, start_child, stdio, texts
+from tests.mcp.serving import LONG, ManualClock, command_of, stdio, texts
 
 
 async def main() -> None:
-    servers = OperatorServers({"files": stdio("files")}, start_child, clock=ManualClock())
+    servers = OperatorServers({"files": stdio("files")}, command_of, clock=ManualClock())
     for tool in ("pid", "orphan"):
         print(*texts(await servers.call("files", tool, "{}", LONG)), end=" ")
     print(flush=True)

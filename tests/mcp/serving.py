@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,9 +18,8 @@ from cryptography.x509.oid import NameOID
 
 from codex_proxy.core.items import TextPart
 from codex_proxy.mcp.config import StdioServer
-from codex_proxy.mcp.interfaces import Process, ProcessListener, ProgramStartError
 from codex_proxy.mcp.values import McpResult
-from codex_proxy.process.child import Command, SpawnError, spawn
+from codex_proxy.process.launch import Command
 from tests.waiting import PATIENCE
 
 PROGRAM = str(Path(__file__).with_name("program.py"))
@@ -41,16 +40,11 @@ class ManualClock:
         return self.now
 
 
-async def start_child(
-    argv: tuple[str, ...], env: Mapping[str, str], cwd: str | None, listener: ProcessListener
-) -> Process:
-    """Starts a server as a process under the warden."""
-    base = {"PATH": os.environ["PATH"]}
-    command = Command(argv=argv, env={**base, **env}, cwd=cwd or "/", eof_grace=0.5, term_grace=0.2)
-    try:
-        return await spawn(command, listener)
-    except SpawnError as error:
-        raise ProgramStartError(str(error)) from error
+def command_of(server: StdioServer) -> Command:
+    """The command of a server that is a program."""
+    env = {"PATH": os.environ["PATH"], **server.env}
+    argv = (server.command, *server.args)
+    return Command(argv=argv, env=env, cwd=server.cwd or "/", eof_grace=0.5, term_grace=0.2)
 
 
 def stdio(label: str, *options: str, env: dict[str, str] | None = None) -> StdioServer:

@@ -15,7 +15,7 @@ from codex_proxy.core.items import ImagePart, TextPart
 from codex_proxy.mcp.config import Definition, StdioServer
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits
-from tests.mcp.serving import LONG, ManualClock, arguments, start_child, stdio, texts
+from tests.mcp.serving import LONG, ManualClock, arguments, command_of, stdio, texts
 from tests.process.children import gone
 from tests.waiting import eventually
 
@@ -35,7 +35,7 @@ async def make(clock: ManualClock) -> AsyncIterator[Make]:
     def make_one(*definitions: Definition, **limits: float) -> OperatorServers:
         by_label = {definition.label: definition for definition in definitions}
         given = msgspec.structs.replace(McpLimits(list_seconds=LONG), **limits)
-        made.append(OperatorServers(by_label, start_child, clock=clock, limits=given))
+        made.append(OperatorServers(by_label, command_of, clock=clock, limits=given))
         return made[-1]
 
     yield make_one

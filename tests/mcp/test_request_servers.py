@@ -16,7 +16,7 @@ from codex_proxy.mcp.config import HttpServer
 from codex_proxy.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.mcp.servers import OperatorServers
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, McpListing
-from tests.mcp.serving import LONG, ManualClock, arguments, certificate, start_child, texts, web_server
+from tests.mcp.serving import LONG, ManualClock, arguments, certificate, command_of, texts, web_server
 from tests.waiting import eventually, polled
 
 Make = Callable[..., RequestServers]
@@ -374,7 +374,7 @@ async def test_a_server_that_dies_in_a_call_gives_an_error_result(make: Make, tr
 @pytest.mark.exhaustive
 async def test_an_operators_server_may_have_any_url_and_gets_its_headers(streamable: int) -> None:
     own = HttpServer(label="own", url=f"http://localhost:{streamable}/mcp", headers={"X-Key": "k2"})
-    servers = OperatorServers({"own": own}, start_child, clock=ManualClock())
+    servers = OperatorServers({"own": own}, command_of, clock=ManualClock())
     try:
         assert texts(await servers.call("own", "header", arguments(text="x-key"), LONG)) == ["k2"]
         assert texts(await servers.call("own", "change", "{}", LONG)) == ["changed"]
