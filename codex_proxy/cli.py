@@ -6,9 +6,8 @@ import asyncio
 import gc
 import os
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -16,8 +15,6 @@ from codex_proxy import __version__
 from codex_proxy.cassettes.commands import group as cassettes_group
 from codex_proxy.core.shown_text import escaped_json, escaped_lines
 from codex_proxy.settings.flags import CONFIG_OPTION, with_cassettes, with_settings
-
-Result = TypeVar("Result")
 
 
 def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
@@ -27,7 +24,30 @@ def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
     click.echo(escaped_json(text) if as_json else escaped_lines(text), err=err)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class _Commands(click.Group):
+    """Prints the message of a `UserError`, and ends with the exit status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        from codex_proxy.core.faults import UserError
+
+        try:
+            return super().invoke(ctx)
+        except UserError as error:
+            raise click.ClickException(str(error)) from error
+
+
+JSON_OPTION = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+URL_OPTION = click.option(
+    "--base-url", metavar="URL", help="Address of the server (default: that of the settings)."
+)
+MODEL_OPTION = click.option(
+    "--model", metavar="NAME", default="codex-5", show_default=True, help="Model to use."
+)
+
+
+@click.group(
+    cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(__version__, prog_name="codex-proxy")
 def main() -> None:
     """Local coding agents behind the APIs of OpenAI, Anthropic and Ollama."""
@@ -109,10 +129,8 @@ def doctor(config_file: Path | None, as_json: bool, every_setting: bool, **flags
 @click.option(
     "--file", metavar="FILE", default="", help="The client's settings file, if it is not in the usual place."
 )
-@click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
-@click.option(
-    "--model", metavar="NAME", default="codex-5", show_default=True, help="Model the client is to use."
-)
+@URL_OPTION
+@MODEL_OPTION
 @click.option("--key", metavar="KEY", help="API key the client sends, if the server needs one.")
 @CONFIG_OPTION
 def connect(
@@ -155,9 +173,7 @@ def connect(
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 @click.option("--agent", metavar="NAME", help="Start a server with this agent, even if one is running.")
-@click.option(
-    "--model", metavar="NAME", default="codex-5", show_default=True, help="Model the client is to use."
-)
+@MODEL_OPTION
 @click.option("--key", metavar="KEY", help="API key for the running server (default: that of the settings).")
 @CONFIG_OPTION
 @click.argument("client")
@@ -214,7 +230,7 @@ def service_install(workdir: Path | None, flags: tuple[str, ...]) -> None:
 
     command = (sys.executable, "-P", "-m", "codex_proxy", "serve", *flags)
     folder = (workdir or Path.cwd()).absolute()
-    _print(_of_service(lambda service: install(service, command, folder, os.environ)))
+    _print(install(_service(), command, folder, os.environ))
 
 
 @service_group.command(name="uninstall")
@@ -222,7 +238,7 @@ def service_uninstall() -> None:
     """Stop the service and remove its file."""
     from codex_proxy.commands.service import uninstall
 
-    _print(_of_service(uninstall))
+    _print(uninstall(_service()))
 
 
 @service_group.command(name="status")
@@ -230,16 +246,13 @@ def service_status() -> None:
     """Show what systemd or launchd says about the service."""
     from codex_proxy.commands.service import status
 
-    sys.exit(_of_service(status))
+    sys.exit(status(_service()))
 
 
-def _of_service(act: Callable[[Any], Result]) -> Result:
-    from codex_proxy.commands.service import ServiceError, service_of
+def _service() -> Any:
+    from codex_proxy.commands.service import service_of
 
-    try:
-        return act(service_of(sys.platform, Path.home(), os.getuid()))
-    except ServiceError as error:
-        raise click.ClickException(str(error)) from error
+    return service_of(sys.platform, Path.home(), os.getuid())
 
 
 @main.group(name="store", short_help="Inspect, export and clean up stored responses and conversations.")
@@ -251,12 +264,12 @@ def store_group() -> None:
 
 @store_group.command(name="stats")
 @with_settings
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON_OPTION
 def store_stats(config_file: Path | None, as_json: bool, **flags: Any) -> None:
     """Print how many objects of each kind are stored."""
     from codex_proxy.commands.store import show_stats
 
-    _print(_of_store(show_stats(load_settings(flags, config_file), as_json=as_json)), as_json=as_json)
+    _print(asyncio.run(show_stats(load_settings(flags, config_file), as_json=as_json)), as_json=as_json)
 
 
 @store_group.command(name="prune")
@@ -265,7 +278,7 @@ def store_prune(config_file: Path | None, **flags: Any) -> None:
     """Remove what the PROXY_STORE_* settings no longer keep, and free its disk space."""
     from codex_proxy.commands.store import prune
 
-    _print(_of_store(prune(load_settings(flags, config_file))))
+    _print(asyncio.run(prune(load_settings(flags, config_file))))
 
 
 @store_group.command(name="check")
@@ -274,7 +287,7 @@ def store_check(config_file: Path | None, **flags: Any) -> None:
     """Compare everything that is stored with its checksum. The exit status is 0 if all is well, else 1."""
     from codex_proxy.commands.store import check
 
-    _print(_of_store(check(load_settings(flags, config_file))))
+    _print(asyncio.run(check(load_settings(flags, config_file))))
 
 
 @store_group.command(name="export")
@@ -291,9 +304,9 @@ def store_export(config_file: Path | None, output: Path, **flags: Any) -> None:
 
     settings = load_settings(flags, config_file)
     if str(output) == "-":
-        count = _of_store(export(settings, sys.stdout.buffer.write))
+        count = asyncio.run(export(settings, sys.stdout.buffer.write))
     else:
-        count = _of_store(export_to(settings, output))
+        count = asyncio.run(export_to(settings, output))
     _print(f"{count} objects", err=True)
 
 
@@ -310,19 +323,7 @@ def store_copy(source: str, target: str, config_file: Path | None, **flags: Any)
     def tell(table: str, count: int) -> None:
         click.echo(f"{table}: {count} rows", err=True)
 
-    _print(_of_store(copy_store(load_settings(flags, config_file), source, target, tell)))
-
-
-def _of_store(work: Coroutine[Any, Any, Result]) -> Result:
-    """Runs `work` on the store and returns its result. Raises `click.ClickException` (a message and the exit status
-    1) if `work` raises `StoreOpenError`.
-    """
-    from codex_proxy.app.store_lifecycle import StoreOpenError
-
-    try:
-        return asyncio.run(work)
-    except StoreOpenError as error:
-        raise click.ClickException(str(error)) from error
+    _print(asyncio.run(copy_store(load_settings(flags, config_file), source, target, tell)))
 
 
 STORE_OPTION = click.option(
@@ -378,38 +379,27 @@ def keys_add(
     Responses and conversations created with it belong to NAME.
     """
     from codex_proxy.commands.keys import KeyLimits, add, add_to_store
-    from codex_proxy.core.keys import KeysError
 
     settings, wanted = load_settings({}, config_file), KeyLimits(sandbox=max_sandbox, **limits)
-    try:
-        if in_store:
-            key, note = asyncio.run(add_to_store(settings, name, wanted, replace=replace))
-        else:
-            key, note = add(settings, name, wanted, replace=replace)
-    except KeysError as error:
-        raise click.ClickException(str(error)) from error
+    if in_store:
+        key, note = asyncio.run(add_to_store(settings, name, wanted, replace=replace))
+    else:
+        key, note = add(settings, name, wanted, replace=replace)
     _print(key)
     _print(note, err=True)
 
 
 @keys_group.command(name="list")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@JSON_OPTION
 @STORE_OPTION
 @CONFIG_OPTION
 def keys_list(as_json: bool, in_store: bool, config_file: Path | None) -> None:
     """List the names and limits of the keys."""
-    from codex_proxy.commands.keys import listing, listing_of_store, stored_keys
-    from codex_proxy.core.keys import KeysError
+    from codex_proxy.commands.keys import listing, stored_keys
 
     settings = load_settings({}, config_file)
-    try:
-        if in_store:
-            found = listing_of_store(asyncio.run(stored_keys(settings)), as_json=as_json)
-        else:
-            found = listing(settings, as_json=as_json)
-        _print(found, as_json=as_json)
-    except KeysError as error:
-        raise click.ClickException(str(error)) from error
+    stored = asyncio.run(stored_keys(settings)) if in_store else None
+    _print(listing(settings, stored, as_json=as_json), as_json=as_json)
 
 
 @keys_group.command(name="remove")
@@ -422,18 +412,14 @@ def keys_remove(name: str, in_store: bool, config_file: Path | None) -> None:
     Requests with it are refused from then on; the responses and conversations created with it are kept.
     """
     from codex_proxy.commands.keys import remove, remove_from_store
-    from codex_proxy.core.keys import KeysError
 
     settings = load_settings({}, config_file)
-    try:
-        _print(asyncio.run(remove_from_store(settings, name)) if in_store else remove(settings, name))
-    except KeysError as error:
-        raise click.ClickException(str(error)) from error
+    _print(asyncio.run(remove_from_store(settings, name)) if in_store else remove(settings, name))
 
 
 @main.command(short_help="Chat with the running server in the terminal.")
-@click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
-@click.option("--model", metavar="NAME", default="codex-5", show_default=True, help="Model to use.")
+@URL_OPTION
+@MODEL_OPTION
 @click.option(
     "--key", metavar="KEY", help="API key to send, if the server needs one (default: that of the settings)."
 )
@@ -461,7 +447,7 @@ def chat(base_url: str | None, model: str, key: str | None, config_file: Path | 
     "--days", type=click.IntRange(1, 31), default=7, show_default=True, help="Number of days to show."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
-@click.option("--base-url", metavar="URL", help="Address of the server (default: that of the settings).")
+@URL_OPTION
 @click.option("--key", metavar="KEY", help="API key whose usage is shown (default: that of the settings).")
 @click.option(
     "--all-keys", is_flag=True, help="Show the usage of all keys, read from the store instead of the server."
@@ -474,7 +460,7 @@ def usage(
     from codex_proxy.commands.usage import of_all_keys, print_rows, run
 
     if all_keys:
-        print_rows(_of_store(of_all_keys(load_settings({}, config_file), days)), as_json=as_json)
+        print_rows(asyncio.run(of_all_keys(load_settings({}, config_file), days)), as_json=as_json)
         return
     sys.exit(run(*_server(base_url, key, config_file), days=days, as_json=as_json))
 

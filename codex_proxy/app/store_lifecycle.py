@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.settings.fields import Settings
@@ -50,7 +51,7 @@ NEEDS_EXTRA = (
 )
 
 
-class StoreOpenError(Exception):
+class StoreOpenError(UserError):
     """The store cannot be opened. The text says what to do."""
 
 

@@ -28,7 +28,7 @@ from codex_proxy.app.keyring import open_to_others, read_keys
 from codex_proxy.app.mcp_tools import McpConfigError, Programs, configured_servers
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.ports import reserve_port
-from codex_proxy.core.checks import Check, Fact, failed_check
+from codex_proxy.core.checks import Check, Checking, Fact, failed_check
 from codex_proxy.core.keys import KeysError, with_default
 from codex_proxy.mcp.config import StdioServer
 from codex_proxy.process.launch import SpawnError, find_program
@@ -65,16 +65,15 @@ async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Chec
     context = context_of(named, context)
     if reference is None:
         return await spec.check(context)
-    message = f"{reference} is the agent {spec.name}."
-    facts: dict[str, Fact] = {"plugin": reference, "agent": spec.name}
-    found = Check(name="agent plugin", status="ok", message=message, facts=facts)
+    plugin = Checking("agent plugin", plugin=reference, agent=spec.name)
+    found = plugin.ok(f"{reference} is the agent {spec.name}.")
     try:
         return [found, *await spec.check(context)]
     except Exception as error:  # noqa: BLE001  (a plugin's code may raise anything)
         message = (
             f"The check of {reference} failed ({type(error).__name__}: {error}). This is a bug in the plugin."
         )
-        return [found, Check(name="agent", status="failed", message=message, advice=message)]
+        return [found, Checking("agent").failed(message, message)]
 
 
 ANSWER_SECONDS = 3.0
@@ -85,39 +84,37 @@ async def port_check(settings: Settings) -> Check:
     """Checks whether a server could listen, or codex-proxy does. `failed` if another program has the port, a warning if
     codex-proxy reports trouble.
     """
-    facts: dict[str, Fact] = {"host": settings.host, "port": settings.port, "ours": False}
+    check = Checking("port", host=settings.host, port=settings.port, ours=False)
     if settings.port == 0:
-        return Check(name="port", status="ok", message="Any free port is used (port 0).", facts=facts)
+        return check.ok("Any free port is used (port 0).")
+    where = f"{settings.host}:{settings.port}"
     health = await health_of(settings.server_url)
     if health is not None:
-        facts |= {
-            "ours": True,
-            "server_version": health.get("version"),
-            "server_status": health.get("status"),
-            "worker": health.get("worker"),
-        }
-        return _running(settings, health, facts)
+        return _running(check, where, health)
     fault = why_not(settings.host, settings.port)
-    where = f"{settings.host}:{settings.port}"
     if fault is None:
-        return Check(name="port", status="ok", message=f"{where} is free.", facts=facts)
-    advice = "Use another port with --port, or stop the program that listens on this one."
-    message = f"A server cannot listen on {where}: {fault}."
-    return Check(name="port", status="failed", message=message, advice=advice, facts=facts)
+        return check.ok(f"{where} is free.")
+    return check.failed(
+        f"A server cannot listen on {where}: {fault}.",
+        "Use another port with --port, or stop the program that listens on this one.",
+    )
 
 
-def _running(settings: Settings, health: dict[str, Any], facts: dict[str, Fact]) -> Check:
-    where = f"{settings.host}:{settings.port}"
+def _running(check: Checking, where: str, health: dict[str, Any]) -> Check:
+    check.facts |= {
+        "ours": True,
+        "server_version": health.get("version"),
+        "server_status": health.get("status"),
+        "worker": health.get("worker"),
+    }
     names = ", ".join(str(agent.get("name")) for agent in _agents_in(health))
     version = f" {health['version']}" if "version" in health else ""  # not told where a key is wanted
     worker = f" (worker {health['worker']} has answered)" if "worker" in health else ""
     message = f"A codex-proxy{version} serves {names} on {where} already{worker}."
     if health.get("status") == "ok":
-        return Check(name="port", status="ok", message=message, facts=facts)
+        return check.ok(message)
     trouble = str(health.get("trouble", "its agent cannot serve turns"))
-    return Check(
-        name="port", status="warning", message=f"{message} It reports: {trouble}", advice=trouble, facts=facts
-    )
+    return check.warning(f"{message} It reports: {trouble}", trouble)
 
 
 async def health_of(server_url: str) -> dict[str, Any] | None:
@@ -161,12 +158,10 @@ async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list
 async def spawner_check() -> Check:
     """Checks whether a spawner can fork children; otherwise starts take some milliseconds more."""
     why = await why_no_spawner()
-    message = (
-        f"Child processes start one interpreter more each: {why}."
-        if why
-        else "Child processes can be forked."
+    check = Checking("spawner", usable=not why)
+    return check.ok(
+        f"Each child process starts an interpreter first: {why}." if why else "Child processes can be forked."
     )
-    return Check(name="spawner", status="ok", message=message, facts={"usable": not why})
 
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -186,28 +181,28 @@ def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]
 
 def state_check(folder: Path) -> Check:
     """Checks the state folder: `failed` if this user cannot write to it or make it, a warning if others may read it."""
-    facts: dict[str, Fact] = {"path": str(folder), "exists": folder.exists()}
+    check = Checking("state folder", path=str(folder), exists=folder.exists())
     if not folder.exists():
         above = next(each for each in folder.parents if each.exists())
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
-            message = f"{folder} will be created at the first start."
-            return Check(name="state folder", status="ok", message=message, facts=facts)
-        message = f"{folder} cannot be created: {above} is not writable."
-        advice = "Set another folder with PROXY_STATE_DIR."
-        return Check(name="state folder", status="failed", message=message, advice=advice, facts=facts)
+            return check.ok(f"{folder} will be created at the first start.")
+        return check.failed(
+            f"{folder} cannot be created: {above} is not writable.",
+            "Set another folder with PROXY_STATE_DIR.",
+        )
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        message = f"{folder} is not a writable folder."
-        advice = f"Make it writable (`chmod u+rwx {folder}`), or set another folder with PROXY_STATE_DIR."
-        return Check(name="state folder", status="failed", message=message, advice=advice, facts=facts)
+        return check.failed(
+            f"{folder} is not a writable folder.",
+            f"Make it writable (`chmod u+rwx {folder}`), or set another folder with PROXY_STATE_DIR.",
+        )
     mode = stat.S_IMODE(folder.stat().st_mode)
-    facts["mode"] = f"{mode:04o}"
+    check.facts["mode"] = f"{mode:04o}"
     if mode & OTHERS:
-        message = f"{folder} is accessible to other users (mode {mode:04o}), and it contains stored answers."
-        advice = f"Run `chmod 700 {folder}`."
-        return Check(name="state folder", status="warning", message=message, advice=advice, facts=facts)
-    return Check(
-        name="state folder", status="ok", message=f"{folder} is accessible only to you.", facts=facts
-    )
+        return check.warning(
+            f"Other users can read {folder} (mode {mode:04o}), which contains stored answers.",
+            f"Run `chmod 700 {folder}`.",
+        )
+    return check.ok(f"{folder} is accessible only to you.")
 
 
 def keys_check(settings: Settings) -> Check:
@@ -215,29 +210,29 @@ def keys_check(settings: Settings) -> Check:
     missing.
     """
     file = settings.keys_path
-    facts: dict[str, Fact] = {"path": str(file), "exists": file.exists()}
+    check = Checking("keys", path=str(file), exists=file.exists())
     try:
         keys = with_default(
             read_keys(file), settings.api_key.get_secret_value() if settings.api_key else None
         )
     except KeysError as error:
-        message = f"The keys file is invalid: {error}."
-        advice = f"Fix {file}; a running server keeps the keys that it has read before."
-        return Check(name="keys", status="failed", message=message, advice=advice, facts=facts)
-    facts["count"] = len(keys)
+        return check.failed(
+            f"The keys file is invalid: {error}.",
+            f"Fix {file}; a running server keeps the keys that it has read before.",
+        )
+    check.facts["count"] = len(keys)
     others = open_to_others(file)
     if others:
-        message, advice = f"{file} can be {OPEN[others]} by other users.", f"Run `chmod 600 {file}`."
-        return Check(name="keys", status="warning", message=message, advice=advice, facts=facts)
+        return check.warning(f"{file} can be {OPEN[others]} by other users.", f"Run `chmod 600 {file}`.")
     if keys:
-        message = f"Clients need one of {len(keys)}: {', '.join(key.name for key in keys[:SHOWN])}."
-    elif file.exists():
-        message = f"{file} has no keys, and clients need one: no client is admitted."
-        advice = "Create one with `codex-proxy keys add NAME`."
-        return Check(name="keys", status="warning", message=message, advice=advice, facts=facts)
-    else:
-        message = "No keys are needed: only this machine can reach the server."
-    return Check(name="keys", status="ok", message=message, facts=facts)
+        names = ", ".join(key.name for key in keys[:SHOWN])
+        return check.ok(f"Clients need one of {len(keys)}: {names}.")
+    if file.exists():
+        return check.warning(
+            f"{file} has no keys, and clients need one: no client is admitted.",
+            "Create one with `codex-proxy keys add NAME`.",
+        )
+    return check.ok("No keys are needed: only this machine can reach the server.")
 
 
 def home_check(settings: Settings) -> Check:
@@ -245,29 +240,22 @@ def home_check(settings: Settings) -> Check:
     read the sign-in or the default home is missing, `skipped` without Codex.
     """
     folder = settings.codex_home
-    facts: dict[str, Fact] = {"path": str(folder), "exists": folder.is_dir()}
+    check = Checking("codex home", path=str(folder), exists=folder.is_dir())
     if not runs_codex(settings):
-        message = "This agent does not use Codex."
-        return Check(name="codex home", status="skipped", message=message, facts=facts)
+        return check.skipped("This agent does not use Codex.")
     if not folder.is_dir():
         if "codex_home" in settings.model_fields_set:
-            message, advice = (
-                f"{folder} is not there.",
+            return check.failed(
+                f"{folder} does not exist.",
                 f"Create {folder} and sign in: run `codex login` with CODEX_HOME={folder}.",
             )
-            return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
-        message = f"{folder} does not exist: Codex has not been used here yet."
-        return Check(name="codex home", status="warning", message=message, facts=facts)
+        return check.warning(f"{folder} does not exist: Codex has not been used here yet.")
     if not os.access(folder, os.R_OK | os.X_OK):
-        advice = f"Run `chmod u+rx {folder}`."
-        message = f"{folder} is not readable."
-        return Check(name="codex home", status="failed", message=message, advice=advice, facts=facts)
+        return check.failed(f"{folder} is not readable.", f"Run `chmod u+rx {folder}`.")
     auth = folder / "auth.json"
     if auth.is_file() and stat.S_IMODE(auth.stat().st_mode) & OTHERS:
-        message = f"{auth} is readable by other users."
-        advice = f"Run `chmod 600 {auth}`."
-        return Check(name="codex home", status="warning", message=message, advice=advice, facts=facts)
-    return Check(name="codex home", status="ok", message=f"{folder} is there.", facts=facts)
+        return check.warning(f"{auth} is readable by other users.", f"Run `chmod 600 {auth}`.")
+    return check.ok(f"{folder} exists.")
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
@@ -275,44 +263,35 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     it is writable for the sandbox only, `skipped` without agents that work in a folder.
     """
     folder = settings.workdir
-    facts: dict[str, Fact] = {"path": str(folder), "sandbox": settings.sandbox}
+    check = Checking("workspace", path=str(folder), sandbox=settings.sandbox)
     if is_plain_only(settings):
-        message = "This agent does not use a workspace."
-        return Check(name="workspace", status="skipped", message=message, facts=facts)
+        return check.skipped("This agent does not use a workspace.")
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
-        message = f"{folder} is not a readable folder."
-        advice = "Set the folder to work in with --workdir."
-        return Check(name="workspace", status="failed", message=message, advice=advice, facts=facts)
-    if settings.sandbox != "read-only" and not os.access(folder, os.W_OK):
-        message = (
-            f"{folder} is not writable, although --sandbox {settings.sandbox} allows the agent to write."
+        return check.failed(
+            f"{folder} is not a readable folder.", "Set the folder to work in with --workdir."
         )
-        advice = "Set a writable folder with --workdir, or omit --sandbox."
-        return Check(name="workspace", status="warning", message=message, advice=advice, facts=facts)
+    if settings.sandbox != "read-only" and not os.access(folder, os.W_OK):
+        return check.warning(
+            f"{folder} is not writable, although --sandbox {settings.sandbox} allows the agent to write.",
+            "Set a writable folder with --workdir, or omit --sandbox.",
+        )
     conflict = write_conflict(settings, environ)
     if conflict is not None:
-        advice = "Start the server in another folder, or name one with --workdir."
-        return Check(name="workspace", status="failed", message=conflict, advice=advice, facts=facts)
-    message = f"{folder} (sandbox: {settings.sandbox})."
-    return Check(name="workspace", status="ok", message=message, facts=facts)
+        return check.failed(conflict, "Start the server in another folder, or name one with --workdir.")
+    return check.ok(f"{folder} (sandbox: {settings.sandbox}).")
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the check of the operator's MCP servers, if configured."""
-    return [] if settings.mcp_config is None else [_servers_check(settings, environ)]
-
-
-def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Checks the file of MCP servers, which are not started: `failed` if it is invalid (the server does not start), a
-    warning if a program is missing.
+    """Returns the check of the operator's file of MCP servers, if there is one. They are not started: `failed` if it is
+    invalid (the server does not start), a warning if a program is missing.
     """
-    name = "mcp servers"
-    facts: dict[str, Fact] = {"path": str(settings.mcp_config)}
+    if settings.mcp_config is None:
+        return []
+    check = Checking("mcp servers", path=str(settings.mcp_config))
     try:
         servers = configured_servers(settings, environ)
     except McpConfigError as error:
-        advice = f"Fix {settings.mcp_config}: the server does not start with it."
-        return Check(name=name, status="failed", message=str(error), advice=advice, facts=facts)
+        return [check.failed(str(error), f"Fix {settings.mcp_config}: the server does not start with it.")]
     programs, missing = Programs(settings, environ), []
     for label, server in servers.items():
         if isinstance(server, StdioServer):
@@ -320,11 +299,10 @@ def _servers_check(settings: Settings, environ: Mapping[str, str]) -> Check:
                 find_program(programs.command(server))
             except SpawnError as error:
                 missing.append(f"'{label}' {error}.")
-    facts |= {"count": len(servers), "missing": len(missing)}
+    check.facts |= {"count": len(servers), "missing": len(missing)}
     if missing:
-        advice = "Fix these MCP servers, or set `disabled` for them: there are no tools of theirs."
-        return Check(name=name, status="warning", message=" ".join(missing), advice=advice, facts=facts)
+        advice = "Fix these MCP servers, or set `disabled` for them. Until then their tools are missing."
+        return [check.warning(" ".join(missing), advice)]
     more = ", ..." if len(servers) > SHOWN else ""
     shown = f": {', '.join(list(servers)[:SHOWN])}{more}" if servers else ""
-    message = f"{len(servers)} in {settings.mcp_config}{shown}."
-    return Check(name=name, status="ok", message=message, facts=facts)
+    return [check.ok(f"{len(servers)} in {settings.mcp_config}{shown}.")]

@@ -21,7 +21,7 @@ from codex_proxy.app.start_checks import check as check_settings
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import agent_checks, machine_checks, port_check
 from codex_proxy.commands.checkup import Checkup, Setting
-from codex_proxy.core.checks import Check, Fact, failed_check
+from codex_proxy.core.checks import Check, Checking, Fact, failed_check
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.load import load, text_of, variables_of
@@ -40,26 +40,16 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         settings = load(dict(flags), config_file)
         chosen = settings_of(settings, flags, config_file, environ)
     except (ValueError, OSError) as error:
-        failed = Check(
-            name="settings",
-            status="failed",
-            message=settings_error_text(error),
-            advice="Fix the setting that is named.",
-        )
-        return Checkup(checks=(failed,))
+        text = settings_error_text(error)
+        return Checkup(checks=(Checking("settings").failed(text, "Fix the setting that is named."),))
     checks = [settings_check(settings, config_file, environ)]
     try:
         async with asyncio.timeout(MAX_SECONDS):
             checks += await agent_checks(settings, environ)
     except TimeoutError:
-        checks.append(
-            Check(
-                name="agent",
-                status="failed",
-                message=f"The agent did not answer within {MAX_SECONDS:g} s.",
-                advice="Run its program directly (`codex --version`) to see what it waits for.",
-            )
-        )
+        message = f"The agent did not answer within {MAX_SECONDS:g} s."
+        advice = "Run its program directly (`codex --version`) to see what it waits for."
+        checks.append(Checking("agent").failed(message, advice))
     port = await port_check(settings)
     checks += [port, *await machine_checks(settings, environ)]
     return Checkup(
@@ -120,26 +110,23 @@ def settings_error_text(error: Exception) -> str:
 def settings_check(settings: Settings, config_file: Path | None, environ: Mapping[str, str]) -> Check:
     """Checks whether a server can start with these settings: `ok` or `failed`."""
     file = config_file or default_config_file()
-    facts: dict[str, Fact] = {"file": str(file), "file_exists": file.is_file()}
+    check = Checking("settings", file=str(file), file_exists=file.is_file())
     try:
         check_settings(settings, SystemClock(), environ)
     except StartError as error:
-        return failed_check("settings", str(error), facts)
+        return failed_check("settings", str(error), check.facts)
     if settings.old_names:
-        advice = " ".join(advice_about(settings.old_names))
         message = f"They are valid, but have old names: {', '.join(settings.old_names)}."
-        return Check(name="settings", status="warning", message=message, advice=advice, facts=facts)
+        return check.warning(message, " ".join(advice_about(settings.old_names)))
     unused = settings_without_effect(settings)
     if unused:
         names = ", ".join(variables_of(name)[0] for name in unused)
         message = f"They are valid, but with this agent these have no effect: {names}."
-        advice = f"Remove {names}, or choose the agent that uses them with --agent."
-        return Check(name="settings", status="warning", message=message, advice=advice, facts=facts)
+        return check.warning(message, f"Remove {names}, or choose the agent that uses them with --agent.")
     if not is_loopback(settings.host):
-        message = f"The server listens on {settings.host}, for other machines too, with a key."
-        return Check(name="settings", status="ok", message=message, facts=facts)
+        return check.ok(f"The server listens on {settings.host}, for other machines too, with a key.")
     where = f"from {file} and the environment" if file.is_file() else f"there is no {file}, which is fine"
-    return Check(name="settings", status="ok", message=f"They are valid ({where}).", facts=facts)
+    return check.ok(f"They are valid ({where}).")
 
 
 Source = Literal["flag", "variable", "file", "default"]

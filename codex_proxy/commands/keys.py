@@ -54,12 +54,9 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
     secret, key = _new_key(name, limits, tuple(_folder(root) for root in limits.roots))
     first = not settings.wants_key
     replaced = put_key(settings.keys_path, key, replace=replace)
-    note = (
-        f"The key '{name}' is shown above and is not shown again. {settings.keys_path} holds its "
-        f"hash{'; the old key of this name is no longer valid' if replaced else ''}.\nClients "
-        "send it as `Authorization: Bearer KEY`. A running server accepts it within a "
-        f"second.{' From then on every client needs a key.' if first else ''}"
-    )
+    note = _note_on_new(name, str(settings.keys_path), "A running server", replaced=replaced)
+    if first:
+        note += " From then on every client needs a key."
     return secret, note + _unknown_among(limits.agents, settings)
 
 
@@ -71,12 +68,16 @@ async def add_to_store(settings: Settings, name: str, limits: KeyLimits, *, repl
     parse_keys(tomlkit.dumps({"keys": {name: dict(table_of(key))}}))
     async with _team_of(settings) as team:
         replaced = await team.put_key(key, replace=replace)
-    note = (
-        f"The key '{name}' is shown above and is not shown again. The store holds its hash"
-        f"{'; the old key of this name is no longer valid' if replaced else ''}.\nClients send it as `Authorization: "
-        "Bearer KEY`. Every server of this store accepts it within a second, and each of them needs a key from then on."
+    note = _note_on_new(name, "The store", "Every server of this store", replaced=replaced)
+    return secret, f"{note} From then on every client needs a key.{_unknown_among(limits.agents, settings)}"
+
+
+def _note_on_new(name: str, place: str, servers: str, *, replaced: bool) -> str:
+    old = "; the old key of this name is no longer valid" if replaced else ""
+    return (
+        f"The key '{name}' is shown above and is not shown again. {place} has its hash{old}.\nClients send it as "
+        f"`Authorization: Bearer KEY`. {servers} accepts it within a second."
     )
-    return secret, note + _unknown_among(limits.agents, settings)
 
 
 async def remove_from_store(settings: Settings, name: str) -> str:
@@ -84,9 +85,13 @@ async def remove_from_store(settings: Settings, name: str) -> str:
     async with _team_of(settings) as team:
         if not await team.remove_key(name):
             raise KeysError(f"there is no key '{name}' in the store")
+    return _note_on_removed(name, "every server of this store")
+
+
+def _note_on_removed(name: str, servers: str) -> str:
     return (
-        f"The key '{name}' was removed; every server of this store refuses it from the next second on. What was "
-        "stored with it stays, for a new key of this name."
+        f"The key '{name}' was removed; {servers} refuses it from the next second on. What was stored with it stays, "
+        "for a new key of this name."
     )
 
 
@@ -153,10 +158,7 @@ def remove(settings: Settings, name: str) -> str:
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset it and restart the server")
     remove_key(settings.keys_path, name)
-    note = (
-        f"The key '{name}' was removed; a running server refuses it from the next second on. What was "
-        "stored with it stays, for a new key of this name."
-    )
+    note = _note_on_removed(name, "a running server")
     if not read_keys(settings.keys_path):
         note += (
             f" No key is left, so nobody can use the server. Create one with `codex-proxy keys add NAME`, or delete "
@@ -165,14 +167,26 @@ def remove(settings: Settings, name: str) -> str:
     return note
 
 
-def listing_of_store(keys: Sequence[Key], *, as_json: bool) -> str:
-    """Returns a list of the keys in the store with their limits, as text or JSON."""
+def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json: bool) -> str:
+    """Returns a list of keys with their limits, as text or JSON: of `stored`, the keys in the store, or if that is None
+    of those in the keys file. Raises `KeysError`.
+    """
+    file = settings.keys_path
+    keys = read_keys(file) if stored is None else stored
     if as_json:
-        return json.dumps({"keys": [_shown(key) for key in keys]}, indent=2)
+        listed: dict[str, Any] = {"file": str(file)} if stored is None else {}
+        listed["keys"] = [_shown(key) for key in keys]
+        return json.dumps(listed, indent=2)
     lines = [f"{key.name}  {_limits_of(key)}" for key in keys]
-    return (
-        "\n".join(lines) or "There is no key in the store. `codex-proxy keys add --store NAME` creates one."
-    )
+    if stored is None and settings.api_key is not None:
+        lines.insert(0, f"{DEFAULT_NAME}  the key in PROXY_API_KEY, without limits of its own")
+    if not lines:
+        place, flag = (f"in {file}", "") if stored is None else ("in the store", "--store ")
+        return f"There is no key {place}. `codex-proxy keys add {flag}NAME` creates one."
+    others = open_to_others(file) if stored is None else ""
+    if others:
+        lines.append(f"\nOther users may {others} {file}: run `chmod 600 {file}`.")
+    return "\n".join(lines)
 
 
 def _shown(key: Key) -> dict[str, Any]:
@@ -180,24 +194,6 @@ def _shown(key: Key) -> dict[str, Any]:
     table = {"name": key.name, **table_of(key)}
     del table["sha256"]
     return table
-
-
-def listing(settings: Settings, *, as_json: bool) -> str:
-    """Returns a list of keys with their limits, as text or JSON. Raises `KeysError`."""
-    keys = read_keys(settings.keys_path)
-    if as_json:
-        return json.dumps({"file": str(settings.keys_path), "keys": [_shown(key) for key in keys]}, indent=2)
-    lines = [f"{key.name}  {_limits_of(key)}" for key in keys]
-    if settings.api_key is not None:
-        lines.insert(0, f"{DEFAULT_NAME}  the key in PROXY_API_KEY, without limits of its own")
-    if not lines:
-        return f"There is no key in {settings.keys_path}. `codex-proxy keys add NAME` creates one."
-    others = open_to_others(settings.keys_path)
-    if others:
-        lines.append(
-            f"\nOther users may {others} {settings.keys_path}: run `chmod 600 {settings.keys_path}`."
-        )
-    return "\n".join(lines)
 
 
 def _limits_of(key: Key) -> str:

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from codex_proxy.core.faults import UserError
 from codex_proxy.files import private
 
 LABEL: Final = "codex-proxy"
@@ -46,7 +47,7 @@ WantedBy=default.target
 """
 
 
-class ServiceError(Exception):
+class ServiceError(UserError):
     """The service cannot be installed, removed or looked at. The text says why and what to do."""
 
 

@@ -25,6 +25,29 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """Details for `doctor --json`, by name."""
 
 
+class Checking:
+    """Makes the result of one check: each method returns it, with the `facts` so far."""
+
+    def __init__(self, name: str, **facts: Fact) -> None:
+        self._name = name
+        self.facts = facts
+
+    def ok(self, message: str) -> Check:
+        return self._with("ok", message)
+
+    def skipped(self, message: str) -> Check:
+        return self._with("skipped", message)
+
+    def warning(self, message: str, advice: str = "") -> Check:
+        return self._with("warning", message, advice)
+
+    def failed(self, message: str, advice: str) -> Check:
+        return self._with("failed", message, advice)
+
+    def _with(self, status: Status, message: str, advice: str = "") -> Check:
+        return Check(name=self._name, status=status, message=message, advice=advice, facts=self.facts)
+
+
 def failed_check(name: str, error: str, facts: dict[str, Fact] | None = None) -> Check:
     """Returns a failed check: the first sentence of the error is the message, the rest the advice."""
     message, dot, advice = error.partition(". ")

@@ -116,6 +116,10 @@ UNFORESEEN = Failure(
 """The failure of a turn that ended because of a bug in this server."""
 
 
+class UserError(Exception):
+    """A command cannot do what its user has asked for. The text says why, and what to do."""
+
+
 class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is raised
     """Raised with a `Failure` when a request is refused before its turn runs."""
 

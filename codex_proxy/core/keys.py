@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from codex_proxy.core.faults import UserError
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 
@@ -30,7 +31,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class KeysError(ValueError):
+class KeysError(UserError):
     """A keys file or a key is invalid; the message is for its author."""
 
 

@@ -101,6 +101,7 @@ SETTING_OPTIONS = (
     click.option(
         "--port",
         type=click.IntRange(0, 65535),
+        metavar="N",
         help="Port to listen on (default: 11435); 0 for any free port.",
     ),
     click.option(

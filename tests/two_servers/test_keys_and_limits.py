@@ -13,7 +13,7 @@ from codex_proxy.app.start_checks import StartError
 from codex_proxy.commands.keys import (
     KeyLimits,
     add_to_store,
-    listing_of_store,
+    listing,
     remove_from_store,
     stored_keys,
 )
@@ -58,7 +58,7 @@ async def test_a_key_in_the_store_is_valid_on_every_server_and_dead_on_all_when_
     for proxy in two:
         await comes_to(proxy, "another", 401)  # it knows that keys are required
         await comes_to(proxy, key, 200)
-    assert "laptop  " in listing_of_store(await stored_keys(settings), as_json=False)
+    assert "laptop  " in listing(settings, await stored_keys(settings), as_json=False)
     await remove_from_store(settings, "laptop")
     for proxy in two:
         await comes_to(proxy, key, 401)
