@@ -1,11 +1,10 @@
 """Converts the bytes of a request to a validated value, or raises a 400 that names the field as OpenAI does. Raises
-only `Fault`: INVALID_REQUEST (docs/wire-rules.md#errors) or REQUEST_TOO_LARGE. Tags of unions start with `~`, by which
-`_path` recognises them in the path of pydantic's error.
+only `Fault`: INVALID_REQUEST (docs/wire-rules.md#errors) or REQUEST_TOO_LARGE.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, LiteralString, TypeAlias, TypeVar
 
 import msgspec
@@ -13,7 +12,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     TypeAdapter,
     ValidationError,
@@ -24,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 from codex_proxy.surfaces.field_lists import FieldNotes
+from codex_proxy.surfaces.unions import TAG, UNKNOWN_KIND
 
 DEPTH: Final = 128
 """Levels of nesting, so that code that walks a value has enough stack. Real schemas need a dozen."""
@@ -40,7 +39,6 @@ MAX_ITEMS: Final = 10_000
 MAX_STOP_CHARS: Final = 1_000
 """Characters of a stop sequence, with which the answer's end is compared at every delta."""
 
-_UNKNOWN_KIND: Final = "unknown_kind"
 _OWN: Final = "~"
 _EXPECTED: Final = {
     "int_type": "an integer",
@@ -100,43 +98,6 @@ _AN_OBJECT_S: Final = {
 }
 Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object), WithJsonSchema(_AN_OBJECT_S)]
 """The JSON Schema of a tool's arguments; must be an object."""
-
-
-def by_kind(
-    field: str,
-    tags: Mapping[str, str],
-    *,
-    text: str | None = None,
-    array: str | None = None,
-    other: str | None = None,
-    unknown: str | None = None,
-    untyped: Callable[[dict[str, Any]], str | None] | None = None,
-) -> Discriminator:
-    """Returns a pydantic discriminator that chooses the member of a union for a value, by a tag. `field`: the field
-    that decides for an object; `tags` maps its values to tags. `unknown`: the tag for any other string (None: `other`);
-    `other`: for a missing field or another type. `untyped` returns the tag of an object without the field. `text`,
-    `array`: the tags of strings and arrays. A value whose tag is None is invalid.
-    """
-
-    def tag(value: Any) -> str | None:
-        if isinstance(value, str):
-            return text
-        if isinstance(value, list):
-            return array
-        if not isinstance(value, dict):
-            return None
-        kind = value.get(field)
-        if kind is None and untyped is not None:
-            return untyped(value)
-        return tags.get(kind, unknown or other) if isinstance(kind, str) else other
-
-    shapes = {"a string": text, "an array": array, "an object": tags or other}
-    kinds = ", ".join(f"'{kind}'" for kind in tags)
-    expected = " or ".join(shape for shape, taken in shapes.items() if taken)
-    # A discriminator has to be hashable, so what `_unknown_kind` needs travels as lines of the message.
-    return Discriminator(
-        tag, custom_error_type=_UNKNOWN_KIND, custom_error_message=f"{field}\n{kinds}\n{expected}"
-    )
 
 
 def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
@@ -238,8 +199,8 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = prefix + _path(first["loc"])
-    if kind == _UNKNOWN_KIND:
-        return _unknown_kind(param, value, first["msg"])
+    if kind == UNKNOWN_KIND:
+        return _unknown_kind(param, value, context)
     if kind == "missing" or (value is None and kind in _EXPECTED):
         return _missing(param)
     if kind in _EXPECTED:
@@ -309,22 +270,19 @@ def none_of(param: str, given: str, values: str) -> Fault:
     return bad_request(message, param, "invalid_value")
 
 
-def _unknown_kind(param: str, value: Any, message: str) -> Fault:
-    """Returns the fault for a value that matches no member of its union. `message` has three lines, as `by_kind` writes
-    them: the field that distinguishes the members, its values, and the expected type.
-    """
-    field, kinds, expected = message.split("\n")
+def _unknown_kind(param: str, value: Any, context: Mapping[str, str]) -> Fault:
+    """Returns the fault for a value without a member of its union. `context` is that of `ByKind`."""
     if value is None:
         return _missing(param)
-    if not isinstance(value, dict) or not kinds:
-        return _wrong_type(param, value, expected)
-    inner = f"{param}.{field}"
-    kind = value.get(field)
+    if not isinstance(value, dict) or not context["kinds"]:
+        return _wrong_type(param, value, context["expected"])
+    inner = f"{param}.{context['field']}"
+    kind = value.get(context["field"])
     if kind is None:
         return _missing(inner)
     if not isinstance(kind, str):
         return _wrong_type(inner, kind, "a string")
-    return none_of(inner, kind, kinds)
+    return none_of(inner, kind, context["kinds"])
 
 
 def _missing(param: str) -> Fault:
@@ -344,7 +302,7 @@ def _path(location: tuple[int | str, ...]) -> str:
     for step in location:
         if isinstance(step, int):
             path += f"[{step}]"
-        elif not step.startswith("~") and step != "[key]":
+        elif not step.startswith(TAG) and step != "[key]":
             name = excerpt(step)  # a key of the client's own, where it is none of ours
             path += f".{name}" if path else name
     return path

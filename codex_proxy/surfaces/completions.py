@@ -7,13 +7,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Final
 
-from pydantic import ConfigDict, Field, Tag
+from pydantic import ConfigDict, Field
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import Text, json_bytes, raw_text
-from codex_proxy.surfaces.body import RequestModel, StopSequence, by_kind, parse_as
+from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
@@ -27,6 +27,7 @@ from codex_proxy.surfaces.request_options import (
     place_of,
     stops_of,
 )
+from codex_proxy.surfaces.unions import ByKind
 
 FIELDS: Final = FieldNames(
     input="prompt",
@@ -54,23 +55,12 @@ class CompletionRequest(RequestModel):
 
     model_config = ConfigDict(strict=True, extra="allow", frozen=True, defer_build=True)
 
-    prompt: Annotated[
-        Annotated[_Text, Tag("~text")]
-        | Annotated[Annotated[list[_Text], Field(min_length=1, max_length=1)], Tag("~list")],
-        by_kind("type", {}, text="~text", array="~list"),
-    ]
+    prompt: Annotated[_Text | Annotated[list[_Text], Field(min_length=1, max_length=1)], ByKind()]
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    stop: (
-        Annotated[
-            Annotated[StopSequence, Tag("~one")]
-            | Annotated[Annotated[list[StopSequence], Field(max_length=4)], Tag("~list")],
-            by_kind("type", {}, text="~one", array="~list"),
-        ]
-        | None
-    ) = None
+    stop: Annotated[StopSequence | Annotated[list[StopSequence], Field(max_length=4)], ByKind()] | None = None
     n: Annotated[int, Field(ge=1, le=1)] | None = None
     temperature: float | None = None
     top_p: float | None = None

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, ConfigDict, Field, Tag
+from pydantic import AfterValidator, ConfigDict, Field
 
-from codex_proxy.surfaces.body import RequestModel, by_kind, wrong_value
+from codex_proxy.surfaces.body import RequestModel, wrong_value
 from codex_proxy.surfaces.field_lists import Ignored
+from codex_proxy.surfaces.unions import ByKind
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
@@ -68,29 +69,8 @@ class AudioPart(RequestModel):
     type: Literal["input_audio"]
 
 
-AnyPart: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("~text")]
-    | Annotated[RefusalPart, Tag("~refusal")]
-    | Annotated[ImagePart, Tag("~image")]
-    | Annotated[FilePart, Tag("~file")]
-    | Annotated[AudioPart, Tag("~audio")],
-    by_kind(
-        "type",
-        {
-            "input_text": "~text",
-            "output_text": "~text",
-            "text": "~text",
-            "refusal": "~refusal",
-            "input_image": "~image",
-            "input_file": "~file",
-            "input_audio": "~audio",
-        },
-    ),
-]
-Content: TypeAlias = Annotated[
-    Annotated[str, Tag("~string")] | Annotated[list[AnyPart], Tag("~parts")],
-    by_kind("type", {}, text="~string", array="~parts"),
-]
+AnyPart: TypeAlias = Annotated[TextPart | RefusalPart | ImagePart | FilePart | AudioPart, ByKind()]
+Content: TypeAlias = Annotated[str | list[AnyPart], ByKind()]
 
 # --- items --------------------------------------------------------------------------------------
 
@@ -300,61 +280,33 @@ class ActivityItem(Item):
     output: str | None = None
 
 
-def _untyped(value: dict[str, Any]) -> str | None:
-    """Returns the tag of an item without a `type`: `~message` with a role or content, `~reference` with only an id,
-    else None.
-    """
+def _untyped(value: dict[str, Any]) -> type | None:
+    """Returns the model of an item without a `type`: a message has a role or content, a reference only an id."""
     if "role" in value or "content" in value:
-        return "~message"
-    return "~reference" if "id" in value else None
+        return MessageItem
+    return ItemReference if "id" in value else None
 
 
 AnyItem: TypeAlias = Annotated[
-    Annotated[MessageItem, Tag("~message")]
-    | Annotated[ItemReference, Tag("~reference")]
-    | Annotated[ReasoningItem, Tag("~reasoning")]
-    | Annotated[FunctionCallItem, Tag("~call")]
-    | Annotated[CustomCallItem, Tag("~custom_call")]
-    | Annotated[ToolSearchCallItem, Tag("~tool_search_call")]
-    | Annotated[ToolSearchOutputItem, Tag("~tool_search_output")]
-    | Annotated[AdditionalToolsItem, Tag("~additional_tools")]
-    | Annotated[AgentMessageItem, Tag("~agent_message")]
-    | Annotated[CallOutputItem, Tag("~output")]
-    | Annotated[McpListToolsItem, Tag("~mcp_tools")]
-    | Annotated[McpCallItem, Tag("~mcp_call")]
-    | Annotated[McpApprovalRequestItem, Tag("~mcp_request")]
-    | Annotated[McpApprovalResponseItem, Tag("~mcp_response")]
-    | Annotated[CompactionItem, Tag("~compaction")]
-    | Annotated[WebSearchCallItem, Tag("~web_search_call")]
-    | Annotated[ImageCallItem, Tag("~image_call")]
-    | Annotated[ShellCallItem, Tag("~shell_call")]
-    | Annotated[ShellOutputItem, Tag("~shell_output")]
-    | Annotated[ActivityItem, Tag("~activity")],
-    by_kind(
-        "type",
-        {
-            "message": "~message",
-            "item_reference": "~reference",
-            "reasoning": "~reasoning",
-            "function_call": "~call",
-            "function_call_output": "~output",
-            "custom_tool_call": "~custom_call",
-            "tool_search_call": "~tool_search_call",
-            "tool_search_output": "~tool_search_output",
-            "additional_tools": "~additional_tools",
-            "agent_message": "~agent_message",
-            "custom_tool_call_output": "~output",
-            "mcp_list_tools": "~mcp_tools",
-            "mcp_call": "~mcp_call",
-            "mcp_approval_request": "~mcp_request",
-            "mcp_approval_response": "~mcp_response",
-            "compaction": "~compaction",
-            "web_search_call": "~web_search_call",
-            "image_generation_call": "~image_call",
-            "local_shell_call": "~shell_call",
-            "local_shell_call_output": "~shell_output",
-            "codex:activity": "~activity",
-        },
-        untyped=_untyped,
-    ),
+    MessageItem
+    | ItemReference
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomCallItem
+    | ToolSearchCallItem
+    | ToolSearchOutputItem
+    | AdditionalToolsItem
+    | AgentMessageItem
+    | CallOutputItem
+    | McpListToolsItem
+    | McpCallItem
+    | McpApprovalRequestItem
+    | McpApprovalResponseItem
+    | CompactionItem
+    | WebSearchCallItem
+    | ImageCallItem
+    | ShellCallItem
+    | ShellOutputItem
+    | ActivityItem,
+    ByKind(untyped=_untyped),
 ]

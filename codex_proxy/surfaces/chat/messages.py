@@ -6,7 +6,7 @@ and outputs that do not match, and for parts that no agent accepts. Source: docs
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,6 +24,7 @@ from codex_proxy.surfaces.attachments import file_text, image_part
 from codex_proxy.surfaces.body import none_of
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.past_calls import HistoryWithCalls
+from codex_proxy.surfaces.unions import known_kinds
 
 _ATTACHMENTS: Final = (wire.AudioPart, wire.FilePart, wire.OtherPart)
 """The parts that are neither text nor images."""
@@ -227,12 +228,12 @@ def _assistant_parts(message: wire.AssistantMessage, param: str) -> tuple[Part, 
 
 def _said(part: wire.AssistantPart, param: str) -> str:
     if isinstance(part, wire.OtherPart):
-        raise _unknown_part(part, wire.SAID_TYPES, param)
+        raise _unknown_part(part, wire.AssistantPart, param)
     return part.text if isinstance(part, wire.TextPart) else part.refusal
 
 
-def _unknown_part(part: wire.OtherPart, known: Iterable[str], param: str) -> Fault:
-    return none_of(f"{param}.type", part.type, ", ".join(f"'{kind}'" for kind in known))
+def _unknown_part(part: wire.OtherPart, union: Any, param: str) -> Fault:
+    return none_of(f"{param}.type", part.type, known_kinds(union))
 
 
 def _shown_parts(content: wire.ShownContent, param: str, pdfs: PdfTexts | None) -> tuple[Part, ...]:
@@ -250,7 +251,7 @@ def _shown_part(part: wire.ShownPart, param: str, pdfs: PdfTexts | None) -> Part
     if isinstance(part, wire.TextPart):
         return TextPart(part.text)
     if isinstance(part, wire.OtherPart):
-        raise _unknown_part(part, wire.SHOWN_TYPES, param)
+        raise _unknown_part(part, wire.ShownPart, param)
     if isinstance(part, wire.AudioPart):
         raise bad_request(
             f"The agent cannot take a part of type '{part.type}': accepted are 'text', 'image_url' and 'file'.",

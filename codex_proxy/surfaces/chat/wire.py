@@ -5,12 +5,13 @@ docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-p
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, Tag
+from pydantic import ConfigDict, Field
 
-from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, by_kind, parse_as
+from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused
+from codex_proxy.surfaces.unions import ByKind
 
 CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
@@ -72,44 +73,14 @@ class OtherPart(RequestModel):
     type: str
 
 
-_STRING_OR_PARTS = by_kind("type", {}, text="~string", array="~parts")
-
-SAID_TYPES: Final = {"text": "~text", "refusal": "~refusal"}
-SHOWN_TYPES: Final = {
-    "text": "~text",
-    "image_url": "~image",
-    "input_audio": "~audio",
-    "file": "~file",
-}
-"""The tags of known parts by their types, of the assistant's and the user's messages."""
-
-AssistantPart: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("~text")]
-    | Annotated[RefusalPart, Tag("~refusal")]
-    | Annotated[OtherPart, Tag("~other")],
-    by_kind("type", SAID_TYPES, unknown="~other"),
-]
-ShownPart: TypeAlias = Annotated[
-    Annotated[TextPart, Tag("~text")]
-    | Annotated[ImagePart, Tag("~image")]
-    | Annotated[FilePart, Tag("~file")]
-    | Annotated[AudioPart, Tag("~audio")]
-    | Annotated[OtherPart, Tag("~other")],
-    by_kind("type", SHOWN_TYPES, unknown="~other"),
-]
-TextParts: TypeAlias = Annotated[list[TextPart], Field(min_length=1)]
+AssistantPart: TypeAlias = Annotated[TextPart | RefusalPart | OtherPart, ByKind()]
+ShownPart: TypeAlias = Annotated[TextPart | ImagePart | AudioPart | FilePart | OtherPart, ByKind()]
 AssistantParts: TypeAlias = Annotated[list[AssistantPart], Field(min_length=1)]
 ShownParts: TypeAlias = Annotated[list[ShownPart], Field(min_length=1)]
 
-TextContent: TypeAlias = Annotated[
-    Annotated[str, Tag("~string")] | Annotated[TextParts, Tag("~parts")], _STRING_OR_PARTS
-]
-AssistantContent: TypeAlias = Annotated[
-    Annotated[str, Tag("~string")] | Annotated[AssistantParts, Tag("~parts")], _STRING_OR_PARTS
-]
-ShownContent: TypeAlias = Annotated[
-    Annotated[str, Tag("~string")] | Annotated[ShownParts, Tag("~parts")], _STRING_OR_PARTS
-]
+TextContent: TypeAlias = Annotated[str | Annotated[list[TextPart], Field(min_length=1)], ByKind()]
+AssistantContent: TypeAlias = Annotated[str | AssistantParts, ByKind()]
+ShownContent: TypeAlias = Annotated[str | ShownParts, ByKind()]
 
 
 class CalledFunction(RequestModel):
@@ -134,10 +105,7 @@ class CustomCall(RequestModel):
     custom: CalledCustom
 
 
-HistoryToolCall: TypeAlias = Annotated[
-    Annotated[FunctionCall, Tag("~function")] | Annotated[CustomCall, Tag("~custom")],
-    by_kind("type", {"function": "~function", "custom": "~custom"}),
-]
+HistoryToolCall: TypeAlias = Annotated[FunctionCall | CustomCall, ByKind()]
 
 # --- messages -----------------------------------------------------------------------------------
 
@@ -179,22 +147,7 @@ class FunctionMessage(RequestModel):
 
 
 AnyMessage: TypeAlias = Annotated[
-    Annotated[InstructionMessage, Tag("~instruction")]
-    | Annotated[UserMessage, Tag("~user")]
-    | Annotated[AssistantMessage, Tag("~assistant")]
-    | Annotated[ToolMessage, Tag("~tool")]
-    | Annotated[FunctionMessage, Tag("~function")],
-    by_kind(
-        "role",
-        {
-            "system": "~instruction",
-            "developer": "~instruction",
-            "user": "~user",
-            "assistant": "~assistant",
-            "tool": "~tool",
-            "function": "~function",
-        },
-    ),
+    InstructionMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage, ByKind("role")
 ]
 
 # --- tools --------------------------------------------------------------------------------------
@@ -221,10 +174,7 @@ class GrammarFormat(RequestModel):
     grammar: Grammar
 
 
-CustomFormat: TypeAlias = Annotated[
-    Annotated[TextFormat, Tag("~text")] | Annotated[GrammarFormat, Tag("~grammar")],
-    by_kind("type", {"text": "~text", "grammar": "~grammar"}),
-]
+CustomFormat: TypeAlias = Annotated[TextFormat | GrammarFormat, ByKind()]
 
 
 class CustomDefinition(RequestModel):
@@ -243,10 +193,7 @@ class CustomTool(RequestModel):
     custom: CustomDefinition
 
 
-AnyTool: TypeAlias = Annotated[
-    Annotated[FunctionTool, Tag("~function")] | Annotated[CustomTool, Tag("~custom")],
-    by_kind("type", {"function": "~function", "custom": "~custom"}),
-]
+AnyTool: TypeAlias = Annotated[FunctionTool | CustomTool, ByKind()]
 
 
 class Named(RequestModel):
@@ -263,10 +210,7 @@ class ChosenCustom(RequestModel):
     custom: Named
 
 
-ChosenTool: TypeAlias = Annotated[
-    Annotated[ChosenFunction, Tag("~function")] | Annotated[ChosenCustom, Tag("~custom")],
-    by_kind("type", {"function": "~function", "custom": "~custom"}),
-]
+ChosenTool: TypeAlias = Annotated[ChosenFunction | ChosenCustom, ByKind()]
 
 
 class AllowedTools(RequestModel):
@@ -280,20 +224,9 @@ class ChosenAllowed(RequestModel):
 
 
 ToolChoice: TypeAlias = Annotated[
-    Annotated[Literal["auto", "none", "required"], Tag("~word")]
-    | Annotated[ChosenFunction, Tag("~function")]
-    | Annotated[ChosenCustom, Tag("~custom")]
-    | Annotated[ChosenAllowed, Tag("~allowed")],
-    by_kind(
-        "type",
-        {"function": "~function", "custom": "~custom", "allowed_tools": "~allowed"},
-        text="~word",
-    ),
+    Literal["auto", "none", "required"] | ChosenFunction | ChosenCustom | ChosenAllowed, ByKind()
 ]
-LegacyChoice: TypeAlias = Annotated[
-    Annotated[Literal["auto", "none"], Tag("~word")] | Annotated[Named, Tag("~named")],
-    by_kind("name", {}, text="~word", other="~named"),
-]
+LegacyChoice: TypeAlias = Annotated[Literal["auto", "none"] | Named, ByKind()]
 
 # --- the request --------------------------------------------------------------------------------
 
@@ -327,11 +260,7 @@ class ResponseFormat(RequestModel):
     json_schema: JsonSchemaFormat | None = None
 
 
-Stop: TypeAlias = Annotated[
-    Annotated[StopSequence, Tag("~one")]
-    | Annotated[Annotated[list[StopSequence], Field(max_length=4)], Tag("~many")],
-    by_kind("type", {}, text="~one", array="~many"),
-]
+Stop: TypeAlias = Annotated[StopSequence | Annotated[list[StopSequence], Field(max_length=4)], ByKind()]
 MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
 MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import ConfigDict, Field, Tag
+from pydantic import ConfigDict, Field
 
-from codex_proxy.surfaces.body import RequestModel, StopSequence, by_kind, parse_as
+from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused
 from codex_proxy.surfaces.messages.errors import THREADS_UNSUPPORTED
+from codex_proxy.surfaces.unions import ByKind
 
 Blocks: TypeAlias = list[Any]
 """Content blocks; not validated, since new types may come."""
-Content: TypeAlias = Annotated[
-    Annotated[str, Tag("~string")] | Annotated[Blocks, Tag("~blocks")],
-    by_kind("type", {}, text="~string", array="~blocks"),
-]
+Content: TypeAlias = Annotated[str | Blocks, ByKind()]
 
 
 class MessageOutputConfig(RequestModel):

@@ -9,14 +9,15 @@ import struct
 from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import Field, Tag
+from pydantic import Field
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.surfaces.base import json_bytes, raw_text
-from codex_proxy.surfaces.body import RequestModel, by_kind, parse_as
+from codex_proxy.surfaces.body import RequestModel, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, ignored_fields
 from codex_proxy.surfaces.ollama.render import TurnTimes
 from codex_proxy.surfaces.ollama.wire import ModelName
+from codex_proxy.surfaces.unions import ByKind
 
 _NONE: Final = Failure(kind=FaultKind.UPSTREAM_ERROR, message="The model server's answer has no embeddings.")
 
@@ -25,10 +26,7 @@ class OllamaEmbedRequest(RequestModel):
     """The body of `POST /api/embed`."""
 
     model: ModelName
-    input: Annotated[
-        Annotated[str, Tag("~one")] | Annotated[list[str], Tag("~several")],
-        by_kind("type", {}, text="~one", array="~several"),
-    ]
+    input: Annotated[str | list[str], ByKind()]
     dimensions: Annotated[int, Field(ge=1)] | None = None
     truncate: Annotated[Any, Ignored()] = None
     options: Annotated[Any, Ignored()] = None

@@ -6,23 +6,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, Tag
+from pydantic import ConfigDict, Field
 
-from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, by_kind
+from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence
 from codex_proxy.surfaces.field_lists import Ignored
+from codex_proxy.surfaces.unions import ByKind
 
 MAX_STOPS: Final = 64
 
 ModelName: TypeAlias = Annotated[str, Field(min_length=1, max_length=1_000)]
 Stops: TypeAlias = Annotated[
-    Annotated[StopSequence, Tag("~one")]
-    | Annotated[Annotated[list[StopSequence], Field(max_length=MAX_STOPS)], Tag("~several")],
-    by_kind("type", {}, text="~one", array="~several"),
+    StopSequence | Annotated[list[StopSequence], Field(max_length=MAX_STOPS)], ByKind()
 ]
-WantedFormat: TypeAlias = Annotated[
-    Annotated[str, Tag("~name")] | Annotated[dict[str, Any], Tag("~schema")],
-    by_kind("type", {}, text="~name", other="~schema"),
-]
+WantedFormat: TypeAlias = Annotated[str | dict[str, Any], ByKind()]
 Images: TypeAlias = list[str]
 """Images as base64, without the head of a data URL."""
 

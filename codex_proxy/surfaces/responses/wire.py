@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import ConfigDict, Field, Tag
+from pydantic import ConfigDict, Field
 
-from codex_proxy.surfaces.body import RequestModel, StopSequence, by_kind, parse_as
+from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
 from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem, Metadata
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, Name, ToolChoice
+from codex_proxy.surfaces.unions import ByKind
 
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -30,21 +31,14 @@ Include: TypeAlias = Literal[
     "message.output_text.logprobs",
 ]
 
-Input: TypeAlias = Annotated[
-    Annotated[Annotated[str, Field(max_length=TEXT_LIMIT)], Tag("~string")]
-    | Annotated[list[AnyItem], Tag("~items")],
-    by_kind("type", {}, text="~string", array="~items"),
-]
+Input: TypeAlias = Annotated[Annotated[str, Field(max_length=TEXT_LIMIT)] | list[AnyItem], ByKind()]
 
 
 class ConversationId(RequestModel):
     id: str
 
 
-Conversation: TypeAlias = Annotated[
-    Annotated[str, Tag("~id")] | Annotated[ConversationId, Tag("~object")],
-    by_kind("id", {}, text="~id", other="~object"),
-]
+Conversation: TypeAlias = Annotated[str | ConversationId, ByKind()]
 
 
 class ReasoningOptions(RequestModel):
@@ -72,15 +66,7 @@ class JsonSchemaFormat(RequestModel):
 
 
 class TextOptions(RequestModel):
-    format: (
-        Annotated[
-            Annotated[TextFormat, Tag("~text")]
-            | Annotated[JsonObjectFormat, Tag("~object")]
-            | Annotated[JsonSchemaFormat, Tag("~schema")],
-            by_kind("type", {"text": "~text", "json_object": "~object", "json_schema": "~schema"}),
-        ]
-        | None
-    ) = None
+    format: Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, ByKind()] | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -88,13 +74,7 @@ class StreamOptions(RequestModel):
     include_obfuscation: Annotated[bool | None, Ignored("stream_options")] = None
 
 
-Stop: TypeAlias = Annotated[
-    Annotated[StopSequence, Tag("~one")]
-    | Annotated[Annotated[list[StopSequence], Field(max_length=16)], Tag("~many")],
-    by_kind("type", {}, text="~one", array="~many"),
-]
-
-
+Stop: TypeAlias = Annotated[StopSequence | Annotated[list[StopSequence], Field(max_length=16)], ByKind()]
 ModelName: TypeAlias = Annotated[str, Field(min_length=1)]
 
 

@@ -4,12 +4,13 @@ OpenAI's own types.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, Tag
+from pydantic import AfterValidator, Field
 
-from codex_proxy.surfaces.body import Parameters, RequestModel, by_kind, wrong_value
+from codex_proxy.surfaces.body import Parameters, RequestModel, wrong_value
 from codex_proxy.surfaces.field_lists import Ignored, Refused
+from codex_proxy.surfaces.unions import ByKind
 
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 WebSearch: TypeAlias = Literal[
@@ -26,25 +27,6 @@ Hosted: TypeAlias = Literal[
     "apply_patch",
     "programmatic_tool_calling",
 ]
-
-_WEB_SEARCH_TAGS: Final = {
-    "web_search": "~web_search",
-    "web_search_2025_08_26": "~web_search",
-    "web_search_preview": "~web_search",
-    "web_search_preview_2025_03_11": "~web_search",
-}
-_HOSTED_TAGS: Final = {
-    "code_interpreter": "~hosted",
-    "file_search": "~hosted",
-    "image_generation": "~hosted",
-    "computer": "~hosted",
-    "computer_use": "~hosted",
-    "computer_use_preview": "~hosted",
-    "shell": "~hosted",
-    "apply_patch": "~hosted",
-    "programmatic_tool_calling": "~hosted",
-}
-
 
 IgnoredInTool: TypeAlias = Annotated[Any, Ignored("tools[]")]
 
@@ -85,10 +67,7 @@ class GrammarFormat(RequestModel):
     definition: str
 
 
-CustomFormat: TypeAlias = Annotated[
-    Annotated[TextFormat, Tag("~text")] | Annotated[GrammarFormat, Tag("~grammar")],
-    by_kind("type", {"text": "~text", "grammar": "~grammar"}),
-]
+CustomFormat: TypeAlias = Annotated[TextFormat | GrammarFormat, ByKind()]
 
 
 class CustomTool(RequestModel):
@@ -107,12 +86,7 @@ class NamespaceTool(RequestModel):
     type: Literal["namespace"]
     name: Name
     description: str | None = None
-    tools: list[
-        Annotated[
-            Annotated[FunctionTool, Tag("~function")] | Annotated[CustomTool, Tag("~custom")],
-            by_kind("type", {"function": "~function", "custom": "~custom"}),
-        ]
-    ]
+    tools: list[Annotated[FunctionTool | CustomTool, ByKind()]]
 
 
 class ToolSearchTool(RequestModel):
@@ -155,21 +129,8 @@ class McpServerTool(RequestModel):
     defer_loading: IgnoredInTool = None
     headers: dict[str, str] | None = None
     authorization: str | None = None
-    allowed_tools: (
-        Annotated[
-            Annotated[list[str], Tag("~names")] | Annotated[McpToolFilter, Tag("~filter")],
-            by_kind("type", {}, array="~names", other="~filter"),
-        ]
-        | None
-    ) = None
-    require_approval: (
-        Annotated[
-            Annotated[Literal["always", "never"], Tag("~word")]
-            | Annotated[McpApprovalFilter, Tag("~filter")],
-            by_kind("type", {}, text="~word", other="~filter"),
-        ]
-        | None
-    ) = None
+    allowed_tools: Annotated[list[str] | McpToolFilter, ByKind()] | None = None
+    require_approval: Annotated[Literal["always", "never"] | McpApprovalFilter, ByKind()] | None = None
 
 
 class WebSearchTool(RequestModel):
@@ -188,27 +149,15 @@ class HostedTool(RequestModel):
 
 
 AnyTool: TypeAlias = Annotated[
-    Annotated[FunctionTool, Tag("~function")]
-    | Annotated[CustomTool, Tag("~custom")]
-    | Annotated[McpServerTool, Tag("~mcp")]
-    | Annotated[WebSearchTool, Tag("~web_search")]
-    | Annotated[NamespaceTool, Tag("~namespace")]
-    | Annotated[ToolSearchTool, Tag("~tool_search")]
-    | Annotated[LocalShellTool, Tag("~local_shell")]
-    | Annotated[HostedTool, Tag("~hosted")],
-    by_kind(
-        "type",
-        {
-            "function": "~function",
-            "custom": "~custom",
-            "mcp": "~mcp",
-            "namespace": "~namespace",
-            "tool_search": "~tool_search",
-            "local_shell": "~local_shell",
-            **_WEB_SEARCH_TAGS,
-            **_HOSTED_TAGS,
-        },
-    ),
+    FunctionTool
+    | CustomTool
+    | McpServerTool
+    | WebSearchTool
+    | NamespaceTool
+    | ToolSearchTool
+    | LocalShellTool
+    | HostedTool,
+    ByKind(),
 ]
 
 # --- the choice ---------------------------------------------------------------------------------
@@ -238,22 +187,8 @@ class ChosenHosted(RequestModel):
     type: Hosted
 
 
-_CHOSEN_TAGS: Final = {
-    "function": "~tool",
-    "custom": "~tool",
-    "mcp": "~mcp",
-    "local_shell": "~local_shell",
-    **_WEB_SEARCH_TAGS,
-    **_HOSTED_TAGS,
-}
-
 Allowed: TypeAlias = Annotated[
-    Annotated[ChosenTool, Tag("~tool")]
-    | Annotated[ChosenMcp, Tag("~mcp")]
-    | Annotated[ChosenWebSearch, Tag("~web_search")]
-    | Annotated[ChosenLocalShell, Tag("~local_shell")]
-    | Annotated[ChosenHosted, Tag("~hosted")],
-    by_kind("type", _CHOSEN_TAGS),
+    ChosenTool | ChosenMcp | ChosenWebSearch | ChosenLocalShell | ChosenHosted, ByKind()
 ]
 
 
@@ -264,12 +199,12 @@ class ChosenAllowed(RequestModel):
 
 
 ToolChoice: TypeAlias = Annotated[
-    Annotated[Literal["auto", "none", "required"], Tag("~word")]
-    | Annotated[ChosenTool, Tag("~tool")]
-    | Annotated[ChosenMcp, Tag("~mcp")]
-    | Annotated[ChosenWebSearch, Tag("~web_search")]
-    | Annotated[ChosenLocalShell, Tag("~local_shell")]
-    | Annotated[ChosenHosted, Tag("~hosted")]
-    | Annotated[ChosenAllowed, Tag("~allowed")],
-    by_kind("type", {**_CHOSEN_TAGS, "allowed_tools": "~allowed"}, text="~word"),
+    Literal["auto", "none", "required"]
+    | ChosenTool
+    | ChosenMcp
+    | ChosenWebSearch
+    | ChosenLocalShell
+    | ChosenHosted
+    | ChosenAllowed,
+    ByKind(),
 ]

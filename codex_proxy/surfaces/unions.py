@@ -1,0 +1,97 @@
+"""Unions of pydantic models in which a value's kind decides which member it is, so that an error names a field of that
+member, or the known kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
+
+from pydantic import BaseModel, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+TAG: Final = "~"
+"""Begins the tags of members, which pydantic puts into the path of an error."""
+UNKNOWN_KIND: Final = "unknown_kind"
+"""The type of pydantic's error for a value without a member; its context has `field`, `kinds` and `expected`."""
+
+
+class ByKind:
+    """Chooses the member of a union (`Annotated[A | B, ByKind()]`) for a value: the one for strings, the one for arrays
+    or, for an object, the model whose `field` may have the object's value. A model whose `field` is any string takes
+    unknown values, a type without the field every other object. `untyped` returns the model of an object without the
+    field. A value without a member is invalid.
+    """
+
+    def __init__(
+        self, field: str = "type", *, untyped: Callable[[dict[str, Any]], type | None] = lambda _: None
+    ) -> None:
+        self._field = field
+        self._untyped = untyped
+
+    def __get_pydantic_core_schema__(self, union: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        members = {f"{TAG}{number}": _plain_type(each) for number, each in enumerate(get_args(union))}
+        by_value = {value: tag for tag, each in members.items() for value in self.values(each)}
+
+        def tag_of(is_wanted: Callable[[Any], bool]) -> str | None:
+            return next((tag for tag, each in members.items() if is_wanted(each)), None)
+
+        text = tag_of(lambda each: each is str or get_origin(each) is Literal)
+        array = tag_of(lambda each: get_origin(each) is list)
+        unknown = tag_of(lambda each: self._annotation(each) is str)
+        other = tag_of(lambda each: _is_object(each) and self._annotation(each) is None)
+
+        def tag(value: Any) -> str | None:
+            if isinstance(value, str):
+                return text
+            if isinstance(value, list):
+                return array
+            if not isinstance(value, dict):
+                return None
+            kind = value.get(self._field)
+            if kind is None:
+                model = self._untyped(value)
+                return other if model is None else tag_of(lambda each: each is model)
+            return by_value.get(kind, unknown or other) if isinstance(kind, str) else other
+
+        shapes = {"a string": text, "an array": array, "an object": by_value or other}
+        return core_schema.tagged_union_schema(
+            dict(zip(members, map(handler.generate_schema, get_args(union)), strict=True)),
+            tag,
+            custom_error_type=UNKNOWN_KIND,
+            custom_error_message="it is of no known kind",
+            custom_error_context={
+                "field": self._field,
+                "kinds": _quoted(by_value),
+                "expected": " or ".join(shape for shape, taken in shapes.items() if taken),
+            },
+        )
+
+    def _annotation(self, member: Any) -> Any:
+        """Returns the type of the member's field; None if it is no model, or has no such field."""
+        found = getattr(member, "model_fields", {}).get(self._field)
+        return None if found is None else found.annotation
+
+    def values(self, member: Any) -> Iterator[str]:
+        """Yields the values that the member's field can have, if these are listed."""
+        annotation = self._annotation(member)
+        for each in (annotation, *get_args(annotation)):
+            yield from get_args(each) if get_origin(each) is Literal else ()
+
+
+def known_kinds(union: Any) -> str:
+    """Returns the values of the field that decides in a union with `ByKind`, in quotes."""
+    members, by_kind = get_args(union)
+    return _quoted(value for member in get_args(members) for value in by_kind.values(member))
+
+
+def _plain_type(member: Any) -> Any:
+    return get_args(member)[0] if get_origin(member) is Annotated else member
+
+
+def _is_object(member: Any) -> bool:
+    return get_origin(member) is dict or (isinstance(member, type) and issubclass(member, BaseModel))
+
+
+def _quoted(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)
