@@ -186,10 +186,6 @@ def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, by_assistant
     return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
 
 
-def _reference_form(item: wire.ItemReference, param: str) -> ItemDict:
-    return {"type": "item_reference", "id": item.id}
-
-
 def _reasoning_form(item: wire.ReasoningItem, param: str) -> ItemDict:
     summary = [{"type": "summary_text", "text": part.text} for part in item.summary or ()]
     content = [{"type": "reasoning_text", "text": part.text} for part in item.content or ()]
@@ -199,30 +195,6 @@ def _reasoning_form(item: wire.ReasoningItem, param: str) -> ItemDict:
         content=content or None,
         encrypted_content=item.encrypted_content,
     )
-
-
-def _call_form(item: wire.FunctionCallItem, param: str) -> ItemDict:
-    call = {"type": item.type, "call_id": item.call_id, "name": item.name, "arguments": item.arguments}
-    return _kept(call | {"status": _status(item)}, id=item.id, namespace=item.namespace)
-
-
-def _custom_call_form(item: wire.CustomCallItem, param: str) -> ItemDict:
-    call = {"type": item.type, "call_id": item.call_id, "name": item.name, "input": item.input}
-    return _kept(call | {"status": _status(item)}, id=item.id, namespace=item.namespace)
-
-
-def _tool_search_call_form(item: wire.ToolSearchCallItem, param: str) -> ItemDict:
-    call = {"type": item.type, "execution": item.execution or "client", "arguments": item.arguments or {}}
-    return _kept(call | {"status": _status(item)}, id=item.id, call_id=item.call_id)
-
-
-def _tool_search_output_form(item: wire.ToolSearchOutputItem, param: str) -> ItemDict:
-    output = {"type": item.type, "execution": item.execution or "client", "tools": item.tools}
-    return _kept(output | {"status": _status(item)}, id=item.id, call_id=item.call_id)
-
-
-def _additional_tools_form(item: wire.AdditionalToolsItem, param: str) -> ItemDict:
-    return _kept({"type": item.type, "role": item.role or "developer", "tools": item.tools}, id=item.id)
 
 
 def _agent_message_form(item: wire.AgentMessageItem, param: str) -> ItemDict:
@@ -243,39 +215,6 @@ def _output_form(item: wire.CallOutputItem, param: str, pdfs: PdfTexts | None) -
     )
 
 
-def _mcp_tools_form(item: wire.McpListToolsItem, param: str) -> ItemDict:
-    listed = {"type": item.type, "server_label": item.server_label, "tools": item.tools}
-    return _kept(listed | {"status": item.status or "completed"}, id=item.id, error=item.error)
-
-
-def _mcp_call_form(item: wire.McpCallItem, param: str) -> ItemDict:
-    call = {
-        "type": item.type,
-        "server_label": item.server_label,
-        "name": item.name,
-        "arguments": item.arguments,
-        "output": item.output,
-        "error": item.error,
-        "status": item.status or "completed",
-        "approval_request_id": item.approval_request_id,
-    }
-    return _kept(call, id=item.id)
-
-
-def _mcp_request_form(item: wire.McpApprovalRequestItem, param: str) -> ItemDict:
-    asked = {"type": item.type, "server_label": item.server_label, "name": item.name}
-    return _kept(asked | {"arguments": item.arguments, "status": _status(item)}, id=item.id)
-
-
-def _mcp_response_form(item: wire.McpApprovalResponseItem, param: str) -> ItemDict:
-    answer = {"type": item.type, "approval_request_id": item.approval_request_id, "approve": item.approve}
-    return _kept(answer, id=item.id, reason=item.reason)
-
-
-def _compaction_form(item: wire.CompactionItem, param: str) -> ItemDict:
-    return _kept({"type": item.type, "encrypted_content": item.encrypted_content}, id=item.id)
-
-
 def _native_form(item: wire.NativeItem, param: str) -> ItemDict:
     return _kept({}, **item.model_dump())
 
@@ -293,28 +232,48 @@ def _shell_output_form(item: wire.ShellOutputItem, param: str) -> ItemDict:
     }
 
 
-def _activity_form(item: wire.ActivityItem, param: str) -> ItemDict:
-    did = {"type": item.type, "kind": item.kind, "text": item.text, "output": item.output or ""}
-    return _kept(did, id=item.id, status=item.status)
+_PLAIN: Final[dict[type, tuple[str, str]]] = {
+    wire.ItemReference: ("type id", ""),
+    wire.FunctionCallItem: ("type call_id name arguments status", "id namespace"),
+    wire.CustomCallItem: ("type call_id name input status", "id namespace"),
+    wire.ToolSearchCallItem: ("type execution arguments status", "id call_id"),
+    wire.ToolSearchOutputItem: ("type execution tools status", "id call_id"),
+    wire.AdditionalToolsItem: ("type role tools", "id"),
+    wire.McpListToolsItem: ("type server_label tools status", "id error"),
+    wire.McpCallItem: ("type server_label name arguments output error status approval_request_id", "id"),
+    wire.McpApprovalRequestItem: ("type server_label name arguments status", "id"),
+    wire.McpApprovalResponseItem: ("type approval_request_id approve", "id reason"),
+    wire.CompactionItem: ("type encrypted_content", "id"),
+    wire.ActivityItem: ("type kind text output", "id status"),
+}
+"""The items whose fields are kept as they are: the fields that each always has, and those that it has if given."""
+_DEFAULTS: Final[dict[type, ItemDict]] = {
+    wire.ItemReference: {"type": "item_reference"},
+    wire.ToolSearchCallItem: {"execution": "client", "arguments": {}},
+    wire.ToolSearchOutputItem: {"execution": "client"},
+    wire.AdditionalToolsItem: {"role": "developer"},
+    wire.ActivityItem: {"output": ""},
+}
+"""The values of missing fields that an item always has; null in others."""
+
+
+def _plain_form(item: Any, param: str) -> ItemDict:
+    always, if_given = _PLAIN[type(item)]
+    form = {name: getattr(item, name) for name in always.split()}
+    form |= {name: form[name] or default for name, default in _DEFAULTS.get(type(item), {}).items()}
+    if "status" in form:
+        # Lists and calls of MCP tools have further statuses, such as `failed`.
+        of_mcp = isinstance(item, wire.McpListToolsItem | wire.McpCallItem)
+        form["status"] = (item.status or "completed") if of_mcp else _status(item)
+    return _kept(form, **{name: getattr(item, name) for name in if_given.split()})
 
 
 _FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
-    wire.ItemReference: _reference_form,
+    **dict.fromkeys(_PLAIN, _plain_form),
     wire.ReasoningItem: _reasoning_form,
-    wire.FunctionCallItem: _call_form,
-    wire.CustomCallItem: _custom_call_form,
-    wire.ToolSearchCallItem: _tool_search_call_form,
-    wire.ToolSearchOutputItem: _tool_search_output_form,
-    wire.AdditionalToolsItem: _additional_tools_form,
     wire.AgentMessageItem: _agent_message_form,
-    wire.McpListToolsItem: _mcp_tools_form,
-    wire.McpCallItem: _mcp_call_form,
-    wire.McpApprovalRequestItem: _mcp_request_form,
-    wire.McpApprovalResponseItem: _mcp_response_form,
-    wire.CompactionItem: _compaction_form,
     wire.WebSearchCallItem: _native_form,
     wire.ImageCallItem: _native_form,
     wire.ShellCallItem: _native_form,
     wire.ShellOutputItem: _shell_output_form,
-    wire.ActivityItem: _activity_form,
 }
