@@ -39,7 +39,7 @@ class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
 CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
-async def chat_completions(request: web.Request) -> web.StreamResponse:
+async def create_chat_completion(request: web.Request) -> web.StreamResponse:
     """POST /v1/chat/completions. Raises `Fault` for a refused request, or a failure before the first byte."""
     return await serve_turn(request, CHAT)
 

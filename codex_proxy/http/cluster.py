@@ -45,7 +45,7 @@ class Cluster(TypedDict):
     data: list[ClusterNode]
 
 
-async def cluster(request: web.Request) -> web.Response:
+async def retrieve_cluster(request: web.Request) -> web.Response:
     """GET /v1/cluster. Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it cannot be read."""
     clock, store = request.app[CLOCK], required_store(request.app[RESPONSES].store)
     asked = clock.monotonic()
@@ -76,10 +76,8 @@ async def cluster(request: web.Request) -> web.Response:
 
 
 CLUSTER_ENDPOINT: Final = Endpoint(
-    method="GET",
-    path="/cluster",
-    handler=cluster,
-    name="retrieve_cluster",
+    "GET /cluster",
+    retrieve_cluster,
     chapter="The server itself",
     kind="stored",
     summary="Returns the server processes that share the store.",

@@ -37,7 +37,7 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 # --- conversations ------------------------------------------------------------------------------
 
 
-async def create(request: web.Request) -> web.Response:
+async def create_conversation(request: web.Request) -> web.Response:
     """POST /v1/conversations: creates a conversation, with the body's items; returns it without them."""
     service, store = _service_and_store(request)
     given = await parsed_from(request, await read_body(request), parse_create)
@@ -53,7 +53,7 @@ async def create(request: web.Request) -> web.Response:
     return json_response(_object(made))
 
 
-async def retrieve(request: web.Request) -> web.Response:
+async def retrieve_conversation(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}: returns the conversation without its items."""
     _, store = _service_and_store(request)
     with store_errors_as_faults():
@@ -63,7 +63,7 @@ async def retrieve(request: web.Request) -> web.Response:
     return json_response(_object(found))
 
 
-async def update(request: web.Request) -> web.Response:
+async def update_conversation(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}: merges `metadata`, in which null deletes a key; returns the conversation."""
     _, store = _service_and_store(request)
     changes = parse_update(await read_body(request))
@@ -79,7 +79,7 @@ async def update(request: web.Request) -> web.Response:
     return json_response(_object(found))
 
 
-async def delete(request: web.Request) -> web.Response:
+async def delete_conversation(request: web.Request) -> web.Response:
     """DELETE /v1/conversations/{id}: deletes it; its items stay in other conversations and responses."""
     _, store = _service_and_store(request)
     id = request.match_info["id"]
@@ -93,7 +93,7 @@ async def delete(request: web.Request) -> web.Response:
 # --- items --------------------------------------------------------------------------------------
 
 
-async def list_items(request: web.Request) -> web.Response:
+async def list_conversation_items(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}/items: returns a page of the conversation's items."""
     _, store = _service_and_store(request)
     id = request.match_info["id"]
@@ -108,7 +108,7 @@ async def list_items(request: web.Request) -> web.Response:
     )
 
 
-async def create_items(request: web.Request) -> web.Response:
+async def create_conversation_items(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}/items: adds up to 20 items, all or none, and returns them as a list."""
     service, store = _service_and_store(request)
     check_include(request)
@@ -126,7 +126,7 @@ async def create_items(request: web.Request) -> web.Response:
     return json_response(list_object([_item_object(item) for item in added], has_more=False))
 
 
-async def retrieve_item(request: web.Request) -> web.Response:
+async def retrieve_conversation_item(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}/items/{item_id}: returns one item."""
     _, store = _service_and_store(request)
     check_include(request)
@@ -140,7 +140,7 @@ async def retrieve_item(request: web.Request) -> web.Response:
     return json_response(_item_object(found))
 
 
-async def delete_item(request: web.Request) -> web.Response:
+async def delete_conversation_item(request: web.Request) -> web.Response:
     """DELETE /v1/conversations/{id}/items/{item_id}: removes the item from the conversation, and returns the
     conversation.
     """

@@ -70,17 +70,21 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
     description: str
 
 
-class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
-    """A method of a path: its handler, how it is served (up to `needs`), and its documentation (from `summary` on)."""
+class _Route(msgspec.Struct, frozen=True, eq=False):
+    route: str
+    """The method and the path without `/v1`, as the documentation shows it."""
+    handler: Handler
 
-    method: Literal["GET", "POST", "DELETE"]
-    path: str
-    """The path without `/v1`, as the documentation shows it."""
+
+class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
+    """A method of a path: its handler, how it is served (up to `takes_form`), and its documentation (from `summary`
+    on).
+    """
+
+    operation_id: str = ""
+    """The `operationId` in the OpenAPI document, if it is not the name of the handler."""
     match: str = ""
     """The path pattern for aiohttp, if it differs from `path`; else empty."""
-    handler: Handler
-    name: str
-    """The `operationId` in the OpenAPI document."""
     chapter: Chapter
     """The section of the API reference in which the endpoint is described."""
     kind: Kind
@@ -114,6 +118,18 @@ class Endpoint(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The type of a stream's events, if it has one."""
     stream_type: str = "text/event-stream"
     """The content type of the stream."""
+
+    @property
+    def method(self) -> str:
+        return self.route.partition(" ")[0]
+
+    @property
+    def path(self) -> str:
+        return self.route.partition(" ")[2]
+
+    @property
+    def name(self) -> str:
+        return self.operation_id or self.handler.__name__
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)

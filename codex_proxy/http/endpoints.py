@@ -7,7 +7,7 @@ from typing import Any, Final, get_args
 
 from codex_proxy.core.turn import SANDBOXES
 from codex_proxy.http import conversations, responses, server_info
-from codex_proxy.http.chat import chat_completions
+from codex_proxy.http.chat import create_chat_completion
 from codex_proxy.http.cluster import CLUSTER_ENDPOINT
 from codex_proxy.http.endpoint import (
     COUNT,
@@ -20,16 +20,16 @@ from codex_proxy.http.endpoint import (
     one_of,
 )
 from codex_proxy.http.listing import MAX_PAGE_ITEMS
-from codex_proxy.http.messages import count_message_tokens, messages
+from codex_proxy.http.messages import count_message_tokens, create_message
 from codex_proxy.http.metrics import METER, metrics
 from codex_proxy.http.ollama_endpoints import OLLAMA_ENDPOINTS
 from codex_proxy.http.page import home
 from codex_proxy.http.page_endpoints import PAGE_ENDPOINTS
 from codex_proxy.http.passed_endpoints import PASSED_ENDPOINTS
-from codex_proxy.http.responses import compact, count_input_tokens, create_response
+from codex_proxy.http.responses import compact_response, count_input_tokens, create_response
 from codex_proxy.http.stream_slots import TEST_ENDPOINTS, OpenStreams, Released, open_streams, release_streams
-from codex_proxy.http.usage import limits, usage
-from codex_proxy.http.websocket import responses_socket
+from codex_proxy.http.usage import retrieve_usage, retrieve_usage_limits
+from codex_proxy.http.websocket import open_responses_socket
 from codex_proxy.surfaces.answer_types import ItemList
 from codex_proxy.surfaces.chat.completion import ChatCompletion, ChatCompletionChunk
 from codex_proxy.surfaces.conversations import Conversation, ConversationDeleted, ConversationItem
@@ -114,8 +114,8 @@ _CONTEXT_WORDS: Final = (
 
 _response: Final = partial(Endpoint, chapter="Responses", errors="responses")
 _conversation: Final = partial(Endpoint, chapter="Conversations", kind="stored", errors="responses")
-_model: Final = partial(Endpoint, method="GET", chapter="Models", kind="read", also_anthropic=True)
-_server: Final = partial(Endpoint, method="GET", chapter="The server itself", kind="open", versioned=False)
+_model: Final = partial(Endpoint, chapter="Models", kind="read", also_anthropic=True)
+_server: Final = partial(Endpoint, chapter="The server itself", kind="open", versioned=False)
 _test: Final = partial(
     Endpoint, chapter="The server itself", kind="read", versioned=False, counted=False, needs=TEST_ENDPOINTS
 )
@@ -123,10 +123,8 @@ _message: Final = partial(Endpoint, chapter="Messages", errors="messages")
 
 ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
-        method="POST",
-        path="/chat/completions",
-        handler=chat_completions,
-        name="create_chat_completion",
+        "POST /chat/completions",
+        create_chat_completion,
         chapter="Chat Completions",
         kind="turn",
         summary="Creates an answer to a conversation, streamed or not.",
@@ -147,10 +145,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         streams=ChatCompletionChunk,
     ),
     _message(
-        method="POST",
-        path="/messages",
-        handler=messages,
-        name="create_message",
+        "POST /messages",
+        create_message,
         kind="turn",
         summary="Creates an answer in the form of Anthropic's API, streamed or not.",
         description="Details: docs/messages.md. Any `anthropic-version` and `anthropic-beta` is accepted. The key may "
@@ -164,10 +160,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         streams=MessageEvent,
     ),
     _message(
-        method="POST",
-        path="/messages/count_tokens",
-        handler=count_message_tokens,
-        name="count_message_tokens",
+        "POST /messages/count_tokens",
+        count_message_tokens,
         kind="read",
         counted=False,
         summary="Estimates the input tokens of a request.",
@@ -178,9 +172,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": MessageTokens},
     ),
     _model(
-        path="/models",
-        handler=server_info.list_models,
-        name="list_models",
+        "GET /models",
+        server_info.list_models,
         summary="Lists the models.",
         description="The list has Anthropic's form if the request has `anthropic-version`, or a key only in "
         "`x-api-key`.",
@@ -198,10 +191,9 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": (ModelList, CodexModelList, AnthropicModelList)},
     ),
     _model(
-        path="/models/{id}",
+        "GET /models/{id}",
+        server_info.retrieve_model,
         match="/models/{id:.+}",
-        handler=server_info.one_model,
-        name="retrieve_model",
         summary="Returns a model.",
         parameters=(
             Parameter("id", "path", TEXT, "A name from the list. It may contain slashes."),
@@ -210,10 +202,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": (Model, AnthropicModel)},
     ),
     _response(
-        method="POST",
-        path="/responses",
-        handler=create_response,
-        name="create_response",
+        "POST /responses",
+        create_response,
         kind="turn",
         summary="Creates a response: streamed, not streamed, or in the background.",
         description="Details: docs/responses.md.",
@@ -226,10 +216,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         streams=ResponseEvent,
     ),
     _response(
-        method="GET",
-        path="/responses",
-        handler=responses_socket,
-        name="open_responses_socket",
+        "GET /responses",
+        open_responses_socket,
         kind="turn",
         head=False,
         summary="Opens a WebSocket that runs one turn after the other.",
@@ -240,10 +228,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"101": ""},
     ),
     _response(
-        method="POST",
-        path="/responses/compact",
-        handler=compact,
-        name="compact_response",
+        "POST /responses/compact",
+        compact_response,
         kind="turn",
         summary="Summarises a context for the start of a new one.",
         body="CompactRequest",
@@ -251,10 +237,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": Compaction},
     ),
     _response(
-        method="POST",
-        path="/responses/input_tokens",
-        handler=count_input_tokens,
-        name="count_input_tokens",
+        "POST /responses/input_tokens",
+        count_input_tokens,
         kind="turn",
         summary="Estimates the tokens of a context.",
         body="ContextFields",
@@ -262,10 +246,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": InputTokens},
     ),
     _response(
-        method="GET",
-        path="/responses/{id}",
-        handler=responses.retrieve,
-        name="retrieve_response",
+        "GET /responses/{id}",
+        responses.retrieve_response,
         kind="stored",
         summary="Returns a stored response, or the stream of a background response.",
         parameters=(
@@ -282,106 +264,84 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         streams=ResponseEvent,
     ),
     _response(
-        method="DELETE",
-        path="/responses/{id}",
-        handler=responses.delete,
-        name="delete_response",
+        "DELETE /responses/{id}",
+        responses.delete_response,
         kind="stored",
         summary="Deletes a response. A running one is stopped.",
         parameters=(_RESPONSE_ID,),
         answers={"200": ResponseDeleted},
     ),
     _response(
-        method="GET",
-        path="/responses/{id}/input_items",
-        handler=responses.list_input_items,
-        name="list_input_items",
+        "GET /responses/{id}/input_items",
+        responses.list_input_items,
         kind="stored",
         summary="Lists the input items of a response.",
         parameters=(_RESPONSE_ID, *_LISTED),
         answers={"200": ItemList[StoredItem]},
     ),
     _response(
-        method="POST",
-        path="/responses/{id}/cancel",
-        handler=responses.cancel,
-        name="cancel_response",
+        "POST /responses/{id}/cancel",
+        responses.cancel_response,
         kind="stored",
         summary="Cancels a background response.",
         parameters=(_RESPONSE_ID,),
         answers={"200": Response},
     ),
     _conversation(
-        method="POST",
-        path="/conversations",
-        handler=conversations.create,
-        name="create_conversation",
+        "POST /conversations",
+        conversations.create_conversation,
         summary="Creates a conversation.",
         body="CreateBody",
         body_required=False,
         answers={"200": Conversation},
     ),
     _conversation(
-        method="GET",
-        path="/conversations/{id}",
-        handler=conversations.retrieve,
-        name="retrieve_conversation",
+        "GET /conversations/{id}",
+        conversations.retrieve_conversation,
         summary="Returns a conversation.",
         parameters=(_CONVERSATION_ID,),
         answers={"200": Conversation},
     ),
     _conversation(
-        method="POST",
-        path="/conversations/{id}",
-        handler=conversations.update,
-        name="update_conversation",
+        "POST /conversations/{id}",
+        conversations.update_conversation,
         summary="Merges metadata into a conversation's. null deletes a key.",
         parameters=(_CONVERSATION_ID,),
         body="UpdateBody",
         answers={"200": Conversation},
     ),
     _conversation(
-        method="DELETE",
-        path="/conversations/{id}",
-        handler=conversations.delete,
-        name="delete_conversation",
+        "DELETE /conversations/{id}",
+        conversations.delete_conversation,
         summary="Deletes a conversation.",
         parameters=(_CONVERSATION_ID,),
         answers={"200": ConversationDeleted},
     ),
     _conversation(
-        method="GET",
-        path="/conversations/{id}/items",
-        handler=conversations.list_items,
-        name="list_conversation_items",
+        "GET /conversations/{id}/items",
+        conversations.list_conversation_items,
         summary="Lists the items of a conversation.",
         parameters=(_CONVERSATION_ID, *_LISTED),
         answers={"200": ItemList[ConversationItem]},
     ),
     _conversation(
-        method="POST",
-        path="/conversations/{id}/items",
-        handler=conversations.create_items,
-        name="create_conversation_items",
+        "POST /conversations/{id}/items",
+        conversations.create_conversation_items,
         summary="Adds up to 20 items to a conversation: all, or none.",
         parameters=(_CONVERSATION_ID, _INCLUDE),
         body="AddItemsBody",
         answers={"200": ItemList[ConversationItem]},
     ),
     _conversation(
-        method="GET",
-        path="/conversations/{id}/items/{item_id}",
-        handler=conversations.retrieve_item,
-        name="retrieve_conversation_item",
+        "GET /conversations/{id}/items/{item_id}",
+        conversations.retrieve_conversation_item,
         summary="Returns an item of a conversation.",
         parameters=(_CONVERSATION_ID, _ITEM_ID, _INCLUDE),
         answers={"200": ConversationItem},
     ),
     _conversation(
-        method="DELETE",
-        path="/conversations/{id}/items/{item_id}",
-        handler=conversations.delete_item,
-        name="delete_conversation_item",
+        "DELETE /conversations/{id}/items/{item_id}",
+        conversations.delete_conversation_item,
         summary="Removes an item from a conversation.",
         parameters=(_CONVERSATION_ID, _ITEM_ID),
         answers={"200": Conversation},
@@ -389,10 +349,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *OLLAMA_ENDPOINTS,
     *PASSED_ENDPOINTS,
     Endpoint(
-        method="GET",
-        path="/usage",
-        handler=usage,
-        name="retrieve_usage",
+        "GET /usage",
+        retrieve_usage,
         chapter="Usage",
         kind="stored",
         summary="Returns the token usage of the request's key, by hour or day.",
@@ -415,10 +373,8 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": UsagePage},
     ),
     Endpoint(
-        method="GET",
-        path="/usage/limits",
-        handler=limits,
-        name="retrieve_usage_limits",
+        "GET /usage/limits",
+        retrieve_usage_limits,
         chapter="Usage",
         kind="read",
         summary="Returns the limits of the agent's account, as the agent reports them.",
@@ -427,76 +383,66 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
         answers={"200": (UsageLimits, UsageLimitsList)},
     ),
     _server(
-        path="/v1",
-        handler=server_info.index,
-        name="index",
+        "GET /v1",
+        server_info.index,
         summary="Returns the server's name and its endpoints.",
         answers={"200": server_info.Index},
     ),
     _server(
-        path="/",
-        handler=home,
-        name="root",
+        "GET /",
+        home,
+        operation_id="root",
         summary="Says that a server runs here; a browser gets the page. Anthropic's clients request it first.",
         answers={"200": server_info.Hello},
     ),
     _server(
-        path="/api/hello",
-        handler=server_info.root,
-        name="hello",
+        "GET /api/hello",
+        server_info.root,
+        operation_id="hello",
         summary="Says that a server runs here, at the path that Claude Code requests.",
         answers={"200": server_info.Hello},
     ),
     _server(
-        path="/healthz",
-        handler=server_info.healthz,
-        name="healthz",
+        "GET /healthz",
+        server_info.healthz,
         summary="Returns the state of the server and its agents.",
         answers={"200": server_info.Health},
     ),
     _server(
-        path="/livez",
-        handler=server_info.livez,
-        name="livez",
+        "GET /livez",
+        server_info.livez,
         summary="Says that the process runs.",
         answers={"200": server_info.Live},
     ),
     _server(
-        path="/readyz",
-        handler=server_info.readyz,
-        name="readyz",
+        "GET /readyz",
+        server_info.readyz,
         summary="Says whether the server can run turns.",
         answers={"200": server_info.Ready, "503": server_info.Unready},
     ),
     CLUSTER_ENDPOINT,
     _server(
-        path="/openapi.json",
-        handler=server_info.openapi,
-        name="openapi",
+        "GET /openapi.json",
+        server_info.openapi,
         summary="Returns the OpenAPI document.",
         answers={"200": dict[str, Any]},
     ),
     _server(
-        path="/metrics",
-        handler=metrics,
-        name="metrics",
+        "GET /metrics",
+        metrics,
         needs=METER,
         summary="Returns metrics for Prometheus, if PROXY_METRICS is on.",
         answers={"200": "text/plain"},
     ),
     _test(
-        method="GET",
-        path="/__test/conc",
-        handler=open_streams,
-        name="open_streams",
+        "GET /__test/conc",
+        open_streams,
         summary="Returns the number of open streams, if PROXY_TEST_ENDPOINTS is on.",
         answers={"200": OpenStreams},
     ),
     _test(
-        method="POST",
-        path="/__test/conc/release",
-        handler=release_streams,
-        name="release_streams",
+        "POST /__test/conc/release",
+        release_streams,
         summary="Lets the held turns of the fake agent continue.",
         answers={"200": Released},
     ),

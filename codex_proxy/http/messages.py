@@ -46,7 +46,7 @@ class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
 MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
 
 
-async def messages(request: web.Request) -> web.StreamResponse:
+async def create_message(request: web.Request) -> web.StreamResponse:
     """POST /v1/messages. Raises `Fault` for a refused request, or a failure before the first byte."""
     return await serve_turn(request, MESSAGES)
 

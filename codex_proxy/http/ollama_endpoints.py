@@ -26,10 +26,9 @@ def _endpoint(
 ) -> Endpoint:
     """Returns the endpoint `/api/NAME`, whose answer has the type `answer`."""
     return Endpoint(
-        method=method,
-        path=f"/api/{name}",
-        handler=handler,
-        name=f"ollama_{name}",
+        f"{method} /api/{name}",
+        handler,
+        operation_id=f"ollama_{name}",
         chapter="Ollama",
         kind=kind,
         errors="ollama",

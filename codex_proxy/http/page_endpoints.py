@@ -34,10 +34,9 @@ _endpoint: Final = partial(Endpoint, chapter="The page", versioned=False, needs=
 
 def _file(name: str) -> Endpoint:
     return _endpoint(
-        method="GET",
-        path=f"/ui/{name}",
-        handler=ui_file,
-        name=f"ui_{name.replace('.', '_')}",
+        f"GET /ui/{name}",
+        ui_file,
+        operation_id=f"ui_{name.replace('.', '_')}",
         kind="open",
         summary="Returns a file of the page.",
         answers={"200": FILES[name]},
@@ -46,10 +45,8 @@ def _file(name: str) -> Endpoint:
 
 def _read(path: str, handler: Handler, summary: str, *parameters: Parameter) -> Endpoint:
     return _endpoint(
-        method="GET",
-        path=f"/ui/api/{path}",
-        handler=handler,
-        name=handler.__name__,
+        f"GET /ui/api/{path}",
+        handler,
         kind="read",
         summary=summary,
         parameters=parameters,
@@ -68,10 +65,8 @@ PAGE_ENDPOINTS: Final = (
         _TURN,
     ),
     _endpoint(
-        method="GET",
-        path="/ui/api/turns/{id}/cassette",
-        handler=ui_cassette,
-        name="ui_cassette",
+        "GET /ui/api/turns/{id}/cassette",
+        ui_cassette,
         kind="read",
         summary="Returns the recording of a turn, if the server records.",
         parameters=(_TURN,),
@@ -94,10 +89,8 @@ PAGE_ENDPOINTS: Final = (
     ),
     _read("connect", ui_connect, "Returns how each known client is configured for this server."),
     _endpoint(
-        method="POST",
-        path="/ui/api/turns/{id}/cancel",
-        handler=ui_cancel,
-        name="ui_cancel",
+        "POST /ui/api/turns/{id}/cancel",
+        ui_cancel,
         kind="read",
         counted=False,
         summary="Ends a turn of the key with an error, which its client gets.",

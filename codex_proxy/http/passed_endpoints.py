@@ -13,10 +13,9 @@ _WITH_FILES: Final = ("/audio/transcriptions", "/audio/translations", "/images/e
 
 PASSED_ENDPOINTS: Final = tuple(
     Endpoint(
-        method="POST",
-        path=path,
-        handler=completions if path == "/completions" else pass_through,
-        name="pass_" + path[1:].replace("/", "_"),
+        f"POST {path}",
+        completions if path == "/completions" else pass_through,
+        operation_id="pass_" + path[1:].replace("/", "_"),
         chapter="Model servers",
         kind="turn",
         takes_form=path in _WITH_FILES,

@@ -214,7 +214,7 @@ async def stored_response(request: web.Request) -> StoredResponse:
     return found
 
 
-async def retrieve(request: web.Request) -> web.StreamResponse:
+async def retrieve_response(request: web.Request) -> web.StreamResponse:
     """GET /v1/responses/{id}: the object or, with `stream=true`, the events above `starting_after`; raises `Fault`
     INVALID_REQUEST for one without `background` and `stream`.
     """
@@ -240,7 +240,7 @@ def _is_streamed(request: web.Request) -> bool:
     return given in ("true", "1")
 
 
-async def delete(request: web.Request) -> web.Response:
+async def delete_response(request: web.Request) -> web.Response:
     """DELETE /v1/responses/{id}: deletes it, and cancels it if it runs. Later ones that continue it keep its items."""
     id = request.match_info["id"]
     store = store_for(request)
@@ -268,7 +268,7 @@ async def list_input_items(request: web.Request) -> web.Response:
     )
 
 
-async def cancel(request: web.Request) -> web.Response:
+async def cancel_response(request: web.Request) -> web.Response:
     """POST /v1/responses/{id}/cancel: stops a background response and returns it; one that has ended stays. Raises
     `Fault` INVALID_REQUEST for any other.
     """
@@ -287,7 +287,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
     return json_response(response_object.token_count(measure.tokens_with(parsed, fresh)))
 
 
-async def compact(request: web.Request) -> web.Response:
+async def compact_response(request: web.Request) -> web.Response:
     """POST /v1/responses/compact: a summary of the input and its context by the plain model, in a turn that is not
     stored.
     """

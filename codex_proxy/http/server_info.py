@@ -159,7 +159,7 @@ async def list_models(request: web.Request) -> web.Response:
     return json_response(body)
 
 
-async def one_model(request: web.Request) -> web.Response:
+async def retrieve_model(request: web.Request) -> web.Response:
     """GET /v1/models/{id}. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED for the key."""
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):

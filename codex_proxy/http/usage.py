@@ -33,7 +33,7 @@ NO_LIMITS_YET: Final = (
 )
 
 
-async def usage(request: web.Request) -> web.Response:
+async def retrieve_usage(request: web.Request) -> web.Response:
     """GET /v1/usage: returns sums of tokens by hour or day, of the turns of the request's own key. Raises `Fault`
     INVALID_REQUEST, or UNAVAILABLE if the store cannot be read.
     """
@@ -70,7 +70,7 @@ async def usage(request: web.Request) -> web.Response:
     )
 
 
-async def limits(request: web.Request) -> web.Response:
+async def retrieve_usage_limits(request: web.Request) -> web.Response:
     """GET /v1/usage/limits: returns the limits of the account of the agent, or of each agent that the key may use. An
     agent is asked if its last report is older than `NEW_SECONDS`. If it does not answer in time, its last report is
     returned, or null with a reason.

@@ -54,7 +54,7 @@ TOO_MANY = Failure(
 )
 
 
-async def responses_socket(request: web.Request) -> web.StreamResponse:
+async def open_responses_socket(request: web.Request) -> web.StreamResponse:
     """Serves one WebSocket connection until the client or the server closes it, at the latest after `MAX_SECONDS`.
     Raises `Fault` if the request is no WebSocket handshake, or if the server is stopping.
     """

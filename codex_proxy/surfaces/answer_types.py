@@ -1,4 +1,4 @@
-"""The parts of the types of answers (`TypedDict`), from which `/openapi.json` is made (`http/openapi/answers.py`). The
+"""The parts of the types of answers (`TypedDict`), from which `/openapi.json` is made (`http/openapi/document.py`). The
 docstring of a type is its description there.
 """
 

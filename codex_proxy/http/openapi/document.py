@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
+import msgspec
+
 from codex_proxy import __version__
 from codex_proxy.http.endpoint import TEXT, AnswerType, Endpoint, Kind, Parameter, Schema, ref
-from codex_proxy.http.openapi.answers import answer_schemas
 from codex_proxy.http.openapi.bodies import body_schemas
 from codex_proxy.surfaces.errors import Error, statuses
 from codex_proxy.surfaces.messages.errors import AnthropicError
@@ -65,8 +66,8 @@ _WAITING: Final = (429, 503, _OVERLOADED)
 def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
     """Returns the OpenAPI document of these endpoints. `max_choices` is the largest `n`."""
     endpoints = tuple(endpoints)
-    types = [each for endpoint in endpoints for each in _types_of(endpoint)]
-    schemas, components = answer_schemas([Error, AnthropicError, *types])
+    types = [Error, AnthropicError, *(each for endpoint in endpoints for each in _types_of(endpoint))]
+    schemas, components = _answer_schemas(types)
     paths: dict[str, Schema] = {}
     for endpoint in endpoints:
         item = paths.setdefault(endpoint.path, {} if endpoint.versioned else {"servers": ROOT})
@@ -97,6 +98,17 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
             },
         },
     }
+
+
+def _answer_schemas(types: Iterable[AnswerType]) -> tuple[dict[AnswerType, Schema], dict[str, Schema]]:
+    """Returns a reference to the schema of each type, and the schemas of these types and of their parts, by name."""
+    known = list(dict.fromkeys(types))
+    schemas, components = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
+    for component in components.values():
+        component.pop("title", None)
+        if "description" in component:
+            component["description"] = " ".join(component["description"].split())
+    return dict(zip(known, schemas, strict=True)), components
 
 
 def _types_of(endpoint: Endpoint) -> Iterator[AnswerType]:
