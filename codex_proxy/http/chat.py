@@ -14,8 +14,9 @@ from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS
 from codex_proxy.http.body import hints_of, parsed_from
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
-from codex_proxy.http.turns import Api, TurnAnswer, TurnRenderer, serve_turn, start_turn
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
 from codex_proxy.runs.recording import REQUEST_TAPE
+from codex_proxy.surfaces.base import Renderer
 from codex_proxy.surfaces.chat.forward import ForwardPolicy
 from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
@@ -92,7 +93,7 @@ def _answer(request: web.Request, parsed: ParsedChat, turn: Turn, timings: TurnT
     )
 
 
-def _renderer(request: web.Request, parsed: ParsedChat, timings: TurnTimings) -> TurnRenderer:
+def _renderer(request: web.Request, parsed: ParsedChat, timings: TurnTimings) -> Renderer:
     app = request.app
     options = app[CHAT_OPTIONS]
     forwarded = parsed.turn.forwarded

@@ -38,6 +38,7 @@ from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
 from codex_proxy.runs.event_log import EVENTS_AT_ONCE, Cursor, Push
 from codex_proxy.runs.run import Run
+from codex_proxy.surfaces.base import Renderer
 from codex_proxy.surfaces.chat.render import StreamMetrics
 from codex_proxy.surfaces.ollama.render import TurnTimes
 from codex_proxy.surfaces.samples import Samples
@@ -301,23 +302,6 @@ class WholeReader(Reader, Protocol):
     def result(self) -> bytes:
         """Returns the body of a `finished` answer. Raises `Fault`."""
         ...
-
-
-class Renderer(Protocol):
-    """Turns events into an API's bytes: `feed` for a stream (`pieces`: the same in pieces), `open` its first ones,
-    `result` for a body. `failure` is why the turn failed; `visible`: the client sees something.
-    """
-
-    failure: Failure | None
-    visible: bool
-
-    def feed(self, events: list[Event]) -> bytes: ...
-
-    def pieces(self, events: list[Event]) -> list[bytes]: ...
-
-    def open(self) -> bytes: ...
-
-    def result(self) -> bytes: ...
 
 
 class LogReader:

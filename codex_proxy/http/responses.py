@@ -145,7 +145,7 @@ async def _send_stored(
                 _send_stream(request, reader, headers) if stream else whole_response(reader, headers)
             )
         finally:
-            request[NOTES] |= ending_notes(timings, response)
+            request[NOTES] |= ending_notes(timings, response.failure, response.finish_reasons, response.spent)
 
 
 async def _in_background(

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.empty_answers import EmptyReason
-from codex_proxy.core.events import ServedBy, Spending
+from codex_proxy.core.events import ServedBy
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers
@@ -25,7 +25,6 @@ from codex_proxy.http.body import read_body
 from codex_proxy.http.exchange import (
     LogReader,
     OneRun,
-    Renderer,
     SampledRuns,
     Source,
     TurnTimings,
@@ -38,6 +37,7 @@ from codex_proxy.http.stream_slots import stream_slot
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.runs.server_calls import ToolRunner
+from codex_proxy.surfaces.base import Renderer
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.request_options import ParsedRequest
 from codex_proxy.surfaces.usage import TurnTokens
@@ -45,33 +45,10 @@ from codex_proxy.surfaces.usage import TurnTokens
 P = TypeVar("P", bound=ParsedRequest)
 
 
-class AnswerSummary(Protocol):
-    """What the log line says about an answer. `failure` is why it failed, or None; `finish_reasons` are those of its
-    choices; `spent` has the tokens.
-    """
-
-    @property
-    def failure(self) -> Failure | None: ...
-
-    @property
-    def finish_reasons(self) -> tuple[str, ...]: ...
-
-    @property
-    def spent(self) -> TurnTokens: ...
-
-
-class TurnRenderer(Renderer, AnswerSummary, Protocol):
-    """A renderer that also knows how the answer has ended, and the tokens of the turn."""
-
-    failure: Failure | None
-
-    def spending(self) -> Spending: ...
-
-
 class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How one admitted turn is answered."""
 
-    renderer: TurnRenderer
+    renderer: Renderer
     start: Callable[[], Awaitable[Source]]
     """Starts the turn and returns its events. Raises `Fault` if the turn cannot begin."""
     keepalive: float
@@ -149,7 +126,7 @@ async def answer_turn(
     except Fault as fault:
         raise Fault(answer.error(fault.failure)) from None
     finally:
-        request[NOTES] |= ending_notes(timings, renderer)
+        request[NOTES] |= ending_notes(timings, renderer.failure, renderer.finish_reasons, renderer.spent)
 
 
 async def start_turn(
@@ -225,17 +202,19 @@ def note_admitted(request: web.Request, turn: Turn) -> None:
     request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
 
 
-def ending_notes(timings: TurnTimings, answered: AnswerSummary) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: the time until its first event, its finish reasons, and its
-    tokens if the agent has reported some.
+def ending_notes(
+    timings: TurnTimings, failure: Failure | None, finish_reasons: tuple[str, ...], spent: TurnTokens
+) -> dict[str, object]:
+    """Returns the fields of the log line about an answer: the time until its first event, why it failed, the finish
+    reasons of its choices, and its tokens if the agent has reported some.
     """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
-    if answered.failure is not None:
-        notes["error"] = answered.failure.kind.value
-    if reasons := tuple(dict.fromkeys(answered.finish_reasons)):
+    if failure is not None:
+        notes["error"] = failure.kind.value
+    if reasons := tuple(dict.fromkeys(finish_reasons)):
         notes["finish_reason"] = reasons[0] if len(reasons) == 1 else reasons
         notes["finish_source"] = timings.ended_by
-    if (reported := answered.spent.reported) is not None:
+    if (reported := spent.reported) is not None:
         notes["input_tokens"], notes["output_tokens"] = reported.input, reported.output
-        notes["emission_trigger"] = answered.spent.trigger
+        notes["emission_trigger"] = spent.trigger
     return notes

@@ -8,12 +8,21 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypedDict
 
 import msgspec
 
-from codex_proxy.core.events import Event, Spending, StepCompleted, TextDelta, UsageReported
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.events import (
+    Event,
+    Spending,
+    StepCompleted,
+    Stop,
+    TextDelta,
+    TurnEnded,
+    Usage,
+    UsageReported,
+)
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Item, McpCall
 from codex_proxy.surfaces.usage import TurnTokens
 
@@ -72,7 +81,11 @@ BLANK_LINE: Final = "\n\n"
 INTERRUPTED: Final = Failure(
     kind=FaultKind.INTERNAL, message="The answer was interrupted before its end. Send the request again."
 )
-"""A turn that was interrupted, for APIs that have no word for it."""
+
+
+def failure_at(end: TurnEnded) -> Failure | None:
+    """Returns why a turn has failed, for APIs that have no word for a turn that was interrupted."""
+    return INTERRUPTED if end.failure is None and end.stop == Stop.INTERRUPTED else end.failure
 
 
 class Text:
@@ -149,27 +162,95 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
         yield TextRun(current_id, texts)
 
 
-class StreamRenderer(ABC):
-    """The common part of the renderers. `feed` takes every event of the turn, in order, in batches of any size."""
+class RenderOptions(TypedDict, total=False):
+    """What every renderer takes. `stream`: the answer is streamed. `prompt_tokens` estimates the input's tokens;
+    `max_tokens` is the request's limit, which no estimate of the answer's exceeds.
+    """
 
-    handlers: ClassVar[Mapping[type, Callable[[Any, Any, list[bytes]], None]]]
-    """The method that renders each type of event, by appending to its last argument; other events are not rendered."""
+    stream: bool
+    prompt_tokens: Callable[[], int]
+    max_tokens: int | None
 
-    def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int]) -> None:
-        """`stream`: the answer is streamed. `prompt_tokens` estimates the input tokens."""
+
+class Renderer(ABC):
+    """Turns the events of a turn into an API's bytes: `feed` takes every event, in order, in batches of any size, and
+    returns the bytes of a stream; `result` returns the whole answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: bool = False,
+        prompt_tokens: Callable[[], int] = lambda: 0,
+        max_tokens: int | None = None,
+    ) -> None:
         self.spent = TurnTokens()
         self.visible = False
+        """Whether something was sent, so that a failure can be no HTTP status any more."""
         self.ended = False
         self.failure: Failure | None = None
+        """Why the turn has failed, if it has."""
+        self.finish_reason = ""
+        """Why the answer has ended; empty until it has ended without a failure."""
         self._stream = stream
         self._prompt_tokens = prompt_tokens
+        self._max_tokens = max_tokens
 
     def feed(self, events: Iterable[Event]) -> bytes:
         """Returns the bytes of a batch; empty if the answer is not streamed or has ended."""
         return b"".join(self.pieces(events))
 
+    @abstractmethod
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
         """Returns what `feed` returns, in pieces, for a caller that does not send all of it at once."""
+
+    @abstractmethod
+    def open(self) -> bytes:
+        """Returns the bytes that begin a stream, if they were not sent. Called before the first keepalive."""
+
+    def result(self) -> bytes:
+        """Returns the whole answer. Raises the `Fault` of a failed turn."""
+        if self.failure is not None:
+            raise Fault(self.failure)
+        return self._whole()
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """The finish reason of each choice; empty until the turn has ended without a failure."""
+        return (self.finish_reason,) if self.finish_reason else ()
+
+    def spending(self) -> Spending:
+        """Returns the tokens of the turn so far, for the usage report."""
+        return self.spent.spending(
+            prompt=self._prompt_tokens, answer=self._answer_tokens, failed=self.failure is not None
+        )
+
+    def _tokens(self) -> Usage:
+        """Returns the tokens of the turn, estimated where the agent reports none."""
+        return self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+
+    def _answer_tokens(self) -> int:
+        return self._limited(self._count_tokens())
+
+    def _limited(self, tokens: int) -> int:
+        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
+
+    @abstractmethod
+    def _whole(self) -> bytes:
+        """Returns the whole answer of a turn that has not failed."""
+
+    @abstractmethod
+    def _count_tokens(self) -> int:
+        """Returns an estimate of the answer's tokens."""
+
+
+class StreamRenderer(Renderer):
+    """A renderer with a method for each type of event."""
+
+    handlers: ClassVar[Mapping[type, Callable[[Any, Any, list[bytes]], None]]]
+    """The method that renders each type of event, by appending to its last argument; other events are not rendered."""
+
+    def pieces(self, events: Iterable[Event]) -> list[bytes]:
         out: list[bytes] = []
         handlers = self.handlers
         for event in pieces_together(events):
@@ -181,25 +262,14 @@ class StreamRenderer(ABC):
         return out if self._stream else []
 
     def open(self) -> bytes:
-        """Returns the bytes that begin a stream, if they were not sent. Called before the first keepalive."""
         out: list[bytes] = []
         if self._stream and not self.visible:
             self._begin(out)
         return b"".join(out)
 
-    def spending(self) -> Spending:
-        """Returns the tokens of the turn so far."""
-        return self.spent.spending(
-            prompt=self._prompt_tokens, answer=self._answer_tokens, failed=self.failure is not None
-        )
-
     @abstractmethod
     def _begin(self, out: list[bytes]) -> None:
         """Appends the frames that begin the answer to `out`, and sets `visible`."""
-
-    @abstractmethod
-    def _answer_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens."""
 
 
 TOKEN_COUNTERS: Final[Mapping[type, Callable[[Any, Any, list[bytes]], None]]] = {

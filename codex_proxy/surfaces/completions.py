@@ -4,15 +4,14 @@ whole. `suffix` is refused. Raises `Fault` INVALID_REQUEST with `param`, MODEL_N
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Unpack
 
 from pydantic import ConfigDict, Field
 
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.base import Text, json_bytes, raw_text
+from codex_proxy.surfaces.base import RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
@@ -125,7 +124,7 @@ def parse(
 
 
 class CompletionRenderer(OneTextRenderer):
-    """Renders the events of a turn as a completion. Call `feed` with every event of the turn, in order."""
+    """Renders the events of a turn as a completion."""
 
     def __init__(
         self,
@@ -133,13 +132,10 @@ class CompletionRenderer(OneTextRenderer):
         id: str,
         created: int,
         model: str,
-        stream: bool = False,
         include_usage: bool = False,
-        prompt_tokens: Callable[[], int] = lambda: 0,
-        max_tokens: int | None = None,
+        **options: Unpack[RenderOptions],
     ) -> None:
-        """`prompt_tokens` estimates the input's tokens; `max_tokens` is the request's limit, None for none."""
-        super().__init__(stream=stream, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+        super().__init__(**options)
         self._head = {
             "id": raw_text(id),
             "object": "text_completion",
@@ -155,10 +151,7 @@ class CompletionRenderer(OneTextRenderer):
         choice = {"finish_reason": ended, "index": 0, "logprobs": None, "text": text}
         return b"data: " + json_bytes({**self._head, "choices": [choice]}) + b"\n\n"
 
-    def result(self) -> bytes:
-        """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
-        if self.failure is not None:
-            raise Fault(self.failure)
+    def _whole(self) -> bytes:
         choice = {
             "finish_reason": raw_text(self.finish_reason),
             "index": 0,
@@ -168,7 +161,7 @@ class CompletionRenderer(OneTextRenderer):
         return json_bytes({**self._head, "choices": [choice], "usage": self._usage()})
 
     def _usage(self) -> dict[str, Any]:
-        usage = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+        usage = self._tokens()
         figures = {"prompt_tokens": usage.input, "completion_tokens": usage.output}
         return {**figures, "total_tokens": usage.input + usage.output}
 

@@ -5,8 +5,7 @@ one text, with blank lines between them; each delta is a chunk.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Unpack
 
 from codex_proxy.core.events import (
     ItemEnded,
@@ -18,12 +17,13 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message
 from codex_proxy.surfaces.base import (
     BLANK_LINE,
-    INTERRUPTED,
     TOKEN_COUNTERS,
+    RenderOptions,
     SerialOutput,
     StreamRenderer,
     Text,
     TextRun,
+    failure_at,
 )
 from codex_proxy.surfaces.usage import json_tokens
 
@@ -32,21 +32,15 @@ _CALLS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class OneTextRenderer(StreamRenderer):
-    """Renders the events of a turn as one text. Call `feed` with every event of the turn, in order. `prompt_tokens`
-    estimates the input's tokens; `max_tokens` is the request's limit, or None. A subclass sets `_content` and
-    implements `_end`.
-    """
+    """Renders the events of a turn as one text. A subclass sets `_content`."""
 
     _content: Text
     """The text, with the bytes of the chunks around it."""
 
-    def __init__(self, *, stream: bool, prompt_tokens: Callable[[], int], max_tokens: int | None) -> None:
-        super().__init__(stream=stream, prompt_tokens=prompt_tokens)
-        self.finish_reason = ""
-        """Why the answer has ended; empty until it has ended without a failure."""
+    def __init__(self, **options: Unpack[RenderOptions]) -> None:
+        super().__init__(**options)
         self._arguments: list[bytes] = []
         """The arguments of the calls in the answer, each as a JSON string."""
-        self._max_tokens = max_tokens
         self._messages = SerialOutput()
         self._last_message: str | None = None
 
@@ -54,15 +48,8 @@ class OneTextRenderer(StreamRenderer):
     def _end(self, out: list[bytes]) -> None:
         """Appends what ends the stream: of an answer with a `finish_reason`, or of a turn with a `failure`."""
 
-    @property
-    def finish_reasons(self) -> tuple[str, ...]:
-        """The reason for which the answer has ended; empty until it has ended without a failure."""
-        return (self.finish_reason,) if self.finish_reason else ()
-
-    def _answer_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, at most the limit that the request sets."""
-        tokens = json_tokens([bytes(self._content.whole()), *self._arguments])
-        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
+    def _count_tokens(self) -> int:
+        return json_tokens([bytes(self._content.whole()), *self._arguments])
 
     def _begin(self, out: list[bytes]) -> None:
         self.visible = True  # there is no chunk before the first delta
@@ -94,9 +81,7 @@ class OneTextRenderer(StreamRenderer):
 
     def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
-        self.failure = event.failure
-        if event.stop == Stop.INTERRUPTED and self.failure is None:
-            self.failure = INTERRUPTED
+        self.failure = failure_at(event)
         if self.failure is None:
             self.visible = True
             stop = (event.choice_stops or {}).get(0, event.stop)

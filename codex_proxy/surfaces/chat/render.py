@@ -6,7 +6,7 @@ HTTP status; `result` raises its `Fault`. Sources: docs/contract.md#streams, doc
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, Unpack
 
 import msgspec
 
@@ -20,13 +20,19 @@ from codex_proxy.core.events import (
     RefusalDelta,
     TurnEnded,
 )
-from codex_proxy.core.faults import Fault
-from codex_proxy.core.items import Activity, Item, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.base import TOKEN_COUNTERS, StreamRenderer, TextRun, json_bytes, raw_text
+from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
+from codex_proxy.surfaces.base import (
+    TOKEN_COUNTERS,
+    RenderOptions,
+    StreamRenderer,
+    TextRun,
+    activity_line,
+    json_bytes,
+    raw_text,
+)
 from codex_proxy.surfaces.chat.choice import Choice, Chunk
 from codex_proxy.surfaces.chat.completion import ChatUsage
 from codex_proxy.surfaces.errors import error_frame
-from codex_proxy.surfaces.usage import TurnTokens
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):
@@ -40,26 +46,6 @@ Measure: TypeAlias = Callable[[int], StreamMetrics]
 """Returns a stream's timings at its end, from the number of completion tokens."""
 
 
-def chat_usage(
-    spent: TurnTokens, *, copies: int, prompt: Callable[[], int], answer: Callable[[], int]
-) -> ChatUsage:
-    """Returns the `usage` of a turn. `copies` is the number of choices with the same output, each of which counts.
-    `prompt` and `answer` estimate what the agent does not report.
-    """
-    usage = spent.tokens(prompt=prompt, answer=answer)
-    completion = usage.output * copies
-    figures: ChatUsage = {
-        "prompt_tokens": usage.input,
-        "completion_tokens": completion,
-        "total_tokens": usage.input + completion,
-        "prompt_tokens_details": {"cached_tokens": usage.cached},
-        "completion_tokens_details": {"reasoning_tokens": usage.reasoning * copies},
-    }
-    if spent.estimated:
-        figures["estimated"] = True
-    return figures
-
-
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
 """The form of chunks: OpenAI's, or codex-completions-api's (`usage: null`, all choices in one chunk)."""
 
@@ -71,11 +57,10 @@ NOBODY: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """Renders a turn as a chat completion. `feed` takes every event in order; private methods append SSE frames to
-    `out`. `include_usage` adds a chunk to a stream. `legacy_function_call`: calls are `function_call`. `whole_calls`:
-    each call is one delta (docs/contract.md#streams). `show_activity`: the agent's actions are lines of reasoning.
-    `prompt_tokens` estimates the input; no estimate of the output exceeds `max_tokens`. `metrics` returns times for the
-    usage chunk; `service_tier` is a field of the answer.
+    """Renders a turn as a chat completion; private methods append SSE frames to `out`. `include_usage` adds a chunk to
+    a stream. `legacy_function_call`: calls are `function_call`. `whole_calls`: each call is one delta
+    (docs/contract.md#streams). `show_activity`: the agent's actions are lines of reasoning. `metrics` returns times for
+    the usage chunk; `service_tier` is a field of the answer.
     """
 
     def __init__(
@@ -86,17 +71,15 @@ class ChatRenderer(StreamRenderer):
         model: str,
         profile: ChatProfile = "openai",
         choices: int = 1,
-        stream: bool = False,
         include_usage: bool = False,
         legacy_function_call: bool = False,
         whole_calls: bool = False,
         show_activity: bool = True,
-        prompt_tokens: Callable[[], int] = lambda: 0,
-        max_tokens: int | None = None,
         metrics: Measure | None = None,
         service_tier: str | None = None,
+        **options: Unpack[RenderOptions],
     ) -> None:
-        super().__init__(stream=stream, prompt_tokens=prompt_tokens)
+        super().__init__(**options)
         self._envelope: dict[str, Any] = {"id": raw_text(id), "created": created, "model": raw_text(model)}
         if service_tier is not None:
             self._envelope["service_tier"] = service_tier
@@ -110,7 +93,6 @@ class ChatRenderer(StreamRenderer):
         self._targets: dict[str, tuple[Choice, ...]] = {}
         self._include_usage = include_usage
         self._show_activity = show_activity
-        self._max_tokens = max_tokens
         self._measure = metrics
         self._routed = False
         self._cited: list[tuple[tuple[Choice, ...], AnnotationAdded]] = []
@@ -129,10 +111,7 @@ class ChatRenderer(StreamRenderer):
 
     # --- what an exchange asks ------------------------------------------------------------------
 
-    def result(self) -> bytes:
-        """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
-        if self.failure is not None:
-            raise Fault(self.failure)
+    def _whole(self) -> bytes:
         choices = [choice.whole() for choice in self._choices]
         for choice, whole in zip(self._choices, choices, strict=True):
             if annotations := self._annotations(choice):
@@ -143,7 +122,6 @@ class ChatRenderer(StreamRenderer):
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """Each choice's finish reason; empty until the turn has ended well."""
         return tuple(choice.finish_reason for choice in self._choices if choice.finish_reason)
 
     # --- what happens in a turn -----------------------------------------------------------------
@@ -212,7 +190,7 @@ class ChatRenderer(StreamRenderer):
 
     def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
         item = event.item
-        line = self._line_of(item)
+        line = activity_line(item) if self._show_activity else None
         if line is None and not isinstance(item, _SHOWN_ITEMS):
             return
         self._targets[item.id] = self._choices_for(item)
@@ -229,14 +207,6 @@ class ChatRenderer(StreamRenderer):
                 lambda choice, frames: choice.add_activity(line, frames),
                 out,
             )
-
-    def _line_of(self, item: Item) -> str | None:
-        """Returns a line about an action of agent or server; None for other items, or without `show_activity`."""
-        if not self._show_activity:
-            return None
-        if isinstance(item, McpCall):
-            return f"[mcp_call] {item.server_label}.{item.name}"
-        return f"[{item.kind}] {item.text}" if isinstance(item, Activity) else None
 
     def _choices_for(self, item: Item) -> tuple[Choice, ...]:
         """Returns the choices of an item: the agent's, or all if it names none."""
@@ -307,23 +277,29 @@ class ChatRenderer(StreamRenderer):
     # --- usage ----------------------------------------------------------------------------------
 
     def _figures(self) -> ChatUsage:
-        figures = chat_usage(
-            self.spent,
-            copies=1 if self._routed else len(self._choices),
-            prompt=self._prompt_tokens,
-            answer=self._answer_tokens,
-        )
+        """Returns the `usage` of the turn. Each of several choices with the same output counts."""
+        usage, copies = self._tokens(), 1 if self._routed else len(self._choices)
+        completion = usage.output * copies
+        figures: ChatUsage = {
+            "prompt_tokens": usage.input,
+            "completion_tokens": completion,
+            "total_tokens": usage.input + completion,
+            "prompt_tokens_details": {"cached_tokens": usage.cached},
+            "completion_tokens_details": {"reasoning_tokens": usage.reasoning * copies},
+        }
+        if self.spent.estimated:
+            figures["estimated"] = True
         for field, counts in self._details.tokens.items():
             figures[field] |= counts  # type: ignore[literal-required]  # an upstream's own
         return figures
 
     def _answer_tokens(self) -> int:
+        return self._count_tokens()  # the limit is one for each choice
+
+    def _count_tokens(self) -> int:
         """Returns an estimate of the answer's tokens, at most `max_tokens` a choice; equal choices count once."""
         counted = self._choices if self._routed else self._choices[:1]
-        tokens = [choice.tokens() for choice in counted]
-        if self._max_tokens is not None:
-            tokens = [min(each, self._max_tokens) for each in tokens]
-        return sum(tokens)
+        return sum(self._limited(choice.tokens()) for choice in counted)
 
     def _usage_chunk(self) -> bytes:
         figures = self._figures()

@@ -7,9 +7,9 @@ was sent, and a `failure` can be an HTTP status; `result` raises its `Fault`. So
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -21,14 +21,14 @@ from codex_proxy.core.events import (
     Stop,
     TurnEnded,
 )
-from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
-    INTERRUPTED,
     TOKEN_COUNTERS,
+    RenderOptions,
     StreamRenderer,
     TextRun,
     activity_line,
+    failure_at,
     json_bytes,
     json_text,
     raw_text,
@@ -60,9 +60,7 @@ class _Call:
 
 
 class MessagesRenderer(StreamRenderer):
-    """Renders a turn as a message, streamed or whole. `feed` takes every event in order; private methods append SSE
-    frames to `out`.
-    """
+    """Renders a turn as a message; private methods append SSE frames to `out`."""
 
     def __init__(
         self,
@@ -70,28 +68,25 @@ class MessagesRenderer(StreamRenderer):
         id: str,
         model: str,
         request_id: str = "",
-        stream: bool = False,
         thinking: bool = False,
         state_identity: str | None = None,
         web_search: bool = False,
         client_names: Mapping[str, str] | None = None,
         show_activity: bool = True,
-        prompt_tokens: Callable[[], int] = lambda: 0,
-        max_tokens: int | None = None,
+        **options: Unpack[RenderOptions],
     ) -> None:
         """`thinking`: the client asked for thinking blocks. `state_identity`: the agent and model, if the answer is to
         contain the model's raw items; else None. `web_search`: the agent's searches are blocks. `client_names`: see
-        `MessagesTools`. `show_activity`: what the agent does is thinking. `prompt_tokens` returns an estimate of the
-        input's tokens; `max_tokens` is the request's limit, or None.
+        `MessagesTools`. `show_activity`: what the agent does is thinking.
         """
-        super().__init__(stream=stream, prompt_tokens=cache(prompt_tokens))
+        super().__init__(**options)
+        self._prompt_tokens = cache(self._prompt_tokens)
         self._id, self._model, self._request_id = id, model, request_id
         self._thinking = thinking
         self._state_identity = state_identity
         self._web_search = web_search
         self._client_names = client_names or {}
         self._show_activity = show_activity and thinking
-        self._max_tokens = max_tokens
         self._blocks: list[GrowingBlock | WholeBlock] = []
         self._text_items: dict[str, TextItem] = {}
         """Open items that have a content block, by item id."""
@@ -103,7 +98,6 @@ class MessagesRenderer(StreamRenderer):
         """Whether calls have run in this turn that the client does not see."""
         self._searches = 0
         self._stop_sequence: str | None = None
-        self.finish_reason = ""
 
     # --- what an exchange asks ------------------------------------------------------------------
 
@@ -111,17 +105,9 @@ class MessagesRenderer(StreamRenderer):
         """Estimates the request for the first event, while the agent starts."""
         self._prompt_tokens()
 
-    def result(self) -> bytes:
-        """Returns the whole answer as JSON. Raises the `Fault` of a failed turn."""
-        if self.failure is not None:
-            raise Fault(self.failure)
+    def _whole(self) -> bytes:
         message = self._message([block.whole() for block in self._blocks], self._usage())
         return json_bytes({**message, **self._end()})
-
-    @property
-    def finish_reasons(self) -> tuple[str, ...]:
-        """The stop reason; none until the turn has ended without a failure."""
-        return (self.finish_reason,) if self.finish_reason else ()
 
     # --- the frames around the blocks -----------------------------------------------------------
 
@@ -156,9 +142,7 @@ class MessagesRenderer(StreamRenderer):
 
     def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
-        self.failure = event.failure
-        if event.stop == Stop.INTERRUPTED and self.failure is None:
-            self.failure = INTERRUPTED
+        self.failure = failure_at(event)
         if self.failure is not None:
             out.append(error_event(self.failure, self._request_id))
             return
@@ -323,7 +307,7 @@ class MessagesRenderer(StreamRenderer):
     # --- usage ----------------------------------------------------------------------------------
 
     def _usage(self) -> MessageUsage:
-        usage = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+        usage = self._tokens()
         cached = min(usage.cached, usage.input)
         return {
             "input_tokens": usage.input - cached,
@@ -332,10 +316,8 @@ class MessagesRenderer(StreamRenderer):
             "cache_read_input_tokens": cached,
         }
 
-    def _answer_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, counted as for `max_tokens`."""
-        tokens = json_tokens(block.text for block in self._blocks)
-        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
+    def _count_tokens(self) -> int:
+        return json_tokens(block.text for block in self._blocks)
 
 
 MessagesRenderer.handlers = {

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, Unpack
 
 import msgspec
 
 from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, ReasoningDelta
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Reasoning, ToolCall
-from codex_proxy.surfaces.base import BLANK_LINE, Text, activity_line, json_bytes, json_text, raw_text
+from codex_proxy.surfaces.base import (
+    BLANK_LINE,
+    RenderOptions,
+    Text,
+    activity_line,
+    json_bytes,
+    json_text,
+    raw_text,
+)
 from codex_proxy.surfaces.ollama.errors import error_line
 from codex_proxy.surfaces.one_text import OneTextRenderer
 from codex_proxy.surfaces.tool_calls import input_of
@@ -43,10 +51,9 @@ class TurnTimes(msgspec.Struct, frozen=True):
 
 
 class OllamaRenderer(OneTextRenderer):
-    """Renders a turn as an answer of Ollama's API. `feed` takes every event in order; private methods append lines to
-    `out`. `form`: `/api/chat` or `/api/generate`. `thinking`: the answer has the model's thinking. `client_names`: the
-    client's names of tools, by the offered ones. `show_activity`: what the agent does is thinking. `prompt_tokens`
-    estimates the input; `max_tokens` is the request's limit, or None. `times` returns the times of the turn, at its
+    """Renders a turn as an answer of Ollama's API; private methods append lines to `out`. `form`: `/api/chat` or
+    `/api/generate`. `thinking`: the answer has the model's thinking. `client_names`: the client's names of tools, by
+    the offered ones. `show_activity`: what the agent does is thinking. `times` returns the times of the turn, at its
     end.
     """
 
@@ -56,15 +63,13 @@ class OllamaRenderer(OneTextRenderer):
         form: Form,
         model: str,
         created_at: str,
-        stream: bool = False,
         thinking: bool = True,
         client_names: Mapping[str, str] | None = None,
         show_activity: bool = True,
-        prompt_tokens: Callable[[], int] = lambda: 0,
-        max_tokens: int | None = None,
         times: Callable[[], TurnTimes] = TurnTimes,
+        **options: Unpack[RenderOptions],
     ) -> None:
-        super().__init__(stream=stream, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
+        super().__init__(**options)
         self._form = form
         self._head: dict[str, Any] = {"model": raw_text(model), "created_at": created_at}
         self._thinking = thinking
@@ -92,17 +97,13 @@ class OllamaRenderer(OneTextRenderer):
     # --- what an exchange asks ------------------------------------------------------------------
 
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
-        """Returns the lines of a batch of events, in pieces; none if the answer is not streamed or has ended."""
         return [_LINE_ENDS.sub(_escaped, piece) for piece in super().pieces(events)]
 
     def silence(self) -> bytes:
         """Returns a line without text, which tells the client that the answer is still being made."""
         return self._line({"content": ""}, {"response": ""}, done=False)
 
-    def result(self) -> bytes:
-        """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
-        if self.failure is not None:
-            raise Fault(self.failure)
+    def _whole(self) -> bytes:
         thoughts = {"thinking": self._thoughts.whole()} if self._thoughts else {}
         calls = {"tool_calls": self._sent_calls} if self._sent_calls else {}
         return self._line(
@@ -120,7 +121,7 @@ class OllamaRenderer(OneTextRenderer):
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
 
     def _figures(self) -> dict[str, int]:
-        tokens = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
+        tokens = self._tokens()
         times = self._times()
         return {
             "total_duration": times.total,

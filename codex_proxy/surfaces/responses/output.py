@@ -274,8 +274,3 @@ def _kind_of(item: Item, activity: str) -> str | None:
     if isinstance(item, Activity):
         return {"summaries": "reasoning", "items": ACTIVITY_TYPE}.get(activity)
     return _SERVER_ITEM_KINDS[type(item)]
-
-
-def activity_line(item: Activity) -> str:
-    """Returns one line that describes what the agent did, like `[command] ls`."""
-    return f"[{item.kind}] {' '.join(item.text.split())}"

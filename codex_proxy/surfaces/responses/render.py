@@ -7,7 +7,7 @@ output. Until `visible` nothing was sent, and a `failure` can be an HTTP status;
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import msgspec
 
@@ -22,12 +22,11 @@ from codex_proxy.core.events import (
     RawItem,
     ReasoningDelta,
     RefusalDelta,
-    Spending,
     StepCompleted,
     TurnEnded,
     UsageReported,
 )
-from codex_proxy.core.faults import Failure, Fault
+from codex_proxy.core.faults import Failure
 from codex_proxy.core.interfaces import Clock, IdSource
 from codex_proxy.core.items import (
     Activity,
@@ -39,7 +38,15 @@ from codex_proxy.core.items import (
     Reasoning,
     ToolCall,
 )
-from codex_proxy.surfaces.base import SerialOutput, TextRun, json_bytes, pieces_together
+from codex_proxy.surfaces.base import (
+    Renderer,
+    RenderOptions,
+    SerialOutput,
+    TextRun,
+    activity_line,
+    json_bytes,
+    pieces_together,
+)
 from codex_proxy.surfaces.responses.events import Events, ResponseEvents
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
@@ -53,7 +60,6 @@ from codex_proxy.surfaces.responses.output import (
     OutputItem,
     Part,
     PartKey,
-    activity_line,
     output_item,
 )
 from codex_proxy.surfaces.responses.output_order import OutputOrder
@@ -65,7 +71,6 @@ from codex_proxy.surfaces.responses.response_object import (
     usage_object,
 )
 from codex_proxy.surfaces.responses.response_types import ResponseUsage
-from codex_proxy.surfaces.usage import TurnTokens
 
 EMPTY_MESSAGE: Final = Message("")
 
@@ -75,8 +80,8 @@ class _RawReasoning(msgspec.Struct, frozen=True):
     encrypted_content: str | None = None
 
 
-class ResponsesRenderer:
-    """Renders a turn as a response object and its events. `feed` takes every event in order, in batches of any size."""
+class ResponsesRenderer(Renderer):
+    """Renders a turn as a response object and its events."""
 
     unshown: tuple[type, ...] = ()
     """The agent's items that a profile leaves out."""
@@ -89,27 +94,22 @@ class ResponsesRenderer:
         echo: Mapping[str, Any],
         ids: IdSource,
         clock: Clock,
-        stream: bool = False,
         background: bool = False,
         activity: str = "summaries",
         encrypted_reasoning: bool = False,
-        prompt_tokens: Callable[[], int] = lambda: 0,
-        max_tokens: int | None = None,
         keep_frames: bool = False,
         client_names: Mapping[str, ClientName] | None = None,
+        **options: Unpack[RenderOptions],
     ) -> None:
         """`echo`: fields of the request (`response_object.echo_of`). `background`: it begins as `queued`.
-        `keep_frames`: see `take_frames`; `client_names`, `activity`: see `output_item`. `prompt_tokens` estimates the
-        input; `max_tokens` is the request's limit, if any.
+        `keep_frames`: see `take_frames`; `client_names`, `activity`: see `output_item`.
         """
+        super().__init__(**options)
         self._head = ResponseHead(id, created_at, echo)
         self._ids = ids
         self._clock = clock
-        self._stream = stream
         self._activity = activity
         self._encrypted = encrypted_reasoning
-        self._prompt_tokens = prompt_tokens
-        self._max_tokens = max_tokens
         self._client_names = client_names or {}
         self._frames: list[tuple[int, bytes]] | None = [] if keep_frames else None
         self._events: Events = self._new_events()
@@ -125,22 +125,13 @@ class ResponsesRenderer:
         self._begun = False
         self._status = "queued" if background else "in_progress"
         self._final: dict[str, Any] | None = None
-        self.spent = TurnTokens()
-        self.visible = False
-        self.ended = False
-        self.failure: Failure | None = None
 
     def _new_events(self) -> Events:
         return ResponseEvents()
 
     # --- what an exchange asks ------------------------------------------------------------------
 
-    def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the SSE bytes of a batch; empty if the answer is not streamed or has ended."""
-        return b"".join(self.pieces(events))
-
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
-        """Returns what `feed` returns, in pieces, for a caller that does not send all of it at once."""
         if self.ended:
             return []
         handlers = HANDLERS
@@ -154,9 +145,6 @@ class ResponsesRenderer:
         return self._take_frames()
 
     def open(self) -> bytes:
-        """Returns `response.created` and `.in_progress` if they were not sent; empty without a stream. Called before
-        the first keepalive.
-        """
         if self.ended:
             return b""
         self._begin()
@@ -169,21 +157,13 @@ class ResponsesRenderer:
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
-    def result(self) -> bytes:
-        """Returns the whole answer as JSON. Raises `Fault` for a failed turn."""
-        if self.failure is not None:
-            raise Fault(self.failure)
+    def _whole(self) -> bytes:
         return json_bytes(self._current())
 
     def response(self) -> dict[str, Any]:
         """Returns the final response object, also of a failed turn, after its end."""
         assert self.ended, "the turn is not over"
         return self.snapshot()
-
-    @property
-    def finish_reasons(self) -> tuple[str, ...]:
-        """The status of the response; none before the end of the turn."""
-        return () if self._final is None else (self._final["status"],)
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the current response object, for a client that polls a background response."""
@@ -237,6 +217,7 @@ class ResponsesRenderer:
         self.ended = True
         self.spent.end(event)
         self.failure = event.failure
+        self.finish_reason = status
         self._final = self._head.object(
             status,
             self._whole_output(),
@@ -261,21 +242,10 @@ class ResponsesRenderer:
     def _usage(self) -> ResponseUsage | None:
         if self.spent.reported is None and self.failure is not None:
             return None
-        tokens = self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
-        return usage_object(tokens, estimated=self.spent.estimated)
+        return usage_object(self._tokens(), estimated=self.spent.estimated)
 
-    def spending(self) -> Spending:
-        """Returns the tokens of the turn so far, for the usage report."""
-        return self.spent.spending(
-            prompt=self._prompt_tokens,
-            answer=self._answer_tokens,
-            failed=self.failure is not None,
-        )
-
-    def _answer_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, counted as for `max_output_tokens`."""
-        tokens = sum(output.tokens() for output in self._output if output.kind != "reasoning")
-        return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
+    def _count_tokens(self) -> int:
+        return sum(output.tokens() for output in self._output if output.kind != "reasoning")
 
     # --- items ----------------------------------------------------------------------------------
 
@@ -323,7 +293,7 @@ class ResponsesRenderer:
         elif isinstance(item, Activity):
             self._announce(output)
             if output.kind != ACTIVITY_TYPE:
-                self._add_text(item.id, LINE, activity_line(item))
+                self._add_text(item.id, LINE, activity_line(item) or "")
         elif isinstance(item, Reasoning) and self._encrypted:
             output.awaiting = True
             self._awaiting[item.id] = output
