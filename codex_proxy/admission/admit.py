@@ -159,7 +159,7 @@ class Admission:
         able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
             return turn
-        if client.chat.builtin_tools == "never":
+        if client.settings.builtin_tools == "never":
             return turn
         return msgspec.structs.replace(turn, mode="agent", sandbox="read-only")
 

@@ -17,10 +17,8 @@ from codex_proxy.core.keys import NO_KEY_OWNER, Key, KeySet
 from codex_proxy.core.safety import Protected, endangered, is_inside
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Turn
-from codex_proxy.surfaces.chat.parse import ChatSettings
-from codex_proxy.surfaces.messages.parse import MessagesSettings
 from codex_proxy.surfaces.models import ModelCatalog, Names, resolve
-from codex_proxy.surfaces.responses.parse import ResponsesSettings
+from codex_proxy.surfaces.request_options import RequestSettings
 
 
 class Workspace(msgspec.Struct, frozen=True):
@@ -48,13 +46,12 @@ class KeySource(Protocol):
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A client: its settings for each API, the folders of its turns, and its limits."""
+    """A client: its settings, the folders of its turns, and its limits."""
 
     name: str
     """The owner of what the client stores: the name of its key, or `local`."""
-    chat: ChatSettings
-    responses: ResponsesSettings
-    messages: MessagesSettings
+    settings: RequestSettings
+    """How its requests are parsed."""
     workspace: Workspace
     rpm: int
     """The most requests per minute; further ones are refused (RATE_LIMITED). 0: no limit."""
@@ -177,19 +174,18 @@ class Clients:
 def narrowed(everybody: Client, key: Key) -> Client:
     """Returns the client of a key: `everybody` with the key's limits."""
     catalog = everybody.catalog.limited_to(key.agents) if key.agents else everybody.catalog
-    sandbox = everybody.chat.sandbox
+    sandbox = everybody.settings.sandbox
     if key.sandbox is not None:
         sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)
     workspace = narrowed_to(everybody.workspace, key.roots) if key.roots else everybody.workspace
     # Several may have keys, and what is stored is not everybody's.
     workspace = msgspec.structs.replace(workspace, confine_reads=True)
-    tools = "never" if key.plain_model else everybody.chat.builtin_tools
-    limits = {"sandbox": sandbox, "builtin_tools": tools, "workdir": workspace.folder}
+    tools = "never" if key.plain_model else everybody.settings.builtin_tools
     return Client(
         name=key.name,
-        chat=msgspec.structs.replace(everybody.chat, **limits),
-        responses=msgspec.structs.replace(everybody.responses, **limits),
-        messages=msgspec.structs.replace(everybody.messages, **limits),
+        settings=msgspec.structs.replace(
+            everybody.settings, sandbox=sandbox, builtin_tools=tools, workdir=workspace.folder
+        ),
         workspace=workspace,
         rpm=key.rpm or everybody.rpm,
         concurrency=key.concurrency or everybody.concurrency,

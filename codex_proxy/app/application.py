@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -54,10 +54,8 @@ from codex_proxy.settings.protected_paths import protected_paths
 from codex_proxy.store.health import WriteCheck
 from codex_proxy.store.usage import RamUsage
 from codex_proxy.store.usage_recorder import UsageRecorder
-from codex_proxy.surfaces.chat.parse import ChatSettings
-from codex_proxy.surfaces.messages.parse import MessagesSettings
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.responses.parse import ResponsesSettings
+from codex_proxy.surfaces.request_options import RequestSettings
 from codex_proxy.surfaces.responses.webhooks import check_secret
 from codex_proxy.workers.schema_checks import SchemaChecks
 
@@ -270,24 +268,19 @@ def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
     set.
     """
     workdir = str(settings.workdir)
-    common: dict[str, Any] = {
-        "builtin_tools": settings.builtin_tools,
-        "show_activity": settings.show_activity,
-        "sandbox": settings.sandbox,
-        "workdir": workdir,
-        "max_items": settings.max_input_items,
-        "web_search": settings.web_search,
-    }
     return Client(
         name=NO_KEY_OWNER,
-        chat=ChatSettings(
-            **common,
+        settings=RequestSettings(
+            builtin_tools=settings.builtin_tools,
+            show_activity=settings.show_activity,
+            sandbox=settings.sandbox,
+            workdir=workdir,
+            max_items=settings.max_input_items,
+            web_search=settings.web_search,
+            logprobs=settings.logprobs,
             max_choices=settings.max_chat_choices,
             structured_output=settings.structured_output,
-            logprobs=settings.logprobs,
         ),
-        responses=ResponsesSettings(**common, logprobs=settings.logprobs),
-        messages=MessagesSettings(**common),
         workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":"), _protected(settings)),
         rpm=settings.rate_limit_rpm,
         concurrency=settings.key_concurrency,

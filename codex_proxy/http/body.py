@@ -22,7 +22,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
-from codex_proxy.http.middleware.request_context import OWNER
+from codex_proxy.http.middleware.request_context import CLIENT, OWNER
 from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, routed_body
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.request_options import ParsedRequest, RequestHints
@@ -389,6 +389,22 @@ async def _parse_off_loop(
     if len(body) <= PARSED_HERE:
         return parse(body, pdfs)
     return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)
+
+
+async def parsed_request(
+    request: web.Request,
+    body: bytes,
+    parse: Callable[..., T],
+    *,
+    skips_unreadable: bool = False,
+    **more: object,
+) -> T:
+    """Returns what the parser `parse` of an API makes of the body for the request's client; `more` are its further
+    arguments. The rest as `parsed_from`.
+    """
+    client = request[CLIENT]
+    read = partial(parse, settings=client.settings, catalog=client.catalog, headers=hints_of(request), **more)
+    return await parsed_from(request, body, read, skips_unreadable=skips_unreadable)
 
 
 def hints_of(request: web.Request) -> RequestHints:

@@ -11,7 +11,7 @@ from aiohttp import web
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS
-from codex_proxy.http.body import hints_of, parsed_from
+from codex_proxy.http.body import parsed_request
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
@@ -46,19 +46,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
 
 
 async def _parse(request: web.Request, body: bytes) -> ParsedChat:
-    client, hints = request[CLIENT], hints_of(request)
-    parsed = await parsed_from(
-        request,
-        body,
-        lambda body, pdfs: parse(
-            body,
-            settings=client.chat,
-            catalog=client.catalog,
-            headers=hints,
-            pdfs=pdfs,
-            forward_policy=partial(_forward_policy, request),
-        ),
-    )
+    parsed = await parsed_request(request, body, parse, forward_policy=partial(_forward_policy, request))
     request[NOTES]["choice_count"] = parsed.choices
     if request.app[CHAT_OPTIONS].choices == "sample" and parsed.turn.forwarded is None:
         return msgspec.structs.replace(parsed, runs=parsed.choices)
@@ -111,7 +99,7 @@ def _renderer(request: web.Request, parsed: ParsedChat, timings: TurnTimings) ->
         include_usage=parsed.include_usage,
         legacy_function_call=parsed.legacy_function_call,
         whole_calls=not parsed.turn.parallel_tool_calls,
-        show_activity=request[CLIENT].chat.show_activity,
+        show_activity=request[CLIENT].settings.show_activity,
         prompt_tokens=partial(tokens_in, parsed.turn.history),
         max_tokens=parsed.turn.max_tokens,
         metrics=timings.stream_metrics if options.stream_metrics else None,

@@ -7,13 +7,11 @@ from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, IDS
-from codex_proxy.http.body import hints_of, parsed_from, read_body
+from codex_proxy.http.body import parsed_request, read_body
 from codex_proxy.http.chat import CHAT_OPTIONS
 from codex_proxy.http.exchange import TurnTimings
-from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.pass_through import send_on, upstream_for
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
 from codex_proxy.surfaces.completions import CompletionRenderer, ParsedCompletion, parse
@@ -33,12 +31,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 
 async def _parse(request: web.Request, body: bytes) -> ParsedCompletion:
-    client, hints = request[CLIENT], hints_of(request)
-
-    def read(body: bytes, _: PdfTexts | None) -> ParsedCompletion:
-        return parse(body, settings=client.chat, catalog=client.catalog, headers=hints)
-
-    return await parsed_from(request, body, read)
+    return await parsed_request(request, body, parse)
 
 
 def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings: TurnTimings) -> TurnAnswer:

@@ -14,7 +14,7 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import IDS, RUNS
-from codex_proxy.http.body import hints_of, parsed_from, read_body
+from codex_proxy.http.body import parsed_request, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.exchange import Source, TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
@@ -88,22 +88,16 @@ async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> t
 
 
 async def _parse_body(request: web.Request, body: bytes, *, fetches: bool = True) -> ParsedMessages:
-    app, client, hints = request.app, request[CLIENT], hints_of(request)
+    app = request.app
     keeps_state = app[MESSAGES_OPTIONS].reasoning_state != "off"
-    return await parsed_from(
+    return await parsed_request(
         request,
         body,
-        lambda body, pdfs: parse(
-            body,
-            settings=client.messages,
-            catalog=client.catalog,
-            headers=hints,
-            identity=app[RUNS].identity if keeps_state else lambda turn: "",
-            pdfs=pdfs,
-            takes_images=lambda turn: "images" in app[RUNS].agent_of(turn).capabilities,
-            fetches=fetches,
-        ),
+        parse,
         skips_unreadable=True,
+        identity=app[RUNS].identity if keeps_state else lambda turn: "",
+        takes_images=lambda turn: "images" in app[RUNS].agent_of(turn).capabilities,
+        fetches=fetches,
     )
 
 
@@ -139,7 +133,7 @@ def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> Messa
         state_identity=app[RUNS].identity(turn) if with_state else None,
         web_search=parsed.web_search,
         client_names=parsed.client_names,
-        show_activity=request[CLIENT].messages.show_activity,
+        show_activity=request[CLIENT].settings.show_activity,
         prompt_tokens=partial(prompt_tokens, parsed.turn),
         max_tokens=turn.max_tokens,
     )

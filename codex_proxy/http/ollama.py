@@ -14,11 +14,10 @@ from aiohttp import web
 from codex_proxy.admission.clients import Client, model_not_allowed
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
-from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.passing import PassesOn
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
-from codex_proxy.http.body import hints_of, parsed_from, read_body
+from codex_proxy.http.body import parsed_request, read_body
 from codex_proxy.http.chat import CHAT_OPTIONS
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
@@ -99,12 +98,7 @@ def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> A
     """Returns how requests of one path are served: `parse` parses a body, and `form` is the form of the answer."""
 
     async def parsed(request: web.Request, body: bytes) -> ParsedOllama:
-        client, hints = request[CLIENT], hints_of(request)
-
-        def read(body: bytes, _: PdfTexts | None) -> ParsedOllama | Preload | FillIn:
-            return parse(body, settings=client.chat, catalog=client.catalog, headers=hints)
-
-        found = await parsed_from(request, body, read)
+        found = await parsed_request(request, body, parse)
         if not isinstance(found, ParsedOllama):
             raise _NoTurnError(found)
         return found
@@ -118,7 +112,7 @@ def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> A
             stream=parsed.stream,
             thinking=parsed.thinking,
             client_names=parsed.client_names,
-            show_activity=request[CLIENT].chat.show_activity,
+            show_activity=request[CLIENT].settings.show_activity,
             prompt_tokens=partial(tokens_in, parsed.turn.history),
             max_tokens=turn.max_tokens,
             times=timings.durations,

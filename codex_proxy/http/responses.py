@@ -15,7 +15,7 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import HELD, hints_of, parsed_from, read_body
+from codex_proxy.http.body import HELD, hints_of, parsed_from, parsed_request, read_body
 from codex_proxy.http.exchange import (
     LogReader,
     OneRun,
@@ -59,7 +59,6 @@ from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.interface import Store, StoredResponse
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.models import billed_model
-from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses import context as contexts
 from codex_proxy.surfaces.responses import response_object
 from codex_proxy.surfaces.responses.context import ParsedContext
@@ -71,19 +70,13 @@ from codex_proxy.surfaces.usage import tokens_in
 async def create_response(request: web.Request) -> web.StreamResponse:
     """POST /v1/responses. Raises `Fault` for a refused request, or a failure before the first byte."""
     timings = timings_of(request)
-    body, hints = await read_body(request), hints_of(request)
-    settings, catalog = request[CLIENT].responses, request[CLIENT].catalog
-    read = partial(
-        parsed_from,
-        request,
-        body,
-        lambda body, pdfs: parse(body, settings=settings, catalog=catalog, headers=hints, pdfs=pdfs),
-    )
+    body = await read_body(request)
+    read = partial(parsed_request, request, body, parse)
     parsed = await read()
     note_request(request, parsed)
     request[NOTES] |= {"store": parsed.store, "background": parsed.background}
     if parsed.background:
-        return await _in_background(request, parsed, body, hints, later_targets(request, read))
+        return await _in_background(request, parsed, body, later_targets(request, read))
     del body, read  # a turn may take an hour
     return await _in_foreground(request, parsed, timings)
 
@@ -152,7 +145,6 @@ async def _in_background(
     request: web.Request,
     parsed: ParsedResponse,
     body: bytes,
-    hints: RequestHints,
     parse_again: ParseAgain | None,
 ) -> web.StreamResponse:
     """Starts a background response; answers with the queued object or the events."""
@@ -162,7 +154,7 @@ async def _in_background(
             service,
             parsed,
             body_of_target(request, body),
-            hints,
+            hints_of(request),
             request[CLIENT],
             request[HELD],
             parse_again,
@@ -329,7 +321,7 @@ async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryIt
 
 
 async def _parse(request: web.Request, *, counting: bool = False) -> ParsedContext:
-    catalog, max_items = request[CLIENT].catalog, request[CLIENT].responses.max_items
+    catalog, max_items = request[CLIENT].catalog, request[CLIENT].settings.max_items
     return await parsed_from(
         request,
         await read_body(request),

@@ -321,7 +321,7 @@ async def _can_store(request: web.Request) -> bool:
 
 async def openapi(request: web.Request) -> web.Response:
     """GET /openapi.json: returns the OpenAPI document, which is built for the first request."""
-    max_choices = request.app[CLIENTS].everybody.chat.max_choices
+    max_choices = request.app[CLIENTS].everybody.settings.max_choices
     # In a thread: making it takes a fifth of a second, once, in which others are served too.
     body = await asyncio.to_thread(_document, served_endpoints(request.app), max_choices)
     return web.Response(body=body, content_type="application/json")

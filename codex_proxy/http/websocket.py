@@ -294,7 +294,7 @@ class _ResponsesSocket:
         body["stream"] = True
         return parse(
             msgspec.json.encode(body),
-            settings=self._client.responses,
+            settings=self._client.settings,
             catalog=self._client.catalog,
             headers=hints_of(self._request),
             pdfs=pdfs,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -29,7 +30,7 @@ from codex_proxy.store.interface import (
 )
 from codex_proxy.store.leases import Node, ResponseLease
 from codex_proxy.surfaces.request_options import RequestHints
-from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
+from codex_proxy.surfaces.responses.parse import parse
 from codex_proxy.surfaces.responses.response_object import failed
 
 log = structlog.get_logger(__name__)
@@ -142,20 +143,17 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
 
         client = service.clients.by_name(found.owner)
-
-        def parsed_again(pdfs: PdfTexts | None) -> ParsedResponse:
-            return parse(
-                recovery.body.encode(),
-                settings=client.responses,
-                catalog=client.catalog,
-                headers=hints,
-                pdfs=pdfs,
-            )
-
+        read = partial(
+            parse,
+            recovery.body.encode(),
+            settings=client.settings,
+            catalog=client.catalog,
+            headers=hints,
+        )
         pdfs = None if service.pdfs is None else PdfTexts()
-        parsed = parsed_again(pdfs)
+        parsed = read(pdfs)
         if service.pdfs is not None and pdfs is not None and pdfs.unread:
-            parsed = parsed_again(await service.pdfs.texts_for(pdfs, found.owner))
+            parsed = read(await service.pdfs.texts_for(pdfs, found.owner))
         parsed = as_asked(parsed, msgspec.json.decode(found.json)["model"])  # a route may have chosen another
         context = await read_context(parsed, store, found.owner, service.ids, found.created)
         prepared = await prepare_in_context(

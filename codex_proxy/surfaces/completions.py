@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Unpack
 
+import msgspec
 from pydantic import ConfigDict, Field
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryMessage, TextPart
-from codex_proxy.core.turn import Turn
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.base import RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.errors import error_frame
@@ -28,16 +29,7 @@ from codex_proxy.surfaces.request_options import (
 )
 from codex_proxy.surfaces.unions import ByKind
 
-FIELDS: Final = FieldNames(
-    input="prompt",
-    input_item="prompt",
-    tool_schema="tools",
-    output_schema="response_format",
-    web_search="web_search_options",
-    verbosity="verbosity",
-    effort="reasoning_effort",
-    parallel_calls="parallel_tool_calls",
-)
+FIELDS: Final = FieldNames(input="prompt", input_item="prompt")
 SAMPLING: Final = ("temperature", "top_p", "presence_penalty", "frequency_penalty", "seed")
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -87,9 +79,14 @@ class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
 
 
 def parse(
-    body: bytes, *, settings: RequestSettings, catalog: ModelCatalog, headers: RequestHints
+    body: bytes,
+    pdfs: PdfTexts | None = None,
+    *,
+    settings: RequestSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
 ) -> ParsedCompletion:
-    """Parses the body. Raises the `Fault` of the first error."""
+    """Parses the body. Raises the `Fault` of the first error. `pdfs` is not used: there are no files."""
     notes = FieldNotes()
     request = parse_as(CompletionRequest, body, notes)
     asked = DEFAULT_NAME if request.model is None else request.model
@@ -99,14 +96,10 @@ def parse(
     place = place_of(resolved, settings, headers, None, client_acts=False)
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
     sampling = fields_set(request, SAMPLING)
-    turn = Turn(
-        model=resolved.agent_model,
+    turn = msgspec.structs.replace(
+        place.turn,
         history=(HistoryMessage("user", (TextPart(prompt),)),),
-        mode=place.mode,
         effort=resolved.effort,
-        workdir=place.workdir,
-        sandbox=place.sandbox,
-        origin=headers.origin,
         sampling=sampling,
         stop=stops_of(request.stop),
         max_tokens=request.max_tokens,
@@ -117,9 +110,7 @@ def parse(
         stream=bool(request.stream),
         include_usage=bool(request.stream_options and request.stream_options.include_usage),
         ignored=(*sampling, *ignored_fields(notes)),
-        web_search=False,
         workdir_param=place.workdir_param,
-        web_images={},
     )
 
 

@@ -46,6 +46,12 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The most messages or input items of one request."""
     web_search: bool = True
     """Whether a request may switch on the agent's web search."""
+    logprobs: Logprobs = "refuse"
+    """What happens to a request for log probabilities that the agent does not have."""
+    max_choices: int = 5
+    """The largest `n` of a chat request."""
+    structured_output: bool = False
+    """Whether chat requests may ask for `json_object` and `json_schema`."""
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,26 +73,26 @@ WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of an API's request fields, for the `param` of an error and for headers. `{}` stands for the index of a
-    message or tool.
+    """The names of an API's request fields, for the `param` of an error and for headers; those of Chat Completions, if
+    the API has no other. `{}` stands for the index of a message or tool.
     """
 
-    input: str
-    """The field that holds the conversation, such as `messages`."""
-    input_item: str
-    """The field with the content of one entry of the conversation, such as `messages[{}].content`."""
-    tool_schema: str
-    """The field with the JSON schema of a tool's arguments, such as `tools[{}].function.parameters`."""
-    output_schema: str
-    """The field with the JSON schema of the answer, such as `response_format.json_schema.schema`."""
-    web_search: str
-    """The field that switches on the agent's web search, such as `web_search_options`."""
-    verbosity: str
-    """The field with the length of answers, such as `text.verbosity`."""
-    effort: str
-    """The field with the reasoning effort, such as `reasoning_effort`."""
-    parallel_calls: str
-    """The field that allows several tool calls in one answer, such as `parallel_tool_calls`."""
+    input: str = "messages"
+    """The conversation."""
+    input_item: str = "messages[{}].content"
+    """The content of one entry of the conversation."""
+    tool_schema: str = "tools[{}].function.parameters"
+    """The JSON schema of a tool's arguments."""
+    output_schema: str = "response_format.json_schema.schema"
+    """The JSON schema of the answer."""
+    web_search: str = "web_search_options"
+    """What switches on the agent's web search."""
+    verbosity: str = "verbosity"
+    """The length of answers."""
+    effort: str = "reasoning_effort"
+    """The reasoning effort."""
+    parallel_calls: str = "parallel_tool_calls"
+    """What allows several tool calls in one answer."""
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,14 +104,14 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     model_asked: str
     """The model's name as the client wrote it, which the answer repeats."""
     stream: bool
-    fields: FieldNames
-    ignored: tuple[str, ...]
+    fields: FieldNames = FieldNames()
+    ignored: tuple[str, ...] = ()
     """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
-    web_search: bool
+    web_search: bool = False
     """Whether the request asks for the agent's web search, even if the operator has switched it off."""
     workdir_param: WorkdirParam
     """The header or field that named the folder, for the `param` of a 400; None if the request names no folder."""
-    web_images: dict[str, str]
+    web_images: dict[str, str] = {}
     """The web addresses of images, each with the field that has it, for the `param` of a 400."""
     parallel_calls: bool = False
     """Whether the request explicitly asks for several calls in one answer."""
@@ -197,15 +203,14 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 class Place(NamedTuple):
-    """Where and how a turn runs. `mode_after_calls` is its mode if what it continues has calls of the client's tools.
-    `workdir_param` is the header or field that named the folder, or None.
+    """Where and how a turn runs: a `turn` with its model, mode, folder, sandbox and origin alone. `mode_after_calls` is
+    its mode if what it continues has calls of the client's tools. `workdir_param` is the header or field that named the
+    folder, or None.
     """
 
-    mode: Mode
+    turn: Turn
     mode_after_calls: Mode
-    workdir: str
     workdir_param: WorkdirParam
-    sandbox: Sandbox
 
 
 def place_of(
@@ -230,8 +235,15 @@ def place_of(
         for acts in (client_acts, True)
     )
     workdir, param = workdir_of(headers, metadata)
-    sandbox = sandbox_of(headers.sandbox, settings.sandbox)
-    return Place(mode, mode_after_calls, workdir or settings.workdir, param, sandbox)
+    turn = Turn(
+        model=resolved.agent_model,
+        history=(),
+        mode=mode,
+        workdir=workdir or settings.workdir,
+        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
+        origin=headers.origin,
+    )
+    return Place(turn, mode_after_calls, param)
 
 
 JSON_OBJECT_WORDS: Final = (

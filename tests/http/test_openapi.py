@@ -25,7 +25,7 @@ from codex_proxy.surfaces.chat import parse as chat
 from codex_proxy.surfaces.chat.wire import parse_body as parse_chat_body
 from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from codex_proxy.surfaces.responses import parse as responses
 from codex_proxy.surfaces.responses.wire import parse_body as parse_responses_body
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, spoilt
@@ -147,12 +147,12 @@ def complaints(schema: Any, body: dict[str, Any]) -> list[str]:
 
 def parse_chat(body: bytes) -> None:
     chat.parse(
-        body, settings=chat.ChatSettings(structured_output=True), catalog=CATALOG, headers=RequestHints()
+        body, settings=RequestSettings(structured_output=True), catalog=CATALOG, headers=RequestHints()
     )
 
 
 def parse_response(body: bytes) -> None:
-    responses.parse(body, settings=responses.ResponsesSettings(), catalog=CATALOG, headers=RequestHints())
+    responses.parse(body, settings=RequestSettings(), catalog=CATALOG, headers=RequestHints())
 
 
 @pytest.mark.parametrize("body", [CHAT, LEGACY])

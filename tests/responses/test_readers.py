@@ -45,7 +45,7 @@ async def started(
     body = {"model": "codex-5", "input": input, "stream": delivery != "whole", **fields}
     parsed = parse(
         json.dumps(body).encode(),
-        settings=service.clients.everybody.responses,
+        settings=service.clients.everybody.settings,
         catalog=service.clients.everybody.catalog,
         headers=RequestHints(),
     )

@@ -46,13 +46,12 @@ def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
     return tuple(name for name, is_asked in asked.items() if is_asked)
 
 
-def choices_of(request: ChatRequest, max_choices: int) -> int:
-    """Returns the number of choices, by default 1. Raises `Fault` INVALID_REQUEST if it exceeds `max_choices`."""
+def check_choices(request: ChatRequest, max_choices: int) -> None:
+    """Raises `Fault` INVALID_REQUEST if `n` exceeds `max_choices`."""
     count = 1 if request.n is None else request.n
     if max_choices == 1 and count != 1:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
     check_range("n", count, 1, max_choices)
-    return count
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:

@@ -7,7 +7,7 @@ docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,7 +16,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.body import check_length
 from codex_proxy.surfaces.chat.answer import (
     SAMPLING,
-    choices_of,
+    check_choices,
     format_of,
     ignored_by_us,
     logprobs_asked_for,
@@ -42,8 +42,8 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, ResolvedMode
 from codex_proxy.surfaces.request_options import (
     FieldNames,
     Format,
-    Logprobs,
     ParsedRequest,
+    Place,
     RequestHints,
     RequestSettings,
     fields_set,
@@ -52,42 +52,19 @@ from codex_proxy.surfaces.request_options import (
     with_json_hint,
 )
 
-FIELDS: Final = FieldNames(
-    input="messages",
-    input_item="messages[{}].content",
-    tool_schema="tools[{}].function.parameters",
-    output_schema="response_format.json_schema.schema",
-    web_search="web_search_options",
-    verbosity="verbosity",
-    effort="reasoning_effort",
-    parallel_calls="parallel_tool_calls",
-)
-FUNCTIONS_FIELDS: Final = msgspec.structs.replace(FIELDS, tool_schema="functions[{}].parameters")
+FIELDS: Final = FieldNames()
+FUNCTIONS_FIELDS: Final = FieldNames(tool_schema="functions[{}].parameters")
 """The names of fields in requests that use `functions`, the older form of `tools`."""
-
-
-class ChatSettings(RequestSettings, frozen=True, kw_only=True):
-    """The operator's settings on which the parsing of a chat request depends."""
-
-    max_choices: int = 5
-    """The largest `n` that a request may ask for; a larger one is refused."""
-    structured_output: bool = False
-    """Whether `json_object` and `json_schema` are supported, or refused
-    (docs/contract.md#parameters-of-chat-completions).
-    """
-    logprobs: Logprobs = "refuse"
-    """What happens to a request for log probabilities that the agent does not have."""
 
 
 class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
     """A parsed chat request."""
 
-    fields: FieldNames = FIELDS
     include_usage: bool
     """Whether the stream gets a chunk with the usage."""
     choices: int
     """The number of choices in the answer (`n`)."""
-    service_tier: str | None
+    service_tier: str | None = None
     """The tier that the answer names; None if the request names none."""
     legacy_function_call: bool
     """Whether the request has `functions` instead of `tools`, so that calls are answered as `function_call`."""
@@ -95,11 +72,11 @@ class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
 
 def parse(
     body: bytes,
+    pdfs: PdfTexts | None = None,
     *,
-    settings: ChatSettings,
+    settings: RequestSettings,
     catalog: ModelCatalog,
     headers: RequestHints,
-    pdfs: PdfTexts | None = None,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
     """Parses a body. Raises the first `Fault`. `catalog` has the client's models, `pdfs` the texts of PDFs (None: none
@@ -109,9 +86,8 @@ def parse(
     request = parse_body(body, notes)
     check_length("messages", len(request.messages), settings.max_items)
     refuse_contradictions(request)
-    choices_of(request, settings.max_choices)
-    asked = DEFAULT_NAME if request.model is None else request.model
-    resolved = resolve(asked, catalog)
+    check_choices(request, settings.max_choices)
+    resolved = resolve(_model_asked(request), catalog)
     policy = forward_policy(resolved.agent_model)
     if policy is None:
         refuse_noted(notes)
@@ -143,44 +119,21 @@ def _forwarded(
     request: ChatRequest,
     resolved: ResolvedModel,
     fields: Fields,
-    settings: ChatSettings,
+    settings: RequestSettings,
     headers: RequestHints,
 ) -> ParsedChat:
     """Returns a request that is forwarded as a whole: its turn has no history. `fields` are its members as raw JSON."""
-    asked = DEFAULT_NAME if request.model is None else request.model
     place = place_of(resolved, settings, headers, request.metadata, client_acts=True)
     effort = _effort(request) or resolved.effort
-    turn = Turn(
-        model=resolved.agent_model,
-        history=(),
-        mode=place.mode,
-        effort=effort,
-        workdir=place.workdir,
-        sandbox=place.sandbox,
-        origin=headers.origin,
-        forwarded=forwarded_request(request, fields, effort=effort, model_asked=asked),
-    )
-    return ParsedChat(
-        turn=turn,
-        model_asked=asked,
-        stream=bool(request.stream),
-        include_usage=bool(request.stream_options and request.stream_options.include_usage),
-        choices=request.n or 1,
-        ignored=(),
-        web_search=False,
-        service_tier=None,
-        fields=FUNCTIONS_FIELDS if request.functions else FIELDS,
-        legacy_function_call=bool(request.functions),
-        workdir_param=place.workdir_param,
-        web_images={},
-        passed_on=unknown_fields(request, fields),
-    )
+    forwarded = forwarded_request(request, fields, effort=effort, model_asked=_model_asked(request))
+    turn = msgspec.structs.replace(place.turn, effort=effort, forwarded=forwarded)
+    return _parsed(request, turn, place, passed_on=unknown_fields(request, fields))
 
 
 def _converted(
     request: ChatRequest,
     resolved: ResolvedModel,
-    settings: ChatSettings,
+    settings: RequestSettings,
     catalog: ModelCatalog,
     headers: RequestHints,
     pdfs: PdfTexts | None,
@@ -190,16 +143,14 @@ def _converted(
     the texts of PDFs.
     """
     refuse_unsupported(request, settings.logprobs)
-    choices = choices_of(request, settings.max_choices)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_tools(request)
     history = history_of(request.messages, pdfs, originals)
     tier = service_tier(request.service_tier, resolved.agent_model, catalog)
     acts = _client_acts(request, wanted)
     place = place_of(resolved, settings, headers, request.metadata, client_acts=acts)
-    turn = Turn(
-        model=resolved.agent_model,
+    turn = msgspec.structs.replace(
+        place.turn,
         history=with_json_hint(history, wanted),
-        mode=place.mode,
         effort=_effort(request) or resolved.effort,
         summary=request.reasoning.summary if request.reasoning else None,
         verbosity=request.verbosity,
@@ -209,29 +160,41 @@ def _converted(
         tool_choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
         output_schema=wanted.schema,
-        workdir=place.workdir,
-        sandbox=place.sandbox,
-        choices=choices,
-        origin=headers.origin,
+        choices=request.n or 1,
         sampling=fields_set(request, SAMPLING),
         stop=stops_of(request.stop),
         max_tokens=request.max_completion_tokens or request.max_tokens,
     )
-    return ParsedChat(
-        turn=turn,
-        model_asked=DEFAULT_NAME if request.model is None else request.model,
-        stream=bool(request.stream),
-        include_usage=bool(request.stream_options and request.stream_options.include_usage),
-        choices=choices,
+    return _parsed(
+        request,
+        turn,
+        place,
         ignored=(*ignored_by_us(request), *tier.ignored),
         web_search=request.web_search_options is not None,
         service_tier=None if request.service_tier is None else tier.served,
-        fields=FUNCTIONS_FIELDS if offered.legacy else FIELDS,
-        legacy_function_call=offered.legacy,
-        workdir_param=place.workdir_param,
         web_images=web_images(request.messages),
         parallel_calls=request.parallel_tool_calls is True,
     )
+
+
+def _parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
+    """Returns the parsed request, with what it says of the answer. `more` are further fields of `ParsedChat`."""
+    has_functions = bool(request.functions)
+    return ParsedChat(
+        turn=turn,
+        model_asked=_model_asked(request),
+        stream=bool(request.stream),
+        include_usage=bool(request.stream_options and request.stream_options.include_usage),
+        choices=request.n or 1,
+        fields=FUNCTIONS_FIELDS if has_functions else FIELDS,
+        legacy_function_call=has_functions,
+        workdir_param=place.workdir_param,
+        **more,
+    )
+
+
+def _model_asked(request: ChatRequest) -> str:
+    return DEFAULT_NAME if request.model is None else request.model
 
 
 def _client_acts(request: ChatRequest, wanted: Format) -> bool:

@@ -12,13 +12,7 @@ from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_duplicates, with_grammar
 
 
-class ChatTools(OfferedTools, frozen=True, kw_only=True):
-    """What the model is offered. `legacy`: the client used `functions` and expects `function_call` in the answer."""
-
-    legacy: bool
-
-
-def offered_tools(request: wire.ChatRequest) -> ChatTools:
+def offered_tools(request: wire.ChatRequest) -> OfferedTools:
     """Returns the tools that the request offers to the model, and its tool choice. Raises `Fault` INVALID_REQUEST for
     invalid or duplicate tools, `tools` with `functions`, and a choice of a tool that is not offered.
     """
@@ -32,16 +26,16 @@ def offered_tools(request: wire.ChatRequest) -> ChatTools:
     refuse_duplicates(tools, fields)
     if request.function_call not in (None, "auto", "none"):
         raise bad_request("'function_call' is only allowed when 'functions' are given.", "function_call")
-    return ChatTools(tools=tuple(tools), choice=_choice(request.tool_choice, tools), legacy=False)
+    return OfferedTools(tools=tuple(tools), choice=_choice(request.tool_choice, tools))
 
 
-def _functions(definitions: list[wire.FunctionDefinition], choice: wire.LegacyChoice | None) -> ChatTools:
+def _functions(definitions: list[wire.FunctionDefinition], choice: wire.LegacyChoice | None) -> OfferedTools:
     tools = [_function(definition) for definition in definitions]
     refuse_duplicates(tools, [f"functions[{i}].name" for i in range(len(tools))])
     if not isinstance(choice, wire.Named):
-        return ChatTools(tools=tuple(tools), choice="none" if choice == "none" else "auto", legacy=True)
+        return OfferedTools(tools=tuple(tools), choice="none" if choice == "none" else "auto")
     named = known_tool(choice.name, "function", tools, "function_call.name")
-    return ChatTools(tools=tuple(tools), choice=NamedTools((named,), required=True), legacy=True)
+    return OfferedTools(tools=tuple(tools), choice=NamedTools((named,), required=True))
 
 
 def _tool(tool: wire.AnyTool) -> Tool:

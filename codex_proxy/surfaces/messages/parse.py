@@ -41,21 +41,14 @@ from codex_proxy.surfaces.request_options import (
 )
 
 FIELDS: Final = FieldNames(
-    input="messages",
-    input_item="messages[{}].content",
     tool_schema="tools[{}].input_schema",
     output_schema="output_config.format.schema",
     web_search="tools[web_search]",
-    verbosity="verbosity",
     effort="output_config.effort",
     parallel_calls="tool_choice.disable_parallel_tool_use",
 )
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 """The sampling fields of a request; Anthropic's newer versions have none of them."""
-
-
-class MessagesSettings(RequestSettings, frozen=True, kw_only=True):
-    """The operator's settings on which the parsing of a Messages request depends."""
 
 
 class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
@@ -72,12 +65,12 @@ class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
 
 def parse(
     body: bytes,
+    pdfs: PdfTexts | None = None,
     *,
-    settings: MessagesSettings,
+    settings: RequestSettings,
     catalog: ModelCatalog,
     headers: RequestHints,
     identity: Callable[[Turn], str],
-    pdfs: PdfTexts | None = None,
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
@@ -114,7 +107,7 @@ def parse(
 def _turn(
     request: MessagesRequest,
     offered: MessagesTools,
-    settings: MessagesSettings,
+    settings: RequestSettings,
     catalog: ModelCatalog,
     headers: RequestHints,
 ) -> tuple[Turn, WorkdirParam]:
@@ -122,10 +115,8 @@ def _turn(
     resolved, schema = resolve(request.model or DEFAULT_NAME, catalog), _schema_of(request)
     acts = _client_acts(request, offered, schema)
     place = place_of(resolved, settings, headers, _metadata(request), client_acts=acts)
-    turn = Turn(
-        model=resolved.agent_model,
-        history=(),
-        mode=place.mode,
+    turn = msgspec.structs.replace(
+        place.turn,
         effort=effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
         summary="auto" if wants_thinking(request.thinking) else None,
         web_search=offered.web_search and settings.web_search,
@@ -133,9 +124,6 @@ def _turn(
         tool_choice=offered.choice,
         parallel_tool_calls=offered.parallel,
         output_schema=schema,
-        workdir=place.workdir,
-        sandbox=place.sandbox,
-        origin=headers.origin,
         sampling=_sampling(request),
         stop=stops_of(request.stop_sequences),
         reports_stop=True,

@@ -11,8 +11,8 @@ import msgspec
 
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import ClientName, HistoryItem, HistoryMessage, TextPart, Tool
+from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
-from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import check_length, parse_as
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED, FieldNotes, ignored_fields
@@ -48,16 +48,7 @@ from codex_proxy.surfaces.request_options import (
 )
 from codex_proxy.surfaces.tool_calls import model_name
 
-FIELDS: Final = FieldNames(
-    input="messages",
-    input_item="messages[{}].content",
-    tool_schema="tools[{}].function.parameters",
-    output_schema="format",
-    web_search="web_search",
-    verbosity="verbosity",
-    effort="think",
-    parallel_calls="parallel_tool_calls",
-)
+FIELDS: Final = FieldNames(output_schema="format", effort="think")
 SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
 )
@@ -98,9 +89,16 @@ class FillIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_chat(
-    body: bytes, *, settings: RequestSettings, catalog: ModelCatalog, headers: RequestHints
+    body: bytes,
+    pdfs: PdfTexts | None = None,
+    *,
+    settings: RequestSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
 ) -> ParsedOllama | Preload:
-    """Parses the body of `POST /api/chat`. Raises the `Fault` of the first error."""
+    """Parses the body of `POST /api/chat`. Raises the `Fault` of the first error. `pdfs` is not used: there are no
+    files.
+    """
     notes = FieldNotes()
     request = parse_as(OllamaChatRequest, body, notes)
     messages = request.messages or []
@@ -122,9 +120,14 @@ def parse_chat(
 
 
 def parse_generate(
-    body: bytes, *, settings: RequestSettings, catalog: ModelCatalog, headers: RequestHints
+    body: bytes,
+    pdfs: PdfTexts | None = None,
+    *,
+    settings: RequestSettings,
+    catalog: ModelCatalog,
+    headers: RequestHints,
 ) -> ParsedOllama | Preload | FillIn:
-    """Parses the body of `POST /api/generate`. Raises the `Fault` of the first error."""
+    """Parses the body of `POST /api/generate`, as `parse_chat`."""
     notes = FieldNotes()
     request = parse_as(OllamaGenerateRequest, body, notes)
     resolved = resolve(known_name(request.model, catalog), catalog)
@@ -183,17 +186,13 @@ def _parsed(
     refuse_duplicates(tools, [f"tools[{index}].function.name" for index in range(len(tools))])
     wanted, options = _format_of(request), request.options or Options()
     place = place_of(resolved, settings, headers, None, client_acts=acts or wanted.kind != "text")
-    turn = Turn(
-        model=resolved.agent_model,
+    turn = msgspec.structs.replace(
+        place.turn,
         history=with_json_hint(history, wanted),
-        mode=place.mode,
         effort=_effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
         summary="auto" if request.think else None,
         tools=tools,
         output_schema=wanted.schema,
-        workdir=place.workdir,
-        sandbox=place.sandbox,
-        origin=headers.origin,
         sampling=fields_set(options, SAMPLING),
         stop=stops_of(options.stop),
         max_tokens=_limit_of(options),
@@ -205,9 +204,7 @@ def _parsed(
         thinking=request.think is not False,
         client_names={tool.name: tool.client_name.name for tool in tools if tool.client_name is not None},
         ignored=(*ignored_fields(notes), *_ignored_options(options)),
-        web_search=False,
         workdir_param=place.workdir_param,
-        web_images={},
     )
 
 

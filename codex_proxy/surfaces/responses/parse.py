@@ -24,7 +24,6 @@ from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
     FieldNames,
     Format,
-    Logprobs,
     ParsedRequest,
     RequestHints,
     RequestSettings,
@@ -59,7 +58,6 @@ FIELDS: Final = FieldNames(
     web_search="tools[web_search]",
     verbosity="text.verbosity",
     effort="reasoning",
-    parallel_calls="parallel_tool_calls",
 )
 SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),
@@ -71,13 +69,6 @@ _INSTRUCTING: Final = frozenset({"system", "developer"})
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
 """How the agent's actions are shown: not, as reasoning summaries, or as items."""
-
-
-class ResponsesSettings(RequestSettings, frozen=True, kw_only=True):
-    """The operator's settings on which the parsing of a Responses request depends."""
-
-    logprobs: Logprobs = "refuse"
-    """Whether a request for log probabilities is refused (`refuse`) or answered without them (`ignore`)."""
 
 
 class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
@@ -111,11 +102,11 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
 
 def parse(
     body: bytes,
+    pdfs: PdfTexts | None = None,
     *,
-    settings: ResponsesSettings,
+    settings: RequestSettings,
     catalog: ModelCatalog,
     headers: RequestHints,
-    pdfs: PdfTexts | None = None,
 ) -> ParsedResponse:
     """Parses a body. Raises the first `Fault`. `pdfs`: the texts of PDFs (None: none are read)."""
     request, ignored = _checked(body, settings)
@@ -125,7 +116,7 @@ def parse(
 
 def _converted(
     request: ResponseRequest,
-    settings: ResponsesSettings,
+    settings: RequestSettings,
     catalog: ModelCatalog,
     headers: RequestHints,
     pdfs: PdfTexts | None,
@@ -137,10 +128,8 @@ def _converted(
     resolved = resolve(request.model, catalog)
     tier = service_tier(request.service_tier, resolved.agent_model, catalog)
     place = place_of(resolved, settings, headers, request.metadata, client_acts=acts)
-    turn = Turn(
-        model=resolved.agent_model,
-        history=(),
-        mode=place.mode,
+    turn = msgspec.structs.replace(
+        place.turn,
         effort=(request.reasoning.effort if request.reasoning else None) or resolved.effort,
         summary=summary_of(request),
         verbosity=request.text.verbosity if request.text else None,
@@ -150,9 +139,6 @@ def _converted(
         parallel_tool_calls=request.parallel_tool_calls is not False,
         web_search=offered.web_search and settings.web_search,
         output_schema=wanted.schema,
-        workdir=place.workdir,
-        sandbox=place.sandbox,
-        origin=headers.origin,
         sampling=fields_set(request, SAMPLING),
         stop=stops_of(request.stop),
         max_tokens=request.max_output_tokens,
@@ -192,7 +178,7 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
     return msgspec.structs.replace(parsed.turn, history=with_json_hint(history, wanted))
 
 
-def _checked(body: bytes, settings: ResponsesSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
+def _checked(body: bytes, settings: RequestSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
     """Returns the request, and its fields without effect. Raises `Fault` INVALID_REQUEST."""
     notes = FieldNotes()
     request = parse_body(body, notes)
@@ -254,13 +240,13 @@ def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemD
     )
 
 
-def _activity(asked: str | None, settings: ResponsesSettings) -> Activity:
+def _activity(asked: str | None, settings: RequestSettings) -> Activity:
     if asked is not None and asked.strip().lower() == "items":
         return "items"
     return "summaries" if settings.show_activity else "off"
 
 
-def _refuse_unsupported(request: ResponseRequest, settings: ResponsesSettings) -> None:
+def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> None:
     """Raises `Fault` INVALID_REQUEST for log probabilities (unless ignored) and contradictions: `background` without
     `store`, `stream_options` without `stream`, an empty input with nothing to continue.
     """

@@ -9,9 +9,9 @@ import pytest
 
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
-from codex_proxy.surfaces.chat.parse import ChatSettings, ParsedChat, parse
+from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 
 HELLO = {"role": "user", "content": "hello"}
 CATALOG = ModelCatalog(
@@ -27,13 +27,13 @@ CATALOG = ModelCatalog(
     ),
     aliases=(("gpt-4o", "codex-5"),),
 )
-DEFAULTS = ChatSettings()
-STRUCTURED = ChatSettings(structured_output=True)
+DEFAULTS = RequestSettings()
+STRUCTURED = RequestSettings(structured_output=True)
 NO_HINTS = RequestHints()
 
 
 def ask(
-    settings: ChatSettings = DEFAULTS,
+    settings: RequestSettings = DEFAULTS,
     catalog: ModelCatalog = CATALOG,
     hints: RequestHints = NO_HINTS,
     **fields: Any,
@@ -44,7 +44,7 @@ def ask(
 
 
 def refused(
-    settings: ChatSettings = DEFAULTS,
+    settings: RequestSettings = DEFAULTS,
     catalog: ModelCatalog = CATALOG,
     hints: RequestHints = NO_HINTS,
     **fields: Any,

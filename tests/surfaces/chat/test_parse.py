@@ -9,9 +9,9 @@ import pytest
 
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart
-from codex_proxy.surfaces.chat.parse import ChatSettings, ParsedChat
+from codex_proxy.surfaces.chat.parse import ParsedChat
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from tests.pictures import PIXEL
 from tests.surfaces.chat.asking import HELLO, STRUCTURED, ask, function_tool, refused
 
@@ -166,7 +166,7 @@ def test_stream_options_need_a_stream() -> None:
 
 
 def test_one_choice_is_the_policy_where_the_operator_says_so() -> None:
-    fault = refused(ChatSettings(max_choices=1), n=2)
+    fault = refused(RequestSettings(max_choices=1), n=2)
     assert (fault.param, fault.message) == ("n", "Invalid value for 'n': only 1 is accepted.")
 
 
@@ -234,8 +234,8 @@ def test_auto_is_the_plain_model_when_the_client_is_the_agent(fields: dict[str, 
 
 
 def test_the_operator_can_settle_the_mode() -> None:
-    assert ask(ChatSettings(builtin_tools="always"), tools=[function_tool()]).turn.mode == "agent"
-    assert ask(ChatSettings(builtin_tools="never")).turn.mode == "model"
+    assert ask(RequestSettings(builtin_tools="always"), tools=[function_tool()]).turn.mode == "agent"
+    assert ask(RequestSettings(builtin_tools="never")).turn.mode == "model"
 
 
 def test_the_header_names_the_mode_and_of_two_wishes_the_narrower_wins() -> None:
@@ -250,12 +250,12 @@ def test_the_header_names_the_mode_and_of_two_wishes_the_narrower_wins() -> None
     ("name", "header", "param"), [("codex-5:agent", None, "model"), ("codex-5", "agent", "X-Codex-Mode")]
 )
 def test_a_request_cannot_widen_what_the_server_allows(name: str, header: str | None, param: str) -> None:
-    fault = refused(ChatSettings(builtin_tools="never"), hints=RequestHints(mode=header), model=name)
+    fault = refused(RequestSettings(builtin_tools="never"), hints=RequestHints(mode=header), model=name)
     assert (fault.kind, fault.param) == (FaultKind.NOT_ALLOWED, param)
 
 
 def test_the_folder_is_the_headers_then_the_metadatas_then_the_servers() -> None:
-    settings = ChatSettings(workdir="/srv")
+    settings = RequestSettings(workdir="/srv")
     hints = RequestHints(workdir="/a")
     by_header = ask(settings, hints=hints, metadata={"workdir": "/b"})
     by_metadata = ask(settings, metadata={"workdir": "/b"})
@@ -267,7 +267,7 @@ def test_the_folder_is_the_headers_then_the_metadatas_then_the_servers() -> None
 
 def test_the_sandbox_is_the_operators() -> None:
     assert ask().turn.sandbox == "read-only"
-    assert ask(ChatSettings(sandbox="workspace-write")).turn.sandbox == "workspace-write"
+    assert ask(RequestSettings(sandbox="workspace-write")).turn.sandbox == "workspace-write"
 
 
 @pytest.mark.parametrize(
@@ -376,8 +376,8 @@ def test_log_probabilities_are_refused_or_ignored_as_the_operator_has_it() -> No
         {"logprobs": True, "top_logprobs": 2},
     ):
         assert refused(**fields).param == next(iter(fields))
-        assert ask(settings=ChatSettings(logprobs="ignore"), **fields).ignored == tuple(fields)
-    assert ask(settings=ChatSettings(logprobs="ignore"), logprobs=False).ignored == ()
+        assert ask(settings=RequestSettings(logprobs="ignore"), **fields).ignored == tuple(fields)
+    assert ask(settings=RequestSettings(logprobs="ignore"), logprobs=False).ignored == ()
 
 
 def test_the_name_of_who_speaks_stands_in_front_of_the_text() -> None:
@@ -414,7 +414,9 @@ def test_what_nobody_has_a_knob_for_is_named() -> None:
 
 @pytest.mark.parametrize(("allowed", "searches"), [(True, True), (False, False)])
 def test_web_search_options_switch_on_the_agents_own_search(allowed: bool, searches: bool) -> None:
-    parsed = ask(settings=ChatSettings(web_search=allowed), web_search_options={"search_context_size": "low"})
+    parsed = ask(
+        settings=RequestSettings(web_search=allowed), web_search_options={"search_context_size": "low"}
+    )
     assert (parsed.web_search, parsed.turn.web_search) == (True, searches)
     assert not ask().web_search
     assert refused(web_search_options={"search_context_size": "huge"}).param == (

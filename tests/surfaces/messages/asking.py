@@ -12,16 +12,16 @@ import pytest
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.messages.parse import MessagesSettings, ParsedMessages, parse
+from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from tests.surfaces.chat.asking import CATALOG
 
 RECORDINGS = Path(__file__).parents[2] / "golden" / "messages"
 """Sessions of real clients; Anthropic's own prompts are replaced by their digests."""
 
 HELLO = {"role": "user", "content": "hello"}
-DEFAULTS = MessagesSettings()
+DEFAULTS = RequestSettings()
 NO_HINTS = RequestHints()
 ANY_MODEL = ModelCatalog(models=CATALOG.models, any_model=True)
 

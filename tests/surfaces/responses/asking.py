@@ -12,9 +12,9 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from codex_proxy.surfaces.responses.history import history_of
-from codex_proxy.surfaces.responses.parse import ParsedResponse, ResponsesSettings, parse, turn_of
+from codex_proxy.surfaces.responses.parse import ParsedResponse, parse, turn_of
 
 CATALOG = ModelCatalog(
     models=(
@@ -23,19 +23,19 @@ CATALOG = ModelCatalog(
     ),
     aliases=(("gpt-4o", "codex-5"),),
 )
-DEFAULTS = ResponsesSettings()
+DEFAULTS = RequestSettings()
 NO_HINTS = RequestHints()
 HELLO = {"role": "user", "content": "hello"}
 
 
 def ask_bytes(
-    body: bytes, settings: ResponsesSettings = DEFAULTS, hints: RequestHints = NO_HINTS
+    body: bytes, settings: RequestSettings = DEFAULTS, hints: RequestHints = NO_HINTS
 ) -> ParsedResponse:
     return parse(body, settings=settings, catalog=CATALOG, headers=hints)
 
 
 def ask(
-    settings: ResponsesSettings = DEFAULTS, hints: RequestHints = NO_HINTS, **fields: Any
+    settings: RequestSettings = DEFAULTS, hints: RequestHints = NO_HINTS, **fields: Any
 ) -> ParsedResponse:
     """What a request with these fields means; a greeting where it has no input."""
     return ask_bytes(json.dumps({"model": "codex-5", "input": "hello", **fields}).encode(), settings, hints)
@@ -52,7 +52,7 @@ def history(*items: dict[str, Any]) -> tuple[HistoryItem, ...]:
     return turn(input=list(items)).history
 
 
-def refused(settings: ResponsesSettings = DEFAULTS, hints: RequestHints = NO_HINTS, **fields: Any) -> Failure:
+def refused(settings: RequestSettings = DEFAULTS, hints: RequestHints = NO_HINTS, **fields: Any) -> Failure:
     """The fault of a request with these fields."""
     with pytest.raises(Fault) as raised:
         turn(settings=settings, hints=hints, **fields)

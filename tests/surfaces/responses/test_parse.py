@@ -15,8 +15,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.core.items import HistoryMessage, TextPart, Tool
 from codex_proxy.core.turn import NamedTools
 from codex_proxy.surfaces.errors import error_body, status_of
-from codex_proxy.surfaces.request_options import RequestHints
-from codex_proxy.surfaces.responses.parse import ResponsesSettings
+from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter
 from tests.surfaces.responses.asking import ask, ask_bytes, function_tool, refused, turn
 
@@ -333,7 +332,7 @@ def test_web_search_turns_on_the_agents_own(kind: str) -> None:
     assert (parsed.web_search, parsed.turn.web_search, parsed.turn.tools) == (True, True, ())
     assert parsed.echo["tools"] == [{"type": kind, "search_context_size": "low"}]
     assert not ask().turn.web_search
-    forbidden = ask(tools=[{"type": kind}], settings=ResponsesSettings(web_search=False))
+    forbidden = ask(tools=[{"type": kind}], settings=RequestSettings(web_search=False))
     assert (forbidden.web_search, forbidden.turn.web_search) == (True, False)
 
 
@@ -509,7 +508,7 @@ def test_a_plain_question_is_for_the_agent() -> None:
         {"input": [{"role": "system", "content": "Be brief."}]},
         {"model": "codex-5:model"},
         {"hints": RequestHints(mode="model")},
-        {"settings": ResponsesSettings(builtin_tools="never")},
+        {"settings": RequestSettings(builtin_tools="never")},
     ],
 )
 def test_a_client_that_acts_gets_the_plain_model(fields: dict[str, Any]) -> None:
@@ -517,12 +516,12 @@ def test_a_client_that_acts_gets_the_plain_model(fields: dict[str, Any]) -> None
 
 
 def test_the_agent_where_it_is_switched_off_is_not_allowed() -> None:
-    failure = refused(ResponsesSettings(builtin_tools="never"), model="codex-5:agent")
+    failure = refused(RequestSettings(builtin_tools="never"), model="codex-5:agent")
     assert failure.kind is FaultKind.NOT_ALLOWED
 
 
 def test_the_folder_comes_from_header_metadata_or_settings() -> None:
-    settings = ResponsesSettings(workdir="/default", sandbox="workspace-write")
+    settings = RequestSettings(workdir="/default", sandbox="workspace-write")
     by_header = ask(settings, RequestHints(workdir="/header"), metadata={"workdir": "/metadata"})
     assert (by_header.turn.workdir, by_header.workdir_param) == ("/header", "X-Codex-Workdir")
     by_metadata = ask(settings, metadata={"workdir": "/metadata"})
@@ -533,7 +532,7 @@ def test_the_folder_comes_from_header_metadata_or_settings() -> None:
 
 def test_activity_is_shown_as_the_operator_and_the_header_say() -> None:
     assert ask().activity == "summaries"
-    assert ask(ResponsesSettings(show_activity=False)).activity == "off"
+    assert ask(RequestSettings(show_activity=False)).activity == "off"
     assert ask(hints=RequestHints(activity="items")).activity == "items"
 
 
@@ -572,7 +571,7 @@ def test_log_probabilities_are_refused_or_ignored_as_the_operator_has_it() -> No
         (included, "include[0]", "message.output_text.logprobs"),
     ):
         assert refused(**fields).param == param
-        assert ask(settings=ResponsesSettings(logprobs="ignore"), **fields).ignored == (named,)
+        assert ask(settings=RequestSettings(logprobs="ignore"), **fields).ignored == (named,)
 
 
 @pytest.mark.parametrize("format", [{"type": "grammar"}, {"type": "grammar", "syntax": "lark"}])
