@@ -18,8 +18,8 @@ from codex_proxy.settings.flags import CONFIG_OPTION, with_cassettes, with_setti
 
 
 def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
-    """Prints a text to stdout, or to stderr if `err`. Control characters are escaped, since names and paths in the
-    text may come from other users. `as_json`: the text is JSON.
+    """Prints a text (`as_json`: JSON) to stdout or stderr, with control characters escaped: names and paths in it may
+    be others'.
     """
     click.echo(escaped_json(text) if as_json else escaped_lines(text), err=err)
 
@@ -85,9 +85,7 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
 
 
 def load_settings(flags: dict[str, Any], config_file: Path | None) -> Any:
-    """Returns the `Settings` from the flags of a command, environment variables and the settings file. Raises
-    `click.UsageError`, which names the setting, if one is invalid.
-    """
+    """Returns the `Settings`. Raises `click.UsageError`, which names the invalid setting."""
     from pydantic import ValidationError
 
     from codex_proxy.settings.load import load, text_of
@@ -466,8 +464,8 @@ def usage(
 
 
 def _server(base_url: str | None, key: str | None, config_file: Path | None) -> tuple[str, str | None]:
-    """Returns the address and the key of the server to connect to. Without `key`, the key is the one in the
-    settings, but only if `base_url` is not given either, since another server must not get it.
+    """Returns the address and the key of the server. The key of the settings is used only without `base_url`: another
+    server must not get it.
     """
     settings = load_settings({}, config_file)
     if key is None and base_url is None and settings.api_key is not None:

@@ -173,8 +173,8 @@ def _of_all_workers(server: Server, app: web.Application, meter: Metrics) -> Met
 
 
 def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
-    """Returns the source of the tools of MCP servers, which this server runs; None if the settings name no MCP
-    servers. Raises `StartError` if the file of MCP servers or the list of allowed URLs is invalid.
+    """Returns the source of the tools of MCP servers; None if the settings name none. Raises `StartError` for an
+    invalid file of servers or list of URLs.
     """
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
@@ -190,8 +190,8 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Returns the sender of webhooks; None if there is no URL or no store (`lifecycle` is None). Raises
-    `StartError` if there are URLs, and the secret is missing or invalid.
+    """Returns the sender of webhooks; None without a URL or a store (`lifecycle`). Raises `StartError` if the secret is
+    missing or invalid.
     """
     urls = split_list(settings.webhooks.urls)
     if not urls:
@@ -223,8 +223,8 @@ def passes_keys_on(settings: Settings) -> bool:
 
 
 def deadlines_of(named: ConfiguredAgent) -> Deadlines:
-    """Returns the time limits of a turn of this agent. If the agent limits by itself how long a model may be
-    silent, `first_event_timeout` and `idle_timeout` apply only if the operator has set them.
+    """Returns the time limits of a turn of this agent. One that has limits of its own (`has_own_timeouts`) gets
+    `first_event_timeout` and `idle_timeout` only if the operator has set them.
     """
     settings = named.settings
 
@@ -239,8 +239,8 @@ def deadlines_of(named: ConfiguredAgent) -> Deadlines:
 
 
 def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, ConfiguredAgent]) -> ModelCatalog:
-    """Returns the catalog of models that clients see, with aliases and defaults. `agent` lists the models; `named`
-    are the server's agents by name.
+    """Returns the models that clients see, with aliases and defaults. `agent` lists them; `named` are the agents by
+    name.
     """
     first = next(iter(named.values()))
     aliases = list(settings.aliases)
@@ -264,9 +264,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, ConfiguredA
 
 
 def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
-    """Returns the rights of a client without limits of its own: one without a key, or with a key for which none are
-    set.
-    """
+    """Returns the rights of a client without limits of its own."""
     workdir = str(settings.workdir)
     return Client(
         name=NO_KEY_OWNER,

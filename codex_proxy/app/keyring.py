@@ -1,6 +1,4 @@
-"""The valid keys: reads the keys file, and reads it again when it changes. `core.keys` parses the file, and
-`commands.keys` changes it.
-"""
+"""The valid keys. The keys file is read again when it changes."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ UNREAD: Stamp = (-1, -1, -1)
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """Returns the keys in the file; none if it does not exist. Raises `KeysError`, with the file's path, if it
-    cannot be read or is invalid.
-    """
+    """Returns the keys in the file; none without a file. Raises `KeysError`, with the file's path."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -63,14 +59,10 @@ def open_to_others(path: Path) -> str:
 
 
 class Keyring:
-    """The valid keys: those of the keys file, those in the store, and the one in PROXY_API_KEY. `trouble` is why the
-    newest version of the file could not be read; None if it could.
-    """
+    """The valid keys: of the keys file, of the store, and PROXY_API_KEY."""
 
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
-        """`path` is the keys file, which need not exist; `api_key` is the key in PROXY_API_KEY, None if that is
-        not set. Raises `KeysError` if the file cannot be read or is invalid.
-        """
+        """`path`: the keys file, which need not exist. `api_key`: PROXY_API_KEY, or None. Raises `KeysError`."""
         self.trouble: str | None = None
         """Why the newest version of the file could not be read; None if it could."""
         self._path = path
@@ -83,15 +75,13 @@ class Keyring:
         self._read()
 
     def use_stored(self, keys: tuple[Key, ...]) -> None:
-        """Makes the keys in the store valid, and those of an earlier call no longer. A key of the same name in the file
-        or the settings comes first.
-        """
+        """Replaces the keys of the store. A key of the same name in the file or the settings comes first."""
         self._stored = keys
         self._join()
 
     def current(self) -> KeySet:
-        """Returns the valid keys. A change of the file takes effect within a second. If the file is removed or
-        becomes invalid, the keys that were read last stay valid, and `trouble` says why.
+        """Returns the valid keys. A change of the file takes effect within a second. If it is removed or becomes
+        invalid, the last keys stay valid, and `trouble` says why.
         """
         now = self._clock.monotonic()
         if now - self._looked >= CHECK_SECONDS:

@@ -1,8 +1,6 @@
-"""The logs: structlog to stderr, one event per line, by default never a prompt, an answer or a key.
-
-Of an exception only type and place are logged. Text that is not this server's own is in the field `said`, which is
-removed unless `log_content` is on; so are messages of libraries, which may quote anything. Unprintable characters are
-escaped, because the log is read in a terminal.
+"""The logs: structlog to stderr, one event per line, by default never a prompt, an answer or a key. Of an exception
+only type and place are logged. Foreign text, such as messages of libraries, is in the field `said`, which is removed
+unless `log_content` is on. Unprintable characters are escaped: the log is read in a terminal.
 """
 
 from __future__ import annotations
@@ -24,9 +22,8 @@ LogEvent = MutableMapping[str, Any]
 
 
 def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
-    """Configures structlog for this process. `level` is the name of the lowest level that is logged; `format`:
-    `console` for people, `json` for programs. `content`: also logs texts that are not this server's own, which
-    include prompts and answers. `worker` is the number of this process in each line; 0: it is the only one.
+    """Configures structlog. `level`: the lowest level that is logged. `format`: `console` or `json`. `content`: also
+    logs foreign texts, such as prompts and answers. `worker`: the number of this process; 0 without others.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -52,9 +49,7 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
 
 
 def _with_traces(*, content: bool) -> Callable[[Any, str, LogEvent], LogEvent]:
-    """Returns a structlog processor that replaces the exception of an event by its type and place; with `content`,
-    also adds its message.
-    """
+    """Returns a processor that replaces an exception by its type and place and, with `content`, its message."""
 
     def processor(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
         given = event.pop("exc_info", None)
@@ -115,8 +110,8 @@ def _escape_json(_logger: Any, _method: str, line: str) -> str:
 
 
 def take_over() -> None:
-    """Installs handlers for the log messages of libraries, for warnings, and for exceptions that end a thread or
-    are ignored by the interpreter, so that they are logged by the same rules as this server's own events.
+    """Logs messages of libraries, warnings, and exceptions that end a thread or are ignored, by this server's own
+    rules.
     """
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _log_warning
@@ -128,9 +123,8 @@ class _Libraries(logging.Handler):
     """Receives the log records of libraries, such as asyncio and aiohttp."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Logs a library's message. The template of a message with arguments is fixed text, so it may be logged;
-        the arguments, and a message without any, may contain anything and are put into `said`.
-        """
+        """Logs a library's message."""
+        # The template of a message with arguments is fixed text; anything else may be foreign.
         what = str(record.msg) if record.args else ""
         log.log(
             record.levelno,
@@ -150,9 +144,7 @@ def _log_warning(
 
 
 def _not_raisable(unraisable: Any) -> None:
-    """Logs an exception (`unraisable`: the argument of `sys.unraisablehook`) that the interpreter could not raise
-    because it happened in a destructor or callback.
-    """
+    """Logs an exception that could not be raised, in a destructor or callback."""
     log.error("not_raisable", exc_info=unraisable.exc_value)
 
 

@@ -1,7 +1,5 @@
-"""Implements `admission.server_tools.ToolSource`: lists and runs the tools of MCP servers, both those in the
-operator's file and those that requests name.
-
-The module connects the MCP client with processes, runs and surfaces, so it may import every layer, as `app` may.
+"""Lists and runs the tools of MCP servers, of the operator's file and of requests: implements
+`admission.server_tools.ToolSource`.
 """
 
 from __future__ import annotations
@@ -36,9 +34,7 @@ from codex_proxy.workers.schema_checks import SchemaChecks
 
 
 class McpConfigError(Exception):
-    """The operator's file of MCP servers cannot be read, or a setting for MCP is invalid. The message has the file
-    or setting, and the reason.
-    """
+    """The file of MCP servers or a setting for MCP is invalid. The message names it, and the reason."""
 
 
 NOT_INSTALLED: Final = (
@@ -48,9 +44,8 @@ NOT_INSTALLED: Final = (
 
 
 def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
-    """Returns the servers in the file that PROXY_MCP_CONFIG names, by server name; none if it is not set. `environ`
-    has the variables to which the file may refer. Raises `McpConfigError` if the file cannot be read or is invalid,
-    or the package for MCP is not installed.
+    """Returns the servers in the file of PROXY_MCP_CONFIG by name; none if it is not set. `environ`: what the file may
+    refer to. Raises `McpConfigError`, also if the package for MCP is not installed.
     """
     if find_spec("mcp") is None:
         raise McpConfigError(NOT_INSTALLED)
@@ -66,10 +61,7 @@ def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[s
 
 
 class Programs:
-    """Makes the commands of the MCP servers that are programs: children of the proxy with their usual environment and
-    limits. They start in the folder of the operator's file, so that its relative paths work, and never in `/tmp`:
-    interpreters load files from where they start.
-    """
+    """Makes the commands of the MCP servers that are programs, with the environment and limits of every child."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._environment = child_environment(environ, extra=settings.child_env_names)
@@ -81,6 +73,7 @@ class Programs:
         return Command(
             argv=(server.command, *server.args),
             env={**self._environment, **server.env},
+            # Relative paths in the file work there. Never `/tmp`: interpreters load files from where they start.
             cwd=str(self._folder / (server.cwd or "")),
             limits=self._limits,
         )
@@ -90,8 +83,8 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """Lists and runs the tools of all MCP servers: `servers` are those in the operator's file, `remote` those that
-    requests name. Call `close` after the last turn.
+    """Lists and runs the tools of all MCP servers: `servers` are the operator's, `remote` those of requests. `close` it
+    after the last turn.
     """
 
     def __init__(
@@ -116,11 +109,9 @@ class McpToolSource:
             self._remote.check(_named(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools for one turn: those of the servers that the request names and, with `operators`, of the
-        operator's. `owner` is the name of the request's key.
-
-        A server that fails or is too slow has no tools; the reason is in the client's `mcp_list_tools` item, for an
-        operator's server in the log. Raises `Fault` INVALID_REQUEST if the request may not use a server.
+        """Returns the tools for one turn: of the servers in the request and, with `operators`, of the operator's.
+        `owner`: the key's name. A server that fails or is too slow has none; the reason is in the `mcp_list_tools`
+        item, for an operator's server in the log. Raises `Fault` INVALID_REQUEST.
         """
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
@@ -139,12 +130,10 @@ class McpToolSource:
         return ServerTools(tools, await self._fitting(own), lists, _Runner(self, owner, named))
 
     async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
-        """Returns the tools whose schemas the agent accepts. A tool with an invalid schema is left out and logged,
-        because the agent would refuse the whole turn.
-
-        `whose` is the text that the log has in place of the servers' names. None for servers of the operator: then
-        the log has their own names.
+        """Returns the tools with valid schemas; others are logged. `whose` is logged in place of the server's name;
+        None for the operator's servers.
         """
+        # For an invalid one the agent would refuse the whole turn.
         wrong = await schema_errors(self._checks, [bytes(tool.parameters or b"") for tool in tools])
         for tool, what in zip(tools, wrong, strict=True):
             if what is not None and tool.mcp is not None:
@@ -157,11 +146,9 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Lists the tools of one server that a request names. Returns the events of the client's `mcp_list_tools` item,
-        and the tools; if the server fails, the item has the reason, and there are none.
-
-        `known` are the lists that the client has sent back, by server label. One with all tools that the request names
-        (see `_covers`) is used without asking the server, and without events.
+        """Lists the tools of one server of a request. Returns the events of the `mcp_list_tools` item, and the tools;
+        none if the server fails. `known`: the lists that the client has sent back, by server label. One that suffices
+        (`_covers`) is used without asking the server.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
@@ -183,10 +170,8 @@ class McpToolSource:
         return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
-        """Runs a tool and logs the call. `server` is a server that the request names, or the name of one of the
-        operator's; `arguments` is JSON text. A call that fails, or takes longer than the setting
-        `mcp_call_timeout`, returns a failed result. Raises `Fault` INVALID_REQUEST if the request may not use the
-        server.
+        """Runs a tool with JSON `arguments`, and logs the call. `server` is one of the request, or the name of an
+        operator's. A call that fails or takes too long has a failed result. Raises `Fault` INVALID_REQUEST.
         """
         began = time.monotonic()
         if isinstance(server, str):
@@ -211,8 +196,8 @@ class McpToolSource:
 
 
 class _Runner:
-    """Runs the calls of one turn's MCP tools. `named` are the servers that the request names, by label. If the
-    operator has a server of the same name, the request's is used.
+    """Runs the calls of one turn's MCP tools. `named` are the request's servers by label; they come before the
+    operator's.
     """
 
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
@@ -236,9 +221,7 @@ def _text_of(result: McpResult) -> str:
 
 
 def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
-    """Whether the list of a server's tools that the client has sent back (`known`) can be used without asking the
-    server: it has every tool that the request allows by name, or the request allows all tools.
-    """
+    """Whether the list `known`, which the client has sent back, has every tool that the request allows."""
     names = offer.allowed.names
     return names is None or {tool.name for tool in known}.issuperset(names)
 
@@ -259,25 +242,19 @@ def _listed_tool(tool: McpTool) -> ListedTool:
 
 
 def _offered(server_label: str, tool: ListedTool | McpTool, *, asks: bool = False) -> Tool:
-    """Converts a tool of an MCP server to a `Tool` that can be offered to a model. `asks`: the client must approve
-    each call.
-    """
+    """Returns an MCP tool as a `Tool`. `asks`: the client must approve each call."""
     origin = McpOrigin(server_label, tool.name, asks)
     schema = msgspec.Raw(tool.input_schema)
     return Tool(offered_name(server_label, tool.name), tool.description, schema, mcp=origin)
 
 
 def _offered_each(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
-    """Converts the tools of a server that a request names to `Tool`s that can be offered to a model. `offer`
-    determines which calls need the client's approval.
-    """
+    """Returns the tools of a request's server as `Tool`s; `offer` says which calls need the client's approval."""
     return [_offered(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 
 
 async def schema_errors(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
-    """Checks the JSON schemas of the arguments of tools. Returns for each one the reason why it cannot be used;
-    None for one that an agent accepts.
-    """
+    """Returns for each schema of a tool's arguments why it cannot be used, or None."""
     verdicts = await checks.check_schemas(schemas)
     return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 
@@ -307,9 +284,7 @@ def _wire(tool: ListedTool) -> dict[str, object]:
 def tool_source(
     settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
 ) -> McpToolSource:
-    """Returns the source of the MCP tools that the settings configure. Raises `McpConfigError` if the operator's
-    file cannot be read or is invalid, or an entry of PROXY_MCP_ALLOWED_URLS is invalid.
-    """
+    """Returns the source of the MCP tools that the settings configure. Raises `McpConfigError`."""
     definitions = configured_servers(settings, environ)
     interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.queue_wait)
     try:

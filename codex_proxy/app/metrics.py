@@ -1,7 +1,5 @@
-"""The Prometheus metrics of one server, in a registry of their own.
-
-The number of label values is bounded: a `route` is an endpoint's path template (`/v1/responses/{id}`), an `error` the
-kind of a `Fault`, and a model that is not listed `other`. A request is counted once, at its end.
+"""The Prometheus metrics of one server. Label values are bounded: a `route` is a path template (`/v1/responses/{id}`),
+an `error` the kind of a `Fault`, and a model that is not listed `other`. A request is counted once, at its end.
 """
 
 from __future__ import annotations
@@ -53,10 +51,8 @@ default limit of a turn."""
 
 
 class ServerState(Collector):
-    """Collects the gauges of the server's state whenever the metrics are read: open streams, running and queued
-    turns, child processes, the store's size on disk, and whether each agent is ready. `stream_limit` is the most
-    streams that may be open at once, None for any number; `store` is the path of the store's file, None if the
-    store has no file.
+    """Collects the gauges of the server's state whenever the metrics are read. `stream_limit`: the most open streams,
+    or None; `store`: the store's file, or None.
     """
 
     def __init__(
@@ -208,8 +204,8 @@ class Metrics:
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
-    """Returns a function that maps a request's model name to a label: the listed name of the model, for an alias that
-    of its model, `AGENT/other` for a model that its agent accepts without listing it, else `other`.
+    """Returns a function that maps a model's name to a label: its listed name (of an alias that of its model),
+    `AGENT/other` if its agent does not list it, else `other`.
     """
     listed: dict[str, str] = {}
     models: tuple[AgentModel, ...] | None = None

@@ -77,9 +77,7 @@ FLUSH_SECONDS = 2.0
 
 
 class Server:
-    """The server: its agents, its store and its HTTP application. Call `start`, and at the end `stop`, which ends
-    every process and connection.
-    """
+    """The server: its agents, store and HTTP application. Call `start`, and at the end `stop`."""
 
     def __init__(
         self,
@@ -89,8 +87,8 @@ class Server:
         page: Page | None = None,
         worker: int = 0,
     ) -> None:
-        """`cassettes` are what it records and replays, `page` is what the page for browsers shows beside its state;
-        None: nothing. `worker` is the number of this process among those that share the port; 0: it is the only one.
+        """`cassettes`: what it records and replays. `page`: what the page for browsers shows beside its state.
+        `worker`: its number among the processes that share the port; 0 without others.
         """
         self.agent = agent
         self.worker = worker
@@ -143,9 +141,8 @@ class Server:
         self.port = 0
 
     async def start(self) -> None:
-        """Opens the store, starts the agent, then listens. Raises `StartError` if the store cannot be opened, a
-        setting is invalid, or the address cannot be listened on; raises the agent's `Fault` if it cannot be
-        started. What was started before an error goes on until `stop` is called.
+        """Opens the store, starts the agent, then listens. Raises `StartError`, or the agent's `Fault`. What was
+        started before an error goes on until `stop`.
         """
         self.spawner = use_spawner()
         try:
@@ -223,8 +220,8 @@ class Server:
         return 1 if self.clients is None else self.clients.count
 
     async def stop(self) -> None:
-        """Refuses new turns, and waits for running turns for at most the drain time; turns that still run are then
-        ended. Closes every connection and ends every process. Also called after a failed start.
+        """Refuses new turns, waits for running ones for the drain time, then ends them, every connection and every
+        process. Also called after a failed start.
         """
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
@@ -270,12 +267,8 @@ async def make_server(
     page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
     worker: int = 0,
 ) -> Server:
-    """Returns a server that has not started yet. `environ` is the environment, None for that of this process. `page`
-    returns what the page for browsers shows (see `Server`), if the settings want a page. `worker` is its number, 0
-    without others.
-
-    Raises `StartError` for settings with which no server can start, and `NoAgentError` or `Fault` if
-    the agent cannot be used.
+    """Returns a server that has not started yet. `environ`: None for that of this process. `page` returns what the page
+    for browsers shows. `worker`: its number, 0 without others. Raises `StartError`, `NoAgentError` or `Fault`.
     """
     environ = os.environ if environ is None else environ
     cassettes = _cassettes_of(settings, environ)
@@ -289,9 +282,7 @@ async def make_server(
 
 
 def _cassettes_of(settings: Settings, environ: Mapping[str, str]) -> Cassettes | None:
-    """Returns what a server records and replays; None if it does neither, as most, which then import nothing of it.
-    Raises `StartError`.
-    """
+    """Returns what a server records and replays, or None. Raises `StartError`."""
     if settings.cassettes.record is None and settings.cassettes.replay is None:
         return None
     from codex_proxy.cassettes.serving import cassettes_of

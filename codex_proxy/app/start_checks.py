@@ -25,8 +25,8 @@ class StartError(Exception):
 
 
 def keyring_of(settings: Settings, clock: Clock) -> Keyring:
-    """Returns the keys in the keys file and the settings. Raises `StartError` if the file that the settings name
-    does not exist, or the keys are invalid.
+    """Returns the keys in the keys file and the settings. Raises `StartError` for invalid keys, or if the file that the
+    settings name is missing.
     """
     try:
         if settings.keys_file is not None and not settings.keys_path.exists():
@@ -41,9 +41,7 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
 
 
 def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
-    """Returns the networks of reverse proxies that may forward requests. Raises `StartError` for a text that is
-    neither an address nor a network.
-    """
+    """Returns the networks of trusted reverse proxies. Raises `StartError` for an invalid one."""
     try:
         return tuple(
             ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
@@ -65,8 +63,8 @@ def is_loopback(host: str) -> bool:
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """Returns the names that a Host header may have, as a protection against DNS rebinding: those in the settings
-    and, if the server listens on loopback, the names of loopback. An empty result means that any name is allowed.
+    """Returns the names that a Host header may have, against DNS rebinding: those in the settings and, on loopback,
+    those of loopback. Empty: any name.
     """
     given = {name.lower() for name in split_list(settings.allowed_hosts)}
     if is_loopback(settings.host):
@@ -75,11 +73,9 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Checks the settings before anything is started. `environ` is the environment.
-
-    Raises `StartError` if the server would be open to other machines without a key, if several workers would have a
-    store of one process, if a trusted proxy, an allowed origin, a key or the working folder (`workdir`) is invalid, or
-    if turns could write to protected paths.
+    """Checks the settings before anything is started. Raises `StartError`: open to other machines without a key, a
+    store that several workers cannot share, an invalid proxy, origin, key or `workdir`, or protected paths that turns
+    could write to.
     """
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys
@@ -114,9 +110,8 @@ def check_has_key(settings: Settings, keys: KeySet) -> None:
 
 
 def close_state_folder(folder: Path) -> None:
-    """Removes the permissions of other users from the default state folder, and logs if that was necessary or is
-    impossible. Another folder is not changed, since it may have other uses; `codex-proxy doctor` reports its
-    permissions.
+    """Removes other users' permissions from the default state folder, and logs if that was necessary or is impossible.
+    `doctor` reports those of any other folder, which may have other uses.
     """
     if folder != default_state_dir().absolute():
         return

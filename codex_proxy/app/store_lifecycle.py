@@ -1,8 +1,5 @@
-"""Opens the store that the settings describe, removes objects that they no longer permit while it is open, and
-chooses the step memory (which keeps the model's own items of tool calls for the client's next request).
-
-`open_store_lifecycle` takes settings and a clock and returns a `StoreLifecycle`, or raises `StoreOpenError`. Close
-it after the last turn has ended, because the end of a turn writes to the store.
+"""Opens the store that the settings describe, removes what they no longer permit, and chooses the step memory. Close it
+after the last turn, whose end writes to the store.
 """
 
 from __future__ import annotations
@@ -105,8 +102,8 @@ class StoreLifecycle:
 
 
 def retention_of(settings: Settings) -> Retention:
-    """Returns the limits of the stored data. A setting of 0 becomes None, which is no limit; but a store in RAM
-    always has at most `MAX_BYTES_IN_RAM`.
+    """Returns the limits of the stored data. 0 in a setting is None, no limit; a store in RAM has at most
+    `MAX_BYTES_IN_RAM`.
     """
     max_bytes = settings.store_max_bytes or None
     if settings.store == "memory":
@@ -122,8 +119,8 @@ def retention_of(settings: Settings) -> Retention:
 
 
 def _conversations_of(settings: Settings) -> int | None:
-    """Returns the most conversations (chains of responses) that the store may have; None for no limit, which is the
-    case of a store in a file unless the operator has set `max_conversation_history`.
+    """Returns the most chains of responses in the store; None for no limit, as for a file unless the operator has set
+    it.
     """
     is_set = "max_conversation_history" in settings.model_fields_set
     return settings.max_conversation_history if settings.store == "memory" or is_set else None
@@ -134,8 +131,8 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
 
 
 def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
-    """Returns the step memory: the store of `lifecycle`, or one in RAM if `lifecycle` is None. The setting
-    PROXY_TOOL_MEMORY decides whether entries are kept on disk (without a store: in RAM), in RAM, or not at all.
+    """Returns the step memory: the store of `lifecycle`, or one in RAM without it. PROXY_TOOL_MEMORY says whether
+    entries are kept on disk, in RAM or not at all.
     """
     if lifecycle is not None:
         return lifecycle.store
@@ -143,10 +140,8 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
 
 
 async def open_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
-    """Opens the store that the settings name. Does not take the lock that keeps a second server off the same file
-    (`open_store_lifecycle` does), so commands can open the store of a running server. A store in RAM is empty at
-    first. Raises `StoreOpenError` if the file cannot be used: for example, it is not a store, is damaged, was
-    written by a newer version, or another process holds SQLite's lock on it for too long; or if the database
+    """Opens the store of the settings without its lock, so that commands can open that of a running server. Raises
+    `StoreOpenError` for a file that is no store, damaged, newer or locked by SQLite for too long, or a database that
     cannot be reached.
     """
     options: StoreOptions = {
@@ -178,8 +173,8 @@ def _database_store() -> type[PostgresStore]:
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
-    """Opens the store and locks it for this server. Returns None if the settings switch the store off. Raises
-    `StoreOpenError` if another server uses the store, or if it cannot be opened (see `open_store`).
+    """Opens the store and locks it for this server; None if it is off. Raises `StoreOpenError`, also if another server
+    uses it.
     """
     if settings.store == "off":
         return None

@@ -1,8 +1,6 @@
-"""The metrics of all workers of a server: whichever worker is asked collects those of the others, because a request
-reaches any of them.
-
-A worker writes its metrics to any process of its user that connects to its socket. That is an abstract one (Linux),
-so that a killed worker leaves no file; its name says of which supervisor it is.
+"""The metrics of all workers of a server. Whichever is asked collects those of the others, because a request reaches
+any of them. A worker writes its metrics to any process of its user that connects to its socket: an abstract one
+(Linux), so that a killed worker leaves no file. Its name has the supervisor's process id.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ log = structlog.get_logger(__name__)
 
 class WorkerMetrics:
     """Implements `http.metrics.Meter` for one of several workers: counts its own requests, and returns the metrics of
-    all, each sample with the label `worker`. `supervisor` is the supervisor's process id.
+    all with the label `worker`. `supervisor`: its process id.
     """
 
     def __init__(self, own: Meter, number: int, *, supervisor: int) -> None:

@@ -39,9 +39,7 @@ from codex_proxy.traces.setup import traces_check
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of every agent; of several, names begin with the agent's. If the agents cannot be determined,
-    the only one is `failed`.
-    """
+    """Returns the checks of every agent; of several, names begin with the agent's."""
     try:
         agents = configured_agents(settings)
     except NoAgentError as error:
@@ -81,8 +79,8 @@ ANSWER_SECONDS = 3.0
 
 
 async def port_check(settings: Settings) -> Check:
-    """Checks whether a server could listen, or codex-proxy does. `failed` if another program has the port, a warning if
-    codex-proxy reports trouble.
+    """Checks whether a server could listen. `failed` if another program has the port; a codex-proxy there is fine, or a
+    warning if it reports trouble.
     """
     check = Checking("port", host=settings.host, port=settings.port, ours=False)
     if settings.port == 0:
@@ -236,8 +234,8 @@ def keys_check(settings: Settings) -> Check:
 
 
 def home_check(settings: Settings) -> Check:
-    """Checks Codex's home and sign-in: `failed` if a named home is missing or cannot be read, a warning if others can
-    read the sign-in or the default home is missing, `skipped` without Codex.
+    """Checks Codex's home and sign-in: `failed` if a named home is missing or unreadable, a warning if others can read
+    the sign-in or the default home is missing.
     """
     folder = settings.codex_home
     check = Checking("codex home", path=str(folder), exists=folder.is_dir())
@@ -259,8 +257,8 @@ def home_check(settings: Settings) -> Check:
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Checks the folder of agent turns: `failed` if it cannot be read or protected paths can be written, a warning if
-    it is writable for the sandbox only, `skipped` without agents that work in a folder.
+    """Checks the folder of agent turns: `failed` if it is unreadable or protected paths can be written, a warning if
+    only the sandbox permits writing.
     """
     folder = settings.workdir
     check = Checking("workspace", path=str(folder), sandbox=settings.sandbox)
@@ -282,8 +280,8 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the check of the operator's file of MCP servers, if there is one. They are not started: `failed` if it is
-    invalid (the server does not start), a warning if a program is missing.
+    """Returns the check of the file of MCP servers, if there is one: `failed` if it is invalid, a warning if a program
+    is missing.
     """
     if settings.mcp_config is None:
         return []

@@ -1,6 +1,4 @@
-"""`codex-proxy doctor`: checks everything that a server needs, and says what to do. No turn is run; every step has a
-time limit, and every process is ended.
-"""
+"""`codex-proxy doctor`: checks what a server needs, in bounded time and without a turn, and says what to do."""
 
 from __future__ import annotations
 
@@ -33,8 +31,8 @@ MAX_SECONDS = 90.0
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
-    """Runs all checks of the settings in `flags`, `config_file` (None: the default) and `environ`. Never raises: an
-    error is a failed check.
+    """Runs all checks of the settings in `flags`, `config_file` (None: the default) and `environ`. An error is a failed
+    check.
     """
     try:
         settings = load(dict(flags), config_file)
@@ -58,9 +56,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
 
 
 def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_file: Path | None) -> str:
-    """Returns what to do if all checks have passed: use the server that `port` has found, or start one, with the same
-    arguments.
-    """
+    """Returns what to do if all checks have passed: use the server on `port`, or start one with the same arguments."""
     file = ["--config", str(config_file)] if config_file else []
     elsewhere = settings.port and not {"host", "port"}.isdisjoint(_given(flags))
     client = [*file, "--base-url", f"{settings.server_url}/v1"] if elsewhere else file
@@ -208,9 +204,7 @@ def shown(name: str, value: object) -> Fact:
 
 
 def _host_of(url: str) -> str:
-    """Returns scheme and host of a URL, then `MASK` for the rest, which may be a key; only `MASK` for an
-    invalid one.
-    """
+    """Returns scheme and host of a URL, and `MASK` for the rest, which may be a key."""
     try:
         parts = urlsplit(url)
     except ValueError:

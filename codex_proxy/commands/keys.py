@@ -47,7 +47,7 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
     """Creates a key, and writes its digest into the keys file. Returns the key and a note. Raises `KeysError` for an
-    invalid name, one that is taken (unless `replace`), a missing folder, or a file that cannot be changed.
+    invalid or taken name (unless `replace`), a missing folder, or a file that cannot be changed.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: use another name")
@@ -61,9 +61,7 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
 
 
 async def add_to_store(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
-    """Creates a key in the store, as `add` does in the file. A folder need not be on this machine. Raises `KeysError`,
-    also if the store cannot have keys.
-    """
+    """Creates a key in the store, as `add` does in the file; folders may be on other machines. Raises `KeysError`."""
     secret, key = _new_key(name, limits, tuple(limits.roots))
     parse_keys(tomlkit.dumps({"keys": {name: dict(table_of(key))}}))
     async with _team_of(settings) as team:
@@ -133,9 +131,7 @@ def _new_key(name: str, limits: KeyLimits, roots: tuple[str, ...]) -> tuple[str,
 
 
 def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
-    """Returns a note about agents that the settings do not configure, or an empty string: a key may come before its
-    agent.
-    """
+    """Returns a note about agents that are not configured yet, or an empty string."""
     if is_single(settings):
         return ""
     try:
@@ -152,9 +148,7 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
 
 
 def remove(settings: Settings, name: str) -> str:
-    """Removes a key; returns a note. Raises `KeysError` if there is none, it is that of PROXY_API_KEY, or the file
-    cannot be changed.
-    """
+    """Removes a key; returns a note. Raises `KeysError`."""
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset it and restart the server")
     remove_key(settings.keys_path, name)
@@ -168,8 +162,8 @@ def remove(settings: Settings, name: str) -> str:
 
 
 def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json: bool) -> str:
-    """Returns a list of keys with their limits, as text or JSON: of `stored`, the keys in the store, or if that is None
-    of those in the keys file. Raises `KeysError`.
+    """Returns the keys with their limits, as text or JSON: those in the store (`stored`), or if None in the keys file.
+    Raises `KeysError`.
     """
     file = settings.keys_path
     keys = read_keys(file) if stored is None else stored
@@ -227,9 +221,8 @@ HEAD = (
 
 
 def put_key(path: Path, key: Key, *, replace: bool) -> bool:
-    """Writes a key into the file, made if needed; returns whether it replaced one.
-
-    Raises `KeysError` if the name is taken, unless `replace`, or the file cannot be changed.
+    """Writes a key into the file; returns whether it replaced one. Raises `KeysError` if the name is taken, unless
+    `replace`, or the file cannot be changed.
     """
 
     def put(tables: tomlkit.items.Table) -> bool:
@@ -255,8 +248,8 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
-    """Calls `change` with the table of keys and replaces the file, under a lock, comments kept. Returns what `change`
-    returns. If it raises, or `KeysError` is raised, the file is unchanged.
+    """Calls `change` with the table of keys, and replaces the file under a lock, with its comments. Returns what
+    `change` returns. The file is unchanged if anything raises, such as `KeysError`.
     """
     path = Path(os.path.realpath(path))
     try:

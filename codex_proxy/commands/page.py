@@ -1,6 +1,4 @@
-"""What the page for browsers shows that only commands know: what `doctor` finds in a running server, and how clients
-are configured for it.
-"""
+"""What the page for browsers shows that only commands know: `doctor`'s checks, and how clients are configured."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ def page_of(settings: Settings, environ: Mapping[str, str]) -> Page:
 
 
 class Findings:
-    """What the checks of `doctor` find in a running server, but for those of the agents, whose state the server itself
-    knows, and of the port.
-    """
+    """The checks of `doctor` in a running server, without those of the agents and the port."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._settings = settings

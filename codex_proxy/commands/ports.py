@@ -6,8 +6,8 @@ import socket
 
 
 def reserve_port(host: str, port: int) -> socket.socket:
-    """Checks that a server can listen at this address; returns a socket that does not listen, and keeps the port for
-    servers that share it (SO_REUSEPORT). `port` 0 means any free port. Raises `OSError` if the address cannot be used.
+    """Checks that a server can listen here (`port` 0: on any free port). Returns a socket that keeps the port for
+    servers that share it (SO_REUSEPORT), and does not listen. Raises `OSError`.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]

@@ -40,8 +40,8 @@ log = structlog.get_logger(__name__)
 
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: int = 0) -> int:
-    """Runs the server until a signal. `say` prints (with `err=True` to stderr). `worker` is the number of this worker,
-    which also stops when its supervisor has ended; 0: this is the only process. Returns 0, or 1 if it could not start.
+    """Runs the server until a signal. `say` prints (with `err=True` to stderr). `worker`: its number, 0 without others;
+    a worker also stops when its supervisor has ended. Returns 0, or 1 if it could not start.
     """
     server = None
     for advice in advice_about(settings.old_names):
@@ -72,8 +72,8 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
 
 
 async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> None:
-    """Returns at the first SIGINT or SIGTERM, or when the supervisor, which holds the other end of the standard input,
-    has ended. A second signal ends the process at once, after killing the agents' processes.
+    """Returns at the first SIGINT or SIGTERM, or when the supervisor, at the other end of stdin, has ended. A second
+    signal kills the agents' processes and ends this one at once.
     """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
@@ -101,11 +101,8 @@ async def _build_request_models() -> None:
 
 
 def tune_gc() -> None:
-    """Switches on the garbage collector, which `serve` starts without; it runs less often, and ignores existing
-    objects.
-
-    Reference counting frees a turn's objects (`tests/http/test_memory.py`), and with thousands of streams each run
-    stops all for milliseconds.
+    """Switches the garbage collector on, to run less often and without existing objects: reference counting frees a
+    turn's objects (`tests/http/test_memory.py`), and with thousands of streams each run takes milliseconds.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)

@@ -1,7 +1,5 @@
-"""`codex-proxy service`: starts the server at login, as a service of the user, with systemd or launchd.
-
-It writes one file, the unit or the property list, and calls `systemctl --user` or `launchctl`. A file that this
-command has not written is never changed. Sources: systemd.service(5), launchd.plist(5).
+"""`codex-proxy service`: starts the server at login by systemd or launchd. Writes one file (systemd.service(5),
+launchd.plist(5)) and calls `systemctl --user` or `launchctl`. A file of somebody else is never changed.
 """
 
 from __future__ import annotations
@@ -52,9 +50,7 @@ class ServiceError(UserError):
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """How one system runs services of a user: the `file` that describes this one, and the commands that make the
-    system take it, forget it, and show it.
-    """
+    """How a system runs services of a user: the `file` that describes this one, and the commands for it."""
 
     file: Path
     start: tuple[tuple[str, ...], ...]
@@ -115,7 +111,7 @@ def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
 
 def install(service: Service, command: Sequence[str], workdir: Path, environ: Mapping[str, str]) -> str:
     """Writes the service's file and starts the service, now and at each login. Returns what was done. Raises
-    `ServiceError` for a `workdir` that is no folder, a file of somebody else, and commands that fail.
+    `ServiceError`.
     """
     _check_program(service)
     if not workdir.is_dir():
@@ -135,9 +131,7 @@ def install(service: Service, command: Sequence[str], workdir: Path, environ: Ma
 
 
 def uninstall(service: Service) -> str:
-    """Stops the service and removes its file. Returns what was done. Raises `ServiceError` if the file is somebody
-    else's or a command fails.
-    """
+    """Stops the service and removes its file. Returns what was done. Raises `ServiceError`."""
     ours = _is_ours(service.file)
     if ours is None:
         return f"There is no {service.file}: nothing to do."
@@ -153,8 +147,8 @@ def uninstall(service: Service) -> str:
 
 
 def status(service: Service) -> int:
-    """Prints what the system says about the service. Returns the exit status of its command. Raises `ServiceError` if
-    the service is not installed.
+    """Prints what the system says about the service, and returns its exit status. Raises `ServiceError` if it is not
+    installed.
     """
     if _is_ours(service.file) is None:
         raise ServiceError("The service is not installed. `codex-proxy service install` installs it.")

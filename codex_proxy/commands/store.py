@@ -1,6 +1,4 @@
-"""`codex-proxy store`: statistics, removal, check and export of the store, also while a server uses it; and copies.
-Raises `StoreOpenError`, which says what to do.
-"""
+"""`codex-proxy store`: statistics, removal, check, export and copies of the store. Raises `StoreOpenError`."""
 
 from __future__ import annotations
 
@@ -73,8 +71,8 @@ async def export_to(settings: Settings, output: Path) -> int:
 
 
 async def copy_store(settings: Settings, source: str, target: str, tell: Callable[[str, int], object]) -> str:
-    """Copies everything from one store into another; each is a path or a URL. Calls `tell` with the name of a table and
-    how many of its rows were copied. Returns a text. Raises `StoreOpenError`, also while a server uses one of them.
+    """Copies everything from one store (path or URL) into another. Calls `tell` with each table and its number of rows.
+    Returns a text. Raises `StoreOpenError`, also while a server uses one.
     """
     _require_store(_place(settings, source))
     async with _unused_store(settings, source) as one, _unused_store(settings, target) as other:
@@ -125,8 +123,8 @@ def _place(settings: Settings, place: str) -> Settings:
 
 @asynccontextmanager
 async def existing_store(settings: Settings) -> AsyncIterator[Store]:
-    """Opens the existing store for the body of the `with`. Raises `StoreOpenError` if there is no file, it cannot be
-    opened, or for a `StoreUnavailable` in the body. The tables of a database are made if they are missing.
+    """Opens the existing store for the `with`, and makes missing tables of a database. Raises `StoreOpenError`, also
+    for a `StoreUnavailable` in the body.
     """
     _require_store(settings)
     store = await open_store(settings, SystemClock())

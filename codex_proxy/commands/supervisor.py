@@ -1,8 +1,8 @@
-"""`codex-proxy serve --workers N`: N processes on one port, and the supervisor, which starts them again when they end,
-replaces them one after the other on SIGHUP, and ends them with itself.
+"""`codex-proxy serve --workers N`: N processes on one port, and the supervisor, which restarts those that end, replaces
+them one by one on SIGHUP, and ends them with itself.
 
-A worker is `codex-proxy serve` with the same arguments and a number. The banner on its standard output says that it
-serves. Its standard input says nothing, and ends with the supervisor.
+A worker is `codex-proxy serve` with the same arguments and a number. Its banner says that it serves; its stdin ends
+with the supervisor.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ log = structlog.get_logger(__name__)
 
 
 async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[..., None]) -> int:
-    """Runs the workers until SIGINT or SIGTERM; a second one kills them. `arguments` are those of this command, `say`
-    prints (with `err=True` to stderr). Returns 0, or another status if no worker could start.
+    """Runs the workers until SIGINT or SIGTERM; a second one kills them. `arguments`: this command's; `say` prints.
+    Returns 0, or another status if no worker could start.
     """
     try:
         reserved = reserve_port(settings.host, settings.port)
@@ -110,8 +110,8 @@ class Worker:
 
 
 class Supervisor:
-    """Keeps `count` workers running. `command` starts one, with its number behind it; `within` are the seconds in
-    which one stops; `say` prints.
+    """Keeps `count` workers running. `command` starts one, with its number behind it; `within`: seconds in which one
+    stops; `say` prints.
     """
 
     def __init__(self, command: Sequence[str], count: int, within: float, say: Callable[..., None]) -> None:
@@ -141,8 +141,8 @@ class Supervisor:
         return 0
 
     def reload(self) -> None:
-        """Replaces the workers one after the other: each stops when its successor serves. Ends with the first that does
-        not start; then the remaining ones go on as they are.
+        """Replaces the workers one by one: each stops when its successor serves. Ends with the first that does not
+        start.
         """
         self._reload_wanted.set()
 

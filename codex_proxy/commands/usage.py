@@ -1,5 +1,5 @@
-"""`codex-proxy usage`: the tokens of an API key by day, and the limits of the agent's account, from a running server;
-with `--all-keys`, of all keys from the store's file.
+"""`codex-proxy usage`: the tokens of a key by day and the limits of the agent's account, from a running server; with
+`--all-keys` of all keys, from the store.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _FIGURES = (
 
 
 async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
-    """Returns every key's usage of the last `days` days: rows of `start_time` (seconds since 1970), `key`, `model` and
-    sums. Raises `StoreOpenError` without a readable file.
+    """Returns every key's usage of the last `days` days: rows of `start_time`, `key`, `model` and sums. Raises
+    `StoreOpenError`.
     """
     if settings.store in ("memory", "off"):
         raise StoreOpenError(

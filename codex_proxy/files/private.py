@@ -1,7 +1,5 @@
-"""Creates folders (0700) and files (0600) for their owner only, whatever the umask, and removes others' rights from
-existing ones.
-
-Raises `OSError`. Existing files keep their mode, and symbolic links are not followed, unless a function says so.
+"""Creates folders (0700) and files (0600) for their owner only, and removes others' rights from existing ones. Raises
+`OSError`. Existing files keep their mode, and links are not followed, unless a function says so.
 """
 
 from __future__ import annotations
@@ -35,8 +33,8 @@ def create(path: Path) -> int:
 
 @contextlib.contextmanager
 def replacing(path: Path, *, mode: int = FILE_MODE, durable: bool = True) -> Iterator[BinaryIO]:
-    """Opens a new file that replaces `path` at the end of the `with`, or is deleted if the body raises. A link's target
-    is replaced; what is no regular file (a pipe, a terminal) is written to directly. `durable`: it is on the disk then.
+    """Opens a new file that replaces `path` (or a link's target) at the end of the `with`, or is deleted if the body
+    raises. A pipe or terminal is written to directly. `durable`: it is on the disk then.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -58,8 +56,8 @@ def replacing(path: Path, *, mode: int = FILE_MODE, durable: bool = True) -> Ite
 
 
 def close_to_others(path: Path) -> bool:
-    """Removes others' rights on a file or folder of this user; returns whether they had any. Never changes the target
-    of a link, nor a file that replaces the checked one.
+    """Removes others' rights on a file or folder of this user; returns whether they had any. Never changes a link's
+    target.
     """
     if not hasattr(os, "O_PATH"):  # not Linux; there `chmod` can be told not to follow a link
         found = path.lstat()
@@ -85,7 +83,7 @@ def _own_and_open_to_others(found: os.stat_result) -> bool:
 
 def unfit(path: Path) -> str:
     """Returns why a file cannot be one of this server's (a link, not regular, another user's, a second hard link), as
-    the end of a sentence; empty if it can, or does not exist. Opens nothing.
+    the end of a sentence; empty if it can, or does not exist.
     """
     try:
         found = path.lstat()

@@ -19,8 +19,8 @@ from codex_proxy.settings.tables import AcpTable, AgentTable, RouteTable, TableN
 
 
 def _named(*names: str, **more: Any) -> Any:
-    """Returns a pydantic field that is read from the environment variables `names` instead of `PROXY_<FIELD>`. The
-    first name is also valid as its key in the settings file. `more` are arguments of `pydantic.Field`.
+    """Returns a pydantic field that is read from the environment variables `names`, of which the first is also its key
+    in the settings file. `more`: arguments of `pydantic.Field`.
     """
     return Field(validation_alias=AliasChoices(*names), **more)
 
@@ -413,8 +413,8 @@ class Settings(SourcedSettings):
 
     @property
     def of_server(self) -> Settings:
-        """The settings of the whole server. If several agents are configured, each has a copy of the settings with
-        the changes of its `[agents.NAME]` table; the server's settings are those without these changes.
+        """The settings of the whole server. Each of several agents has a copy with the changes of its `[agents.NAME]`
+        table.
         """
         return self._server or self
 

@@ -19,11 +19,8 @@ from codex_proxy.settings.sources import default_config_file, settings_file
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
-    """Returns the settings. `flags` override the environment, which overrides the settings file. `config_file` is
-    the path of this file; None means the default file, which need not exist.
-
-    Raises `ValueError` if a setting is invalid or unknown, or the file is not TOML or cannot be read, or
-    `config_file` does not exist. The message names the setting or the file.
+    """Returns the settings. `flags` come before the environment, which comes before the settings file: `config_file`,
+    or for None the default file, which need not exist. Raises `ValueError`, which names the setting or the file.
     """
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"the file {config_file} does not exist")
@@ -54,9 +51,7 @@ def variables_of(name: str) -> tuple[str, ...]:
 
 
 def text_of(error: ValidationError) -> str:
-    """Returns a text about the first problem in `error`, which names the setting. It begins in lower case and has
-    no full stop, so that it can be part of a sentence.
-    """
+    """Returns what is wrong first, with the name of the setting: a part of a sentence."""
     first = error.errors()[0]
     *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
     if first["type"] == "extra_forbidden" and table:
@@ -67,18 +62,14 @@ def text_of(error: ValidationError) -> str:
 
 
 def _advice_for(name: str, known: Iterable[str]) -> str:
-    """Returns a hint about the unknown setting `name` for the end of an error message: the most similar of the
-    `known` names, or else where the documentation lists the settings.
-    """
+    """Returns a hint about the unknown setting `name`: the most similar `known` name, or where all are listed."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
 
 
 def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
-    """Checks that the settings file, if it exists, can be read and contains only `known` settings, since a misspelt
-    one would be ignored silently. Returns the names in the file.
-
-    Raises `ValueError` with the file's path and the error.
+    """Returns the names in the settings file, if it exists. Raises `ValueError` if it cannot be read, or has a name
+    that is not `known`, which would be ignored silently.
     """
     if not file.is_file():
         return ()

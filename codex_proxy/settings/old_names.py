@@ -1,7 +1,4 @@
-"""The old names of settings, which this release still accepts, and what replaces each. The next release does not.
-
-Pure: the values of all sources come in, and come out under their new names.
-"""
+"""The old names of settings that this release still accepts, and the next does not. Pure."""
 
 from __future__ import annotations
 

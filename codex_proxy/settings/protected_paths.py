@@ -1,8 +1,5 @@
-"""The paths that an agent's commands must not be able to change even if their sandbox lets them write to the disk,
-and the folders that commands may write to.
-
-This module reads the settings, the environment and the disk, and changes nothing. A command that could change the
-server's code, its state folder or Codex's program could decide what runs outside of the sandbox.
+"""The paths that an agent's commands must not change even if their sandbox lets them write, since they could decide
+what runs outside of it; and the folders that commands may write to. Changes nothing.
 """
 
 from __future__ import annotations
@@ -41,8 +38,8 @@ class WritableTmp(msgspec.Struct, frozen=True):
 
 
 def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns all paths to protect for one path: the path with all symbolic links resolved, which is the last one,
-    and before it every symbolic link in the path, because replacing a link changes what the path refers to.
+    """Returns all paths to protect for one path: every symbolic link in it, because a replaced link changes what the
+    path refers to, and last the path with all links resolved.
     """
     found: list[str] = []
     rest = Path(os.path.abspath(os.path.expanduser(path))).parts[::-1]
@@ -67,9 +64,8 @@ def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Protected, ...]:
-    """Returns the paths that no agent may change, because their content decides what the server does: the server's
-    settings and state folder, the code of the server, of Python and of an agent plugin, and each Codex's program
-    and home. Symbolic links in these paths are included.
+    """Returns the paths that no agent may change: settings, state folder, the code of the server, of Python and of a
+    plugin, each Codex's program and home, and the symbolic links in these paths.
     """
     return tuple(
         dict.fromkeys(
@@ -96,9 +92,8 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
-    """Yields the folders and files with the code that Python runs and imports, as tuples: a name for messages, the
-    path, and whether everything in the folder is protected. That is not so for a folder on `sys.path` that is no
-    `site-packages`, such as a checkout.
+    """Yields the folders and files with the code that Python runs and imports: a name for messages, the path, and
+    whether everything in the folder is protected, which is not so for a checkout on `sys.path`.
     """
     for package in ("codex_proxy", "fake_proto"):
         spec = importlib.util.find_spec(package)
@@ -147,12 +142,9 @@ def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> 
 
 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
-    """Returns the table `[sandbox_workspace_write]` of the user's config.toml without the folders that contain
-    protected paths: such roots are left out of `writable_roots`, and such temporary folders are excluded.
-
-    Such a folder causes no error here: a server whose own sandbox is not `workspace-write` must start nevertheless
-    (for one whose sandbox is, `write_conflict` refuses the start). Raises `ConfigError` if config.toml cannot be
-    read or is invalid.
+    """Returns the table `[sandbox_workspace_write]` of the user's config.toml, without folders that contain protected
+    paths. These are no error here: `write_conflict` refuses the start where the server's own sandbox is
+    `workspace-write`. Raises `ConfigError`.
     """
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
@@ -168,8 +160,8 @@ def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> Wo
 
 
 def unreadable_paths(settings: Settings) -> tuple[str, ...]:
-    """Returns the paths that an agent's commands must not read: the state folder, the store, the files with the
-    server's keys, settings and list of MCP servers, and each Codex's sign-in (`auth.json`).
+    """Returns the paths that an agent's commands must not read: state folder, store, keys, settings, the list of MCP
+    servers, and each Codex's sign-in.
     """
     store = settings.store_file
     homes = dict.fromkeys([settings.codex_home, *(each.codex_home for each in codex_settings(settings))])
@@ -184,8 +176,8 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
 
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:
-    """Returns the table `[sandbox_workspace_write]` of the config.toml in Codex's home; its defaults if there is no
-    such file. Raises `ConfigError` if the file cannot be read or is invalid.
+    """Returns the table `[sandbox_workspace_write]` of the config.toml in Codex's home, or its defaults. Raises
+    `ConfigError`.
     """
     from codex_proxy.agents.codex.sandbox_config import workspace_write
     from codex_proxy.agents.codex.shadow_home import ConfigError
@@ -198,9 +190,8 @@ def user_workspace_write(settings: Settings) -> WorkspaceWrite:
 
 
 def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None:
-    """Returns a message that says why the server must not start with these settings, and what to do: with the
-    sandbox `workspace-write`, the agent's commands could change a protected path. None if the server may start, as
-    it may if there are no agent turns, since only these have commands.
+    """Returns why the server must not start with these settings, and what to do: with `workspace-write` the agent's
+    commands could change a protected path. None if it may, also without agent turns, which alone have commands.
     """
     if settings.sandbox != "workspace-write" or settings.builtin_tools == "never" or is_plain_only(settings):
         return None
@@ -219,8 +210,8 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 
 def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str | None:
-    """Returns a message about the first of the `writable_roots` in one Codex's config.toml that contains one of the
-    `protected` paths; None if there is none, or if the file cannot be read. `settings` are those of that Codex.
+    """Returns a message about the first `writable_roots` in one Codex's config.toml that contains a protected path;
+    None if there is none, or the file cannot be read.
     """
     from codex_proxy.agents.codex.shadow_home import ConfigError
 

@@ -1,7 +1,5 @@
-"""The tables `[acp]`, `[agents.NAME]`, `[routes.NAME]` and `[webhooks]` of the settings file.
-
-Input: a table as TOML or JSON has it. Output: validated values. Raises pydantic's `ValidationError`, which
-names the field. `agents.configured.agents` checks whether tables, keys and installed programs match.
+"""The tables `[acp]`, `[agents.NAME]`, `[routes.NAME]` and `[webhooks]` of the settings file. Invalid values raise
+pydantic's `ValidationError`; `agents.configured.agents` checks whether tables and agents match.
 """
 
 from __future__ import annotations
@@ -89,9 +87,7 @@ class RouteTable(BaseModel):
 
 
 class AgentTable(BaseModel):
-    """One `[agents.NAME]`: which agent it is (`agent`; None: the agent called NAME), and the settings that it
-    does not share with the server.
-    """
+    """One `[agents.NAME]`: its `agent`, and the settings that it does not share with the server."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -106,9 +102,8 @@ class AgentTable(BaseModel):
 
 
 def joined(value: Any, description: str) -> Any:
-    """Returns the value of a setting as the settings expect it: an array of texts, which is how TOML writes a list,
-    becomes one text if the setting is a list in a text. `description` is that of the setting, which says what
-    separates the list. Other values are returned unchanged.
+    """Returns the value of a setting. An array of texts (TOML) becomes one text if the `description` of the setting
+    says what separates its list.
     """
     separator = next(
         (sign for name, sign in _SEPARATORS.items() if f"separated by {name}" in description), ""

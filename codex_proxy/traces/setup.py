@@ -1,7 +1,5 @@
-"""Decides from OpenTelemetry's own variables whether requests are traced, and starts the exporter.
-
-`OTEL_EXPORTER_OTLP_ENDPOINT` switches traces on. The SDK itself reads the other variables, such as
-`OTEL_SERVICE_NAME`, `OTEL_EXPORTER_OTLP_HEADERS` and `OTEL_TRACES_SAMPLER`.
+"""Decides from OpenTelemetry's own variables whether requests are traced, and starts the exporter, whose SDK reads the
+other variables. `OTEL_EXPORTER_OTLP_ENDPOINT` switches traces on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The spans of one turn, made from its events by OpenTelemetry's conventions for generative AI: the turn
-(`invoke_agent`), the model calls (`chat`), the tool calls (`execute_tool`), and the starts of processes.
-
-Agents report when a model call has ended, and not when it began: that is taken to be when the turn began, or the last
-tool had its output. So the span of a model call is made at its end.
+"""The spans of one turn, by OpenTelemetry's conventions for generative AI: the turn (`invoke_agent`), model calls
+(`chat`), tool calls (`execute_tool`), and starts of processes. Agents report only the end of a model call: its span is
+made then, and begins with the turn or the last tool's output.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Traces the requests of a server: a span for each request, and below it those of its turns.
-
-The span of a request is made when its first turn begins, because only then is its parent known: that of the client's
-`traceparent`, or the tool call of an earlier request whose output this one brings. So a tool loop over several
-requests is one trace, also for clients that know nothing of traces.
+"""Traces the requests of a server: a span for each, and below it those of its turns. It is made when the first turn
+begins, because its parent is known only then: the client's `traceparent`, or the tool call of an earlier request whose
+output this one brings. So a tool loop is one trace with any client.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Reads PDFs in worker processes (`pdf_worker`), since a hostile file may take any time and memory. Texts are cached
-for `KEPT_SECONDS`, because a chat sends its files with each turn.
+"""Reads PDFs in worker processes, since a hostile file may take any time and memory. Texts are cached, because a chat
+sends its files with each turn.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ class PdfReader:
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
     ) -> dict[bytes, str]:
-        """Returns the texts of PDFs by their digests. `owner`: whose share of workers and cached texts is used. Raises
-        `Fault`: INVALID_REQUEST for an unreadable PDF (`skips_unreadable`: an empty text instead), UNAVAILABLE without
-        a worker, STOPPING.
+        """Returns the texts of PDFs by their digests, with the `owner`'s share of workers. Raises `Fault`:
+        INVALID_REQUEST for an unreadable one (`skips_unreadable`: an empty text instead), UNAVAILABLE, STOPPING.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + REQUEST_SECONDS

@@ -1,6 +1,5 @@
-"""Processes that answer questions which may take long, so that the event loop is never blocked. A pool has two at most,
-started when needed, ended after `IDLE_SECONDS`, killed if an answer takes too long (`NoAnswer`). Each runs `main` of
-one module (`worker_process`).
+"""Processes that answer questions which may take long. A pool has two at most, started when needed, ended after
+`IDLE_SECONDS`, killed if an answer takes too long. Each runs `main` of one module.
 """
 
 from __future__ import annotations
@@ -50,8 +49,8 @@ class WorkerPool(Generic[Q, A]):
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
-        """`module` has the `main` of a worker, `answers` is their type. After `wall_seconds` a worker is killed.
-        `owners` is how many API keys share the workers; of several none gets all.
+        """`module` has the worker's `main`, `answers` is their type. After `wall_seconds` a worker is killed. `owners`:
+        how many keys share them; of several none gets all.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)

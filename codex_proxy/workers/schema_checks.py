@@ -1,5 +1,5 @@
-"""Checks schemas, and texts against them, without blocking the event loop: quick checks at once, others by a worker
-(`schema_worker`). Results for schemas are cached. A check that could not be made never counts as passed.
+"""Checks schemas and texts: quick checks at once, others by a worker (`schema_worker`). A check that could not be made
+never counts as passed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The main loop of a worker process: answers questions one at a time, as frames (`frame`) on stdin and stdout, and may
-be killed at any time. The process ends with its input, with its parent (Linux), and when a question takes too much CPU
-time or memory, which the kernel enforces.
+"""The main loop of a worker process: answers questions one at a time, as frames on stdin and stdout. It ends with its
+input, with its parent (Linux), and when the kernel ends it for too much CPU time or memory.
 """
 
 from __future__ import annotations

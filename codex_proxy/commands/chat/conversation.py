@@ -65,9 +65,8 @@ class ChatSession:
         self._messages.clear()
 
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
-        """Sends a message, and yields the answer. Closing the generator ends the turn.
-
-        Question and received text stay in the conversation, unless there was no text.
+        """Sends a message, and yields the answer. Closing the generator ends the turn. What was received stays in the
+        conversation.
         """
         self._messages.append({"role": "user", "content": text})
         texts: list[str] = []
