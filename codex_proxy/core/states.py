@@ -21,9 +21,13 @@ class ImpossibleChange(Exception):  # noqa: N818 - says what it is
 class StateTable(dict[tuple[S, C], S]):
     """The next state, by state and change; `start` is the first one. A missing pair raises `ImpossibleChange`."""
 
-    def __init__(self, start: S, changes: Mapping[S, Mapping[C, S]]) -> None:
+    def __init__(
+        self, start: S, changes: Mapping[S, Mapping[C, S]], always: Mapping[C, S] | None = None
+    ) -> None:
+        """`always` are changes that are possible in every state."""
+        rows = {state: {**row, **(always or {})} for state, row in changes.items()}
         super().__init__(
-            {(state, change): after for state, row in changes.items() for change, after in row.items()}
+            {(state, change): after for state, row in rows.items() for change, after in row.items()}
         )
         self.start = start
 

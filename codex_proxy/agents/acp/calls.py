@@ -19,8 +19,8 @@ from codex_proxy.agents.acp.client_tools import ClientTools, agent_name, argumen
 from codex_proxy.agents.acp.messages import ToolCalled, ToolsSettled, tool_output
 from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.dialect import ToolReply
-from codex_proxy.agents.dialects.conversation import raw_call
 from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.agents.dialects.response_items import raw_call
 from codex_proxy.core.events import StepCompleted, ToolCallRequested
 from codex_proxy.core.items import TextPart
 
@@ -193,7 +193,7 @@ class ClientCalls:
         self._reader.end_texts()
         events = self._reader.events
         for call in calls:
-            tool = self.tools.tool(call.name)
+            tool = self.tools.find(call.name)
             if tool is None:
                 self.refuse(call)
                 continue

@@ -5,7 +5,6 @@ refuse long and unusual names, so such a tool is offered under a generated name.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -14,7 +13,8 @@ import msgspec
 
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.agents.dialects.conversions import READ_ONLY, WHOLE_OUTPUTS, function_parameters, mcp_content
+from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, function_parameters, mcp_content, mcp_tool
+from codex_proxy.agents.dialects.tool_names import OfferedTools, generated_name
 from codex_proxy.core.items import Part, Tool
 
 SERVER: Final = "client"
@@ -38,9 +38,7 @@ def agent_name(name: str) -> str:
     """
     if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
         return name
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:20]
-    return f"{RENAMED}{kept}_{digest}"
+    return generated_name(name, RENAMED, kept=20, digits=12)
 
 
 def listed_tool(tool: Tool) -> dict[str, Any]:
@@ -49,13 +47,7 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
     schema = function_parameters(tool)
     if isinstance(schema, msgspec.Raw):
         schema = _object_schema(schema)
-    return {
-        "name": agent_name(tool.name),
-        "description": tool.description,
-        "inputSchema": schema,
-        "annotations": READ_ONLY,
-        "_meta": WHOLE_OUTPUTS,
-    }
+    return mcp_tool(agent_name(tool.name), tool, schema, WHOLE_OUTPUTS)
 
 
 def _object_schema(parameters: msgspec.Raw) -> Any:
@@ -87,36 +79,17 @@ def arguments_in(report: Update) -> Any:
     return given
 
 
-class ClientTools:
+class ClientTools(OfferedTools):
     """The client's tools in one turn. The agent calls each by the name that `agent_name` returns."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
-        self._tools = {agent_name(tool.name): tool for tool in tools}
+        super().__init__(tools, agent_name)
 
-    def __bool__(self) -> bool:
-        return bool(self._tools)
-
-    def tool(self, name: str) -> Tool | None:
-        """Returns the tool that the agent calls `name`; None if there is none."""
-        return self._tools.get(name)
-
-    def is_called_by(self, call: Update) -> bool:
-        """Returns whether a tool call that the agent reports is a call of one of these tools. The report's title
-        counts, too, although the model may have written it, because a report allows nothing.
+    def called_in(self, call: Update, *, titles: bool = True) -> Tool | None:
+        """Returns the tool that a tool call in the agent's reports is a call of; None if it is of none of these.
+        `titles`: the report's title counts, too, although the model may have written it, because a report allows
+        nothing.
         """
-        return self.called_in(call) is not None
-
-    def called_in(self, call: Update) -> Tool | None:
-        """Returns the tool that a tool call in the agent's reports is a call of; None if it is of none of these."""
-        return self._named(call)
-
-    def may_be_allowed(self, call: Update) -> bool:
-        """Returns whether the tool call for which the agent requests permission is a call of one of these tools, by the
-        name and kind that the agent's own code reports, never by text of the model.
-        """
-        return call.kind not in ACTING_KINDS and self._named(call, titles=False) is not None
-
-    def _named(self, call: Update, *, titles: bool = True) -> Tool | None:
         meta = call.meta if isinstance(call.meta, dict) else {}
         claude = meta.get("claudeCode")
         by_claude = claude.get("toolName") if isinstance(claude, dict) else None
@@ -126,21 +99,26 @@ class ClientTools:
                 return self._tool_without_prefix(name, f"mcp__{SERVER}__")
         if meta.get("is_mcp_tool_call") is True and isinstance(call.raw_input, dict):
             server, tool = call.raw_input.get("server"), call.raw_input.get("tool")
-            return self._tools.get(tool) if server == SERVER and isinstance(tool, str) else None
+            return self.find(tool) if server == SERVER and isinstance(tool, str) else None
         # Gemini CLI makes the id of a call from the name of the registered tool.
-        id = call.tool_call_id or ""
-        prefix = f"mcp_{SERVER}_"
-        if id.startswith(prefix) and (call.title or "").endswith(f" ({SERVER} MCP Server)"):
-            name = (call.title or "").removesuffix(f" ({SERVER} MCP Server)")
-            return self._tools.get(name) if id.startswith(f"{prefix}{name}__") else None
+        id, title = call.tool_call_id or "", call.title or ""
+        prefix, suffix = f"mcp_{SERVER}_", f" ({SERVER} MCP Server)"
+        if id.startswith(prefix) and title.endswith(suffix):
+            name = title.removesuffix(suffix)
+            return self.find(name) if id.startswith(f"{prefix}{name}__") else None
         if not titles:
             return None
-        title = call.title or ""
         named = (
             self._tool_without_prefix(title, prefix)
             for prefix in (f"mcp__{SERVER}__", f"{SERVER}_", f"{SERVER}-")
         )
         return next((tool for tool in named if tool is not None), None)
 
+    def may_be_allowed(self, call: Update) -> bool:
+        """Returns whether the tool call for which the agent requests permission is a call of one of these tools, by the
+        name and kind that the agent's own code reports, never by text of the model.
+        """
+        return call.kind not in ACTING_KINDS and self.called_in(call, titles=False) is not None
+
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:
-        return self._tools.get(name.removeprefix(prefix)) if name.startswith(prefix) else None
+        return self.find(name.removeprefix(prefix)) if name.startswith(prefix) else None

@@ -12,7 +12,14 @@ import msgspec
 
 from codex_proxy.agents.acp.messages import AUTH_REQUIRED, INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
 from codex_proxy.agents.acp.presets import AcpPreset
-from codex_proxy.agents.dialects.failures import MAX_READ, MESSAGES, cleaned, failure_from_text
+from codex_proxy.agents.dialects.failures import (
+    MAX_READ,
+    MESSAGES,
+    cleaned,
+    failure_from_text,
+    kind_in,
+    kinds_by_text,
+)
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -24,24 +31,29 @@ CLIENT_META: Final = {
 """The `_meta` of this client's capabilities that makes the official adapters report errors as errors, and take titles
 of sessions (`AcpPreset.titled_by`)."""
 
-TOO_LONG: Final = re.compile(
-    r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)|prompt budget", re.IGNORECASE
+KINDS: Final = kinds_by_text(
+    (
+        r"(?:prompt|input|request)\b.{0,40}\btoo long|context (?:length|limit)|prompt budget",
+        K.CONTEXT_LENGTH_EXCEEDED,
+    ),
+    (
+        r"unknown model|model\b.{0,200}?(?:not found|(?:does|may) not exist|not available)|^(?:\d{3} )?model: \S+$",
+        K.MODEL_NOT_FOUND,
+    ),
+    (r"\b429\b|rate.?limit|too many requests", K.AGENT_RATE_LIMITED),
+    (
+        r"\b40[13]\b|unauthori[sz]ed|authenticat|api[ -]key|not logged in|sign in",
+        K.AGENT_NOT_AUTHENTICATED,
+    ),
+    (r"\b(?:503|529)\b|overloaded", K.UNAVAILABLE),
+    (
+        r"\bterminated\b|stream disconnected|(?:connection|socket)\b.{0,12} (?:lost|reset|closed)|transport error|"
+        r"error reading a body",
+        K.UPSTREAM_DISCONNECTED,
+    ),
+    (r"\b50\d\b|internal server error", K.UPSTREAM_ERROR),
 )
-UNAUTHORIZED: Final = re.compile(
-    r"\b40[13]\b|unauthori[sz]ed|authenticat|api[ -]key|not logged in|sign in", re.IGNORECASE
-)
-RATE_LIMITED: Final = re.compile(r"\b429\b|rate.?limit|too many requests", re.IGNORECASE)
-OVERLOADED: Final = re.compile(r"\b(?:503|529)\b|overloaded", re.IGNORECASE)
-NO_MODEL: Final = re.compile(
-    r"unknown model|model\b.{0,200}?(?:not found|(?:does|may) not exist|not available)|^(?:\d{3} )?model: \S+$",
-    re.IGNORECASE,
-)
-DISCONNECTED: Final = re.compile(
-    r"\bterminated\b|stream disconnected|(?:connection|socket)\b.{0,12} (?:lost|reset|closed)|transport error|"
-    r"error reading a body",
-    re.IGNORECASE,
-)
-SERVER_ERROR: Final = re.compile(r"\b50\d\b|internal server error", re.IGNORECASE)
+"""The kind of fault that an error text shows."""
 ADDRESSES: Final = re.compile(
     r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
@@ -101,7 +113,7 @@ def failure_of_text(
     text = ADDRESSES.sub("", text[:MAX_READ].removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
     said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")
-    told = _kind_in(text) or _kind_in(said) or kind or found.kind
+    told = kind_in(text, KINDS) or kind_in(said, KINDS) or kind or found.kind
     if told in (K.UPSTREAM_UNAUTHORIZED, K.AGENT_NOT_AUTHENTICATED):
         return not_signed_in(preset, said)
     message = f"{MESSAGES[told]}: {said}" if told in MESSAGES and said else found.message
@@ -111,25 +123,8 @@ def failure_of_text(
 def retry_event(text: str, preset: AcpPreset) -> Retrying:
     """Returns the event for a model call that the agent repeats. `text` is its message about it, which may show why."""
     text = ADDRESSES.sub("", text[:MAX_READ])
-    failure = None if _kind_in(text) is None else failure_of_text(text, preset)
+    failure = None if kind_in(text, KINDS) is None else failure_of_text(text, preset)
     return Retrying(cleaned(text, MAX_NOTE), failure=failure)
-
-
-def _kind_in(text: str) -> FaultKind | None:
-    """Returns the kind of fault that an error text shows; None if it matches no known pattern."""
-    if TOO_LONG.search(text):
-        return K.CONTEXT_LENGTH_EXCEEDED
-    if NO_MODEL.search(text):
-        return K.MODEL_NOT_FOUND
-    if RATE_LIMITED.search(text):
-        return K.AGENT_RATE_LIMITED
-    if UNAUTHORIZED.search(text):
-        return K.AGENT_NOT_AUTHENTICATED
-    if OVERLOADED.search(text):
-        return K.UNAVAILABLE
-    if DISCONNECTED.search(text):
-        return K.UPSTREAM_DISCONNECTED
-    return K.UPSTREAM_ERROR if SERVER_ERROR.search(text) else None
 
 
 def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:

@@ -37,33 +37,28 @@ TABLE = StateTable(
             TurnChange.PROMPTED: TurnState.PROMPTING,
             TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
             TurnChange.UNWANTED: TurnState.CANCELLING,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.PROMPTING: {
             TurnChange.ENDED_WELL: TurnState.REUSABLE,
             TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
             TurnChange.UNWANTED: TurnState.CANCELLING,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.REUSABLE: {
             TurnChange.PROMPTED: TurnState.PROMPTING,
             TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
             TurnChange.UNWANTED: TurnState.DONE,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.UNUSABLE: {
             TurnChange.UNWANTED: TurnState.DONE,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.CANCELLING: {
             TurnChange.STOPPED: TurnState.DONE,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.DONE: {
             TurnChange.UNWANTED: TurnState.DONE,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
     },
+    always={TurnChange.PROCESS_ENDED: TurnState.DONE},
 )
 
 STATES = ConversationStates(

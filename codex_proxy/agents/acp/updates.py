@@ -16,13 +16,13 @@ from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.dialect import TooMuchHeld
 from codex_proxy.agents.dialects.failures import cleaned
+from codex_proxy.agents.dialects.response_items import raw_message
 from codex_proxy.core.events import (
     Event,
     ItemEnded,
     ItemStarted,
     Notice,
     OutputDelta,
-    RawItem,
     ReasoningDelta,
     StepCompleted,
     TextDelta,
@@ -183,9 +183,7 @@ class UpdateReader:
         """Ends the open message, if any: adds `ItemEnded`, and the whole text as a raw item for later turns."""
         if not self._message:
             return
-        content = [{"type": "output_text", "text": "".join(self._said), "annotations": []}]
-        item = {"type": "message", "role": "assistant", "id": self._message, "content": content}
-        self.events += [ItemEnded(self._message), RawItem("message", msgspec.json.encode(item))]
+        self.events += [ItemEnded(self._message), raw_message(self._message, "".join(self._said))]
         self._message = ""
         self._said.clear()
 
@@ -218,7 +216,7 @@ class UpdateReader:
             self.calls_model_again = True
             self.end_texts()
             self._step_called = True
-            waits = _is_unnamed(call, call) and not self.tools.is_called_by(call)
+            waits = _is_unnamed(call, call) and self.tools.called_in(call) is None
             state = self._calls[name] = OpenCall("" if waits else self._begin_call(call), _remembered(call))
             if len(self._calls) > MAX_OPEN_CALLS:
                 raise TooMuchHeld(
@@ -241,7 +239,7 @@ class UpdateReader:
         return state.known
 
     def _begin_call(self, call: Update) -> str | None:
-        if self.tools.is_called_by(call):
+        if self.tools.called_in(call) is not None:
             return None
         kind = KINDS.get(call.kind or "", "other")
         self.ran_commands = self.ran_commands or kind == "command"

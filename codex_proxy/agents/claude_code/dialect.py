@@ -28,6 +28,7 @@ from codex_proxy.agents.claude_code.messages import (
     RpcMessage,
     RpcParams,
     StreamEvent,
+    StreamTokens,
     WholeMessage,
     control_answer,
     control_refusal,
@@ -38,15 +39,17 @@ from codex_proxy.agents.claude_code.messages import (
     rpc_refusal,
     string_in,
 )
-from codex_proxy.agents.claude_code.step_reader import StepReader, raw_output
-from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
+from codex_proxy.agents.claude_code.step_reader import StepReader
+from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, listed_tool, model_name
 from codex_proxy.agents.claude_code.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Step, ToolReply
-from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn, raw_call
+from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import mcp_content
 from codex_proxy.agents.dialects.failures import cleaned
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
+from codex_proxy.agents.dialects.response_items import raw_call, raw_output
+from codex_proxy.agents.dialects.tool_names import OfferedTools
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
@@ -91,7 +94,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def __init__(self, *, takes_mark: bool = True) -> None:
         """`takes_mark`: whether the program knows the mark of text that nobody typed (see `user_line`)."""
-        self._tools = OfferedTools(())
+        self._tools = OfferedTools((), model_name)
         self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
         self._takes_mark = takes_mark
@@ -119,7 +122,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return self._state in (TurnState.REUSABLE, TurnState.ENDED)
 
     def begin(self, turn: Turn) -> Step:
-        self._tools = OfferedTools(turn.tools)
+        self._tools = OfferedTools(turn.tools, model_name)
         self._reader = StepReader(turn, self._tools)
         self._events = self._reader.events
         spoken = conversation(turn.history)
@@ -273,7 +276,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             return
         if event.type == "message_delta":
             if event.delta is not None and event.delta.stop_reason is not None:
-                self._end_step(event)
+                self._end_step(event.usage)
             return
         if event.type == "message_start" and event.message is not None:
             self._begin_step()
@@ -288,12 +291,11 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._events.append(Retrying(BROKE_OFF))
         self._step_open = True
 
-    def _end_step(self, event: StreamEvent) -> None:
+    def _end_step(self, tokens: StreamTokens | None) -> None:
         self._step_open = False
-        usage = self._usage.call_ended(event.usage)
+        usage = self._usage.call_ended(tokens)
         self._add_usage()
-        calls = self._reader.take_calls()
-        self._ask(calls)
+        self._ask(self._reader.take_calls())
         self._events.append(StepCompleted(usage))
 
     def _add_usage(self) -> None:
@@ -320,11 +322,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif self._reader.is_new(whole):
             self._begin_step()
             self._reader.assistant(whole)
-            self._step_open = False
-            usage = self._usage.call_ended(whole.usage)
-            self._add_usage()
-            self._ask(self._reader.take_calls())
-            self._events.append(StepCompleted(usage))
+            self._end_step(whole.usage)
         else:
             self._reader.assistant(whole)
 
@@ -364,8 +362,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
                 return rpc_answer(request_id, rpc.id, result)
             case "tools/list":
-                answer = rpc_answer(request_id, rpc.id, {"tools": self._tools.listed()})
-                self._writes.append(answer)
+                listed = [listed_tool(tool) for tool in self._tools]
+                self._writes.append(rpc_answer(request_id, rpc.id, {"tools": listed}))
                 self._ready("tools/list")
                 return b""
             case "tools/call":

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from codex_proxy.agents.claude_code.messages import Retry
-from codex_proxy.agents.dialects.failures import cleaned, failure_from_text
+from codex_proxy.agents.dialects.failures import MESSAGES, cleaned, kind_in, kind_of_status, kinds_by_text
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -37,46 +37,30 @@ CODES: Final[dict[str, FaultKind]] = {
 
 STATUSES: Final[dict[int, FaultKind]] = {
     401: K.AGENT_NOT_AUTHENTICATED,
-    402: K.INSUFFICIENT_QUOTA,
     403: K.AGENT_NOT_AUTHENTICATED,
     404: K.MODEL_NOT_FOUND,
-    408: K.UPSTREAM_TIMEOUT,
-    413: K.REQUEST_TOO_LARGE,
-    429: K.AGENT_RATE_LIMITED,
-    503: K.UNAVAILABLE,
-    504: K.UPSTREAM_TIMEOUT,
-    529: K.UNAVAILABLE,
 }
+"""The kind of fault by those HTTP statuses that mean something else than with other agents."""
 BROKE_OFF: Final = "Claude Code is retrying its model request: the connection was lost."
 TOO_LONG: Final = "prompt_too_long"
 """The `terminal_reason` of a conversation that exceeds the model's context."""
 
-MESSAGES: Final[dict[FaultKind, str]] = {
-    K.AGENT_RATE_LIMITED: "The rate limit of Claude Code's account is reached",
-    K.CONTEXT_LENGTH_EXCEEDED: "The input is longer than the model's context window",
-    K.INSUFFICIENT_QUOTA: "The credit of Claude Code's account is used up",
-    K.MODEL_NOT_FOUND: "Claude Code's model provider does not know this model, or this account has no access to it",
-    K.REJECTED_BY_PROVIDER: "Claude Code's model provider refused the request",
-    K.REQUEST_TOO_LARGE: "The request is too large for Claude Code's model provider",
-    K.UNAVAILABLE: "Claude Code's model provider is overloaded",
-    K.UPSTREAM_DISCONNECTED: "The connection to Claude Code's model provider broke off",
-    K.UPSTREAM_ERROR: "Claude Code's model provider failed",
-    K.UPSTREAM_TIMEOUT: "Claude Code's model provider did not answer in time",
-    K.UPSTREAM_UNREACHABLE: "Claude Code's model provider cannot be reached",
-    K.USAGE_LIMIT_REACHED: "The usage limit of Claude Code's account is reached",
-}
-
-_LOST: Final = re.compile(
-    r"connection (?:to the api was )?(?:lost|closed|reset)|ECONNRESET|socket hang up|terminated",
-    re.IGNORECASE,
-)
-_UNREACHABLE: Final = re.compile(
-    r"ECONNREFUSED|ENOTFOUND|EAI_AGAIN|connection (?:refused|error)|unable to connect", re.IGNORECASE
-)
-_LATE: Final = re.compile(r"ETIMEDOUT|timed? ?out", re.IGNORECASE)
 _LIMIT: Final = re.compile(
     r"(?:usage|session|weekly|\d-hour) limit|hit your limit|limit reached", re.IGNORECASE
 )
+TEXTS: Final = kinds_by_text(
+    (
+        r"ECONNREFUSED|ENOTFOUND|EAI_AGAIN|connection (?:refused|error)|unable to connect",
+        K.UPSTREAM_UNREACHABLE,
+    ),
+    (
+        r"connection (?:to the api was )?(?:lost|closed|reset)|ECONNRESET|socket hang up|terminated",
+        K.UPSTREAM_DISCONNECTED,
+    ),
+    (r"ETIMEDOUT|timed? ?out", K.UPSTREAM_TIMEOUT),
+    (_LIMIT.pattern, K.USAGE_LIMIT_REACHED),
+)
+"""The kind of fault by texts. They are used if neither a code nor a status determines the kind."""
 _FRAME: Final = re.compile(
     r"^(?:Failed to authenticate\. )?API Error: (?:Request rejected \(\d+\) · |\d{3} )?"
 )
@@ -97,10 +81,7 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
         refused = f"Claude Code's sign-in was refused (HTTP {status})"
         reason = f"{refused}: {said.rstrip('.')}" if said else refused
         return Failure(kind=kind, message=f"{reason}. {SIGN_IN}")
-    known = MESSAGES.get(kind)
-    if known is None:
-        return failure_from_text(text, http_status=status)
-    return Failure(kind=kind, message=f"{known}: {said}" if said else f"{known}.")
+    return Failure(kind=kind, message=f"{MESSAGES[kind]}: {said}" if said else f"{MESSAGES[kind]}.")
 
 
 def retry_event(retry: Retry) -> Retrying:
@@ -128,13 +109,6 @@ def _kind(text: str, code: str | None, status: int | None, reason: str | None) -
     if code in CODES:
         return CODES[code]
     if status is not None and status >= 400:
-        return STATUSES.get(status, K.REJECTED_BY_PROVIDER if status < 500 else K.UPSTREAM_ERROR)
-    for pattern, kind in (
-        (_UNREACHABLE, K.UPSTREAM_UNREACHABLE),
-        (_LOST, K.UPSTREAM_DISCONNECTED),
-        (_LATE, K.UPSTREAM_TIMEOUT),
-        (_LIMIT, K.USAGE_LIMIT_REACHED),
-    ):
-        if pattern.search(text):
-            return kind
-    return K.REJECTED_BY_PROVIDER if code == "invalid_request" else K.UPSTREAM_ERROR
+        return STATUSES.get(status) or kind_of_status(status)
+    by_default = K.REJECTED_BY_PROVIDER if code == "invalid_request" else K.UPSTREAM_ERROR
+    return kind_in(text, TEXTS) or by_default

@@ -10,17 +10,18 @@ held back, and passed on only if a call of a client's tool follows it, or if the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from codex_proxy.agents.claude_code import activities
 from codex_proxy.agents.claude_code.history import ThinkingBlock
 from codex_proxy.agents.claude_code.messages import StreamEvent, WholeBlock, WholeMessage
-from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, OfferedTools
+from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX
 from codex_proxy.agents.dialect import HeldSize
-from codex_proxy.agents.dialects.conversation import raw_call
 from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.agents.dialects.response_items import raw_call, raw_message
+from codex_proxy.agents.dialects.tool_names import OfferedTools
 from codex_proxy.core.events import (
     ArgumentsDelta,
     Event,
@@ -34,7 +35,7 @@ from codex_proxy.core.events import (
     TextDelta,
     ToolCallRequested,
 )
-from codex_proxy.core.items import Message, Part, Reasoning, TextPart, Tool, ToolCall
+from codex_proxy.core.items import Message, Reasoning, Tool, ToolCall
 from codex_proxy.core.limits import DELTA_SIZE, ITEM_SIZE
 from codex_proxy.core.turn import Turn
 
@@ -335,9 +336,7 @@ class StepReader:
 
     def _add_raw_message(self, id: str, text: str) -> None:
         if text:
-            content = [{"type": "output_text", "text": text, "annotations": []}]
-            message = {"type": "message", "id": id, "role": "assistant", "content": content}
-            self.events.append(RawItem("message", msgspec.json.encode(message)))
+            self.events.append(raw_message(id, text))
 
     def _drop_step(self) -> None:
         """Forgets everything of the current step, held text included, when another step begins: an unfinished one is
@@ -351,19 +350,3 @@ class StepReader:
         self._clear_held()
         self._held_size.clear()
         self._said.clear()
-
-
-def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
-    """Returns the output of a call that this server has run as an item of the Responses API
-    (`function_call_output`).
-    """
-    output: Any = [
-        {"type": "input_text", "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "input_image", "image_url": part.url, "detail": part.detail}
-        for part in parts
-    ]
-    if len(output) == 1 and isinstance(parts[0], TextPart):
-        output = parts[0].text
-    item = {"type": "function_call_output", "call_id": call_id, "output": output or ""}
-    return RawItem("function_call_output", msgspec.json.encode(item))

@@ -31,15 +31,13 @@ class TurnChange(Enum):
 TABLE = StateTable(
     TurnState.STARTING,
     {
-        TurnState.STARTING: {TurnChange.READY: TurnState.FEEDING, TurnChange.ENDED_BADLY: TurnState.ENDED},
-        TurnState.FEEDING: {TurnChange.ASKED: TurnState.ACTIVE, TurnChange.ENDED_BADLY: TurnState.ENDED},
-        TurnState.ACTIVE: {
-            TurnChange.ENDED_WELL: TurnState.REUSABLE,
-            TurnChange.ENDED_BADLY: TurnState.ENDED,
-        },
-        TurnState.REUSABLE: {TurnChange.RESUMED: TurnState.FEEDING, TurnChange.ENDED_BADLY: TurnState.ENDED},
-        TurnState.ENDED: {TurnChange.ENDED_BADLY: TurnState.ENDED},
+        TurnState.STARTING: {TurnChange.READY: TurnState.FEEDING},
+        TurnState.FEEDING: {TurnChange.ASKED: TurnState.ACTIVE},
+        TurnState.ACTIVE: {TurnChange.ENDED_WELL: TurnState.REUSABLE},
+        TurnState.REUSABLE: {TurnChange.RESUMED: TurnState.FEEDING},
+        TurnState.ENDED: {},
     },
+    always={TurnChange.ENDED_BADLY: TurnState.ENDED},
 )
 
 STATES = ConversationStates(

@@ -6,7 +6,6 @@ them.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -21,6 +20,7 @@ from codex_proxy.agents.codex_app_server.wire import (
 )
 from codex_proxy.agents.dialect import UNREADABLE, HeldSize
 from codex_proxy.agents.dialects.conversions import custom_input, function_parameters
+from codex_proxy.agents.dialects.tool_names import OfferedTools, generated_name
 from codex_proxy.core.events import Event, Notice, RawItem, ToolCallRequested
 from codex_proxy.core.items import Tool
 from codex_proxy.core.limits import ITEM_SIZE
@@ -56,30 +56,13 @@ def agent_name(name: str) -> str:
         and not _ENDS_LIKE_A_DIGEST.search(name)
     ):
         return PREFIX + name
-    kept = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_KEPT_CHARS]
-    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:DIGEST_DIGITS]
-    return f"{PREFIX}{kept}_{digest}"
+    return generated_name(name, PREFIX, kept=MAX_KEPT_CHARS, digits=DIGEST_DIGITS)
 
 
 def _must_rename(name: str) -> bool:
     """Whether Codex would refuse or leave out the name, or it begins with `client_`."""
     reserved = name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
     return reserved or VALID_NAME.fullmatch(name) is None
-
-
-class ToolNames:
-    """The client's names for those that `agent_name` has made."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._client = {agent_name(name): name for name in names}
-
-    def is_offered(self, name: str) -> bool:
-        """Returns whether a tool is offered to Codex under this name."""
-        return name in self._client
-
-    def client_name(self, name: str) -> str:
-        """Returns the client's name of an offered tool, or the name itself."""
-        return self._client.get(name, name)
 
 
 def dynamic_tool(tool: Tool) -> dict[str, Any]:
@@ -91,11 +74,6 @@ def dynamic_tool(tool: Tool) -> dict[str, Any]:
         "description": tool.description,
         "inputSchema": function_parameters(tool),
     }
-
-
-def custom_arguments(text: str) -> str:
-    """Returns the JSON arguments of a custom tool's function for an input."""
-    return msgspec.json.encode({"input": text}).decode()
 
 
 KEPT_TYPES = frozenset(
@@ -124,8 +102,7 @@ class ModelItems:
 
     def __init__(self, tools: Sequence[Tool] = (), *, plain: bool = True) -> None:
         """`plain`: Codex has no tools of its own."""
-        self._tools = {tool.name: tool for tool in tools}
-        self._names = ToolNames(self._tools)
+        self._tools = OfferedTools(tools, agent_name)
         self._plain = plain
         self._events: list[Event] = []
         self._held = HeldSize("items of the model")
@@ -181,7 +158,8 @@ class ModelItems:
         """Adds a call of a client's tool. If Codex answers it itself (unknown tool, invalid arguments), adds a
         `Notice`, but for unknown tools in agent turns.
         """
-        if not self._names.is_offered(call.name):
+        tool = self._tools.find(call.name)
+        if tool is None:
             if self._plain:  # in agent mode it may be one of the agent's own tools
                 self._events.append(Notice("unoffered_call", call.name))
             self._await_agent_output(call)
@@ -191,8 +169,8 @@ class ModelItems:
         elif not self.has_call(call.call_id):
             as_function = head.type == "function_call"
             text = call.arguments or call.input
-            self._calls[call.call_id] = self._tool_call_request(
-                call.call_id, call.name, text, head.id, as_function=as_function
+            self._calls[call.call_id] = _tool_call_request(
+                call.call_id, tool, text, head.id, as_function=as_function
             )
 
     def _await_agent_output(self, call: RawItemCall) -> None:
@@ -217,12 +195,11 @@ class ModelItems:
         """Adds a requested call that came in no raw item, and returns whether its tool is the client's: models with the
         single tool `exec` call the client's tools from JavaScript.
         """
-        if not params.call_id or not self._names.is_offered(params.tool or ""):
+        tool = self._tools.find(params.tool or "")
+        if not params.call_id or tool is None:
             return False
         text = bytes(params.arguments).decode("utf-8", "replace")
-        self._calls[params.call_id] = self._tool_call_request(
-            params.call_id, params.tool or "", text, None, as_function=True
-        )
+        self._calls[params.call_id] = _tool_call_request(params.call_id, tool, text, None, as_function=True)
         return True
 
     @property
@@ -257,17 +234,16 @@ class ModelItems:
         self._response_open = False
         return events, calls
 
-    def _tool_call_request(
-        self, call_id: str, name: str, text: str, item_id: str | None, *, as_function: bool
-    ) -> ToolCallRequested:
-        """Returns the event for a call of a tool by its name for Codex; `text` is JSON arguments or a custom tool's
-        input, `item_id` that of the raw item.
-        """
-        name = self._names.client_name(name)
-        kind = self._tools[name].kind
-        if kind == "custom" and as_function:
-            text = custom_input(text)
-        return ToolCallRequested(call_id, call_id, name, text, item_id or call_id, kind)
+
+def _tool_call_request(
+    call_id: str, tool: Tool, text: str, item_id: str | None, *, as_function: bool
+) -> ToolCallRequested:
+    """Returns the event for a call; `text` is JSON arguments or a custom tool's input, `item_id` that of the raw
+    item.
+    """
+    if tool.kind == "custom" and as_function:
+        text = custom_input(text)
+    return ToolCallRequested(call_id, call_id, tool.name, text, item_id or call_id, tool.kind)
 
 
 def _is_valid_json(arguments: str) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -22,6 +23,8 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity
 from codex_proxy.core.limits import DELTA_SIZE
+
+ActivityKind: TypeAlias = Literal["command", "file_change", "mcp_call", "web_search", "image"]
 
 REFUSED = "The model refused to answer. The agent does not report the text of the refusal."
 
@@ -66,32 +69,16 @@ class PlanStep(msgspec.Struct, frozen=True, gc=False):
     status: str = ""
 
 
-def _command(item: ThreadItem) -> str:
-    return item.command or ""
-
-
 def _files(item: ThreadItem) -> str:
     return ", ".join(change.path for change in item.changes or ())
 
 
-def _mcp(item: ThreadItem) -> str:
-    return f"{item.server or '?'}.{item.tool or '?'}"
-
-
-def _query(item: ThreadItem) -> str:
-    return item.query or ""
-
-
-def _path(item: ThreadItem) -> str:
-    return item.path or ""
-
-
-ACTIVITY_KINDS = {
-    "commandExecution": ("command", _command),
+ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[ThreadItem], str]]]] = {
+    "commandExecution": ("command", lambda item: item.command or ""),
     "fileChange": ("file_change", _files),
-    "mcpToolCall": ("mcp_call", _mcp),
-    "webSearch": ("web_search", _query),
-    "imageView": ("image", _path),
+    "mcpToolCall": ("mcp_call", lambda item: f"{item.server or '?'}.{item.tool or '?'}"),
+    "webSearch": ("web_search", lambda item: item.query or ""),
+    "imageView": ("image", lambda item: item.path or ""),
 }
 """The items that are activities: kind, and what describes them."""
 TEXT_AT_END = frozenset({"webSearch"})
@@ -102,11 +89,11 @@ _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
 def activity_of(item: ThreadItem) -> Activity | None:
     """Returns an item's activity, described in one line; None for other items."""
-    known = ACTIVITY_KINDS.get(item.type)
+    known = ACTIVITIES.get(item.type)
     if known is None:
         return None
-    kind, text = known
-    return Activity(item.id, kind, " ".join(text(item).split()))  # type: ignore[arg-type]
+    kind, described = known
+    return Activity(item.id, kind, " ".join(described(item).split()))
 
 
 def plan_activity(id: str, steps: list[PlanStep]) -> Activity:
@@ -195,7 +182,10 @@ class ItemReader:
         elif item.type == "reasoning":
             if not was_started:
                 self._start(item.id, items.Reasoning(item.id))
-            self._add_full_reasoning(item)
+            for part, text in enumerate(item.summary or ()):
+                self.events.append(FullReasoning(item.id, text, part))
+            for part, text in enumerate(_texts(item.content)):
+                self.events.append(FullReasoning(item.id, text, part, "raw"))
         else:
             activity = activity_of(item)
             if activity is None:
@@ -209,13 +199,6 @@ class ItemReader:
         failed = item.status in ("failed", "declined")
         self.events.append(ItemEnded(item.id, "failed" if failed else "completed"))
         self.open_items.pop(item.id, None)
-
-    def _add_full_reasoning(self, item: ThreadItem) -> None:
-        """Adds a `FullReasoning` for each part of summary and raw reasoning."""
-        for part, text in enumerate(item.summary or ()):
-            self.events.append(FullReasoning(item.id, text, part))
-        for part, text in enumerate(_texts(item.content)):
-            self.events.append(FullReasoning(item.id, text, part, "raw"))
 
     def summary_delta(self, params: Params) -> None:
         """Handles `item/reasoning/summaryTextDelta`: adds a piece of a reasoning summary."""

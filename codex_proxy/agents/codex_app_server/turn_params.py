@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.calls import agent_name, custom_arguments, dynamic_tool
+from codex_proxy.agents.codex_app_server.calls import agent_name, dynamic_tool
+from codex_proxy.agents.dialects.conversions import custom_arguments
+from codex_proxy.agents.dialects.response_items import content_of, output_of, text_type_of
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -71,7 +73,11 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
     if isinstance(item, HistoryMessage):
         return _message(item)
     if isinstance(item, HistoryOutput):
-        return {"type": "function_call_output", "call_id": item.call_id, "output": _output(item.parts)}
+        return {
+            "type": "function_call_output",
+            "call_id": item.call_id,
+            "output": output_of(item.parts, _detail),
+        }
     name = agent_name(item.name)
     call: dict[str, Any] = {"type": "function_call", "call_id": item.call_id, "name": name}
     # The agent has no custom tools: a custom call goes in as a call of a function with one string.
@@ -81,32 +87,18 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
 
 def _message(item: HistoryMessage) -> dict[str, Any] | None:
     """Converts a message, without an id; None without parts."""
-    text_type = "output_text" if item.role == "assistant" else "input_text"
-    content = [_part(part, text_type) for part in item.parts]
-    if not content:
+    if not item.parts:
         return None
+    content = content_of(item.parts, text_type_of(item.role), _detail)
     message: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
     if item.phase:
         message["phase"] = item.phase
     return message
 
 
-def _part(part: Part, text_type: str) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": text_type, "text": part.text}
-    return {"type": "input_image", "image_url": part.url, "detail": _detail(part)}
-
-
 def _detail(part: ImagePart) -> str:
     """Returns an image's detail, `auto` for `low`, which Codex replaces by a text."""
     return "auto" if part.detail in (None, "low") else str(part.detail)
-
-
-def _output(parts: Sequence[Part]) -> Any:
-    """Returns an output's parts as a string if they are one text, else as a list."""
-    if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
-        return "".join(part.text for part in parts if isinstance(part, TextPart))
-    return [_part(part, "input_text") for part in parts]
 
 
 def split_input(

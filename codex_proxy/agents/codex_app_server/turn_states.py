@@ -42,40 +42,34 @@ TABLE = StateTable(
             TurnChange.ENDED_WELL: TurnState.REUSABLE,
             TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
             TurnChange.GIVEN_UP: TurnState.ABANDONED,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.ABANDONED: {
             TurnChange.GIVEN_UP: TurnState.ABANDONED,
             TurnChange.UNWANTED: TurnState.CLOSING,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.REUSABLE: {
             TurnChange.RESUMED: TurnState.ACTIVE,
             TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
             TurnChange.UNWANTED: TurnState.UNSUBSCRIBING,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.UNUSABLE: {
             TurnChange.ENDED_BADLY: TurnState.UNUSABLE,
             TurnChange.UNWANTED: TurnState.UNSUBSCRIBING,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.CLOSING: {
             TurnChange.GIVEN_UP: TurnState.CLOSING,
             TurnChange.INTERRUPTED: TurnState.UNSUBSCRIBING,
             TurnChange.UNSUBSCRIBED: TurnState.DONE,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.UNSUBSCRIBING: {
             TurnChange.ENDED_BADLY: TurnState.UNSUBSCRIBING,
             TurnChange.UNSUBSCRIBED: TurnState.DONE,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
         TurnState.DONE: {
             TurnChange.ENDED_BADLY: TurnState.DONE,
-            TurnChange.PROCESS_ENDED: TurnState.DONE,
         },
     },
+    always={TurnChange.PROCESS_ENDED: TurnState.DONE},
 )
 """The changes of a turn. ENDED_BADLY is possible in most states: a turn that begins on a thread that cannot be resumed
 fails.

@@ -8,8 +8,8 @@ import base64
 import binascii
 import codecs
 import shlex
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, TypeAlias
 
 from codex_proxy.agents.codex_proto.wire import Msg
 from codex_proxy.agents.dialects.loose_values import one_line
@@ -120,61 +120,44 @@ class Activities:
         out.append(ItemStarted(Activity(item, kind, text)))
         return item
 
-
-def _command_begin(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.start(msg.call_id, "command", command_line(msg), out)
-
-
-def _command_output(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.add_output(msg.call_id, msg.chunk or "", out)
-
-
-def _command_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.finish(msg.call_id, msg.exit_code == 0, out)
-
-
-def _patch_begin(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.start(msg.call_id, "file_change", file_changes(msg, activities.workdir), out)
+    def handle(self, event: str, msg: Msg, out: list[Event]) -> None:
+        """Handles an event of `ACTIVITY_EVENTS`."""
+        if event == "exec_command_output_delta":
+            self.add_output(msg.call_id, msg.chunk or "", out)
+        elif event in STARTS:
+            kind, described = STARTS[event]
+            self.start(msg.call_id, kind, described(msg, self.workdir), out)
+        elif event in ENDS:
+            self.finish(msg.call_id, ENDS[event](msg), out)
+        else:
+            kind, described = WHOLE[event]
+            self.add_finished(kind, described(msg, self.workdir), out)
 
 
-def _patch_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.finish(msg.call_id, bool(msg.success), out)
-
-
-def _mcp_begin(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.start(msg.call_id, "mcp_call", mcp_call(msg), out)
-
-
-def _mcp_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
+def _mcp_succeeded(msg: Msg) -> bool:
     answer = msg.result.Ok if msg.result else None
-    activities.finish(msg.call_id, answer is not None and not answer.isError, out)
+    return answer is not None and not answer.isError
 
 
-def _search_end(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    """Adds a search when it has ended, since only then its query is known."""
-    activities.add_finished("web_search", one_line(msg.query or ""), out)
+Described: TypeAlias = Callable[[Msg, str], str]
+"""Returns one line that describes an activity, given the folder in which the agent works."""
 
-
-def _plan_update(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.add_finished("plan", plan_steps(msg), out)
-
-
-def _image_viewed(activities: Activities, msg: Msg, out: list[Event]) -> None:
-    activities.add_finished("image", one_line(msg.path or ""), out)
-
-
-ActivityEvent: TypeAlias = Callable[[Activities, Msg, list[Event]], None]
-
-ACTIVITY_EVENTS: dict[str, ActivityEvent] = {
-    "exec_command_begin": _command_begin,
-    "exec_command_output_delta": _command_output,
-    "exec_command_end": _command_end,
-    "patch_apply_begin": _patch_begin,
-    "patch_apply_end": _patch_end,
-    "mcp_tool_call_begin": _mcp_begin,
-    "mcp_tool_call_end": _mcp_end,
-    "web_search_end": _search_end,
-    "plan_update": _plan_update,
-    "view_image_tool_call": _image_viewed,
+STARTS: Final[Mapping[str, tuple[ActivityKind, Described]]] = {
+    "exec_command_begin": ("command", lambda msg, workdir: command_line(msg)),
+    "patch_apply_begin": ("file_change", file_changes),
+    "mcp_tool_call_begin": ("mcp_call", lambda msg, workdir: mcp_call(msg)),
 }
-"""The handler for each type of event about an activity."""
+"""The events that begin an activity."""
+ENDS: Final[Mapping[str, Callable[[Msg], bool]]] = {
+    "exec_command_end": lambda msg: msg.exit_code == 0,
+    "patch_apply_end": lambda msg: bool(msg.success),
+    "mcp_tool_call_end": _mcp_succeeded,
+}
+"""The events that end one, and whether it has succeeded."""
+WHOLE: Final[Mapping[str, tuple[ActivityKind, Described]]] = {
+    "web_search_end": ("web_search", lambda msg, workdir: one_line(msg.query or "")),
+    "plan_update": ("plan", lambda msg, workdir: plan_steps(msg)),
+    "view_image_tool_call": ("image", lambda msg, workdir: one_line(msg.path or "")),
+}
+"""The events of activities that the agent reports when they are over: before that a search has no query."""
+ACTIVITY_EVENTS: Final = ("exec_command_output_delta", *STARTS, *ENDS, *WHOLE)

@@ -14,7 +14,6 @@ from codex_proxy.agents.codex_proto import submissions
 from codex_proxy.agents.codex_proto.activities import (
     ACTIVITY_EVENTS,
     Activities,
-    ActivityEvent,
     command_line,
     file_changes,
     with_reason,
@@ -337,12 +336,12 @@ class CodexProto(ChildTurn):
 Handler: TypeAlias = Callable[[CodexProto, Msg, list[Event]], None]
 
 
-def _activity_handler(handle: ActivityEvent) -> Handler:
-    """Returns a handler that ends the open reasoning item, then calls `handle`."""
+def _activity_handler(event: str) -> Handler:
+    """Returns a handler that ends the open reasoning item, then handles the event of an activity."""
 
     def handler(dialect: CodexProto, msg: Msg, out: list[Event]) -> None:
         dialect._begin_output(out)
-        handle(dialect._activities, msg, out)
+        dialect._activities.handle(event, msg, out)
 
     return handler
 
@@ -366,7 +365,7 @@ HANDLERS: dict[str, Handler] = {
     "error": CodexProto._error_reported,
     "task_complete": CodexProto._task_complete,
     "turn_aborted": CodexProto._turn_aborted,
-    **{name: _activity_handler(handle) for name, handle in ACTIVITY_EVENTS.items()},
+    **{name: _activity_handler(name) for name in ACTIVITY_EVENTS},
 }
 """The handlers of events; others are ignored."""
 

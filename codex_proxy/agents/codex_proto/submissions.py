@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from codex_proxy.agents.dialects.response_items import content_of, text_type_of
 from codex_proxy.agents.dialects.transcript import flattened
 from codex_proxy.core.items import (
     HistoryCall,
@@ -128,20 +129,10 @@ def _response_item(item: HistoryItem) -> object:
         call = {"type": "function_call", "call_id": item.call_id, "name": item.name}
         return {**call, "arguments": item.arguments}
     if isinstance(item, HistoryOutput):
-        output = _content(item.parts, "input_text")
+        output = content_of(item.parts, "input_text")
         return {"type": "function_call_output", "call_id": item.call_id, "output": output}
-    kind = "output_text" if item.role == "assistant" else "input_text"
-    return {"type": "message", "role": item.role, "content": _content(item.parts, kind)}
-
-
-def _content(parts: Iterable[Part], kind: str) -> list[dict[str, Any]]:
-    """Converts parts to Responses content parts; `kind` is the type of text parts."""
-    return [
-        {"type": kind, "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "input_image", "image_url": part.url}
-        for part in parts
-    ]
+    content = content_of(item.parts, text_type_of(item.role))
+    return {"type": "message", "role": item.role, "content": content}
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

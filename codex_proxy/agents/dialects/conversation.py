@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, Remakeable, Reply, Step, ToolReply
 from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, failure_from_exit
-from codex_proxy.core.events import Event, RawItem, Stop, ToolCallRequested, TurnEnded, TurnStarted
+from codex_proxy.core.events import Event, Stop, TurnEnded, TurnStarted
 from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.states import StateTable
@@ -195,12 +195,3 @@ class ChannelRequests(Generic[Id, M]):
     def clear(self) -> None:
         """Drops the handlers, because no answer will come. What waits for one refers to the dialect."""
         self._handlers.clear()
-
-
-def raw_call(call: ToolCallRequested) -> RawItem:
-    """Returns a call as an item of the Responses API (`function_call` or `custom_tool_call`), for the history of
-    later turns.
-    """
-    kind, field = ("function_call", "arguments") if call.kind == "function" else ("custom_tool_call", "input")
-    ids = {"id": call.call_id, "call_id": call.call_id}
-    return RawItem(kind, msgspec.json.encode({"type": kind, **ids, "name": call.name, field: call.arguments}))

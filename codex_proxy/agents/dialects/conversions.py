@@ -184,6 +184,19 @@ CLAUDE_MAX_OUTPUT: Final = 400_000
 _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)
 
 
+def mcp_tool(name: str, tool: Tool, schema: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the entry of a client's tool in the result of MCP's `tools/list`, with this name and schema of its
+    arguments.
+    """
+    return {
+        "name": name,
+        "description": tool.description,
+        "inputSchema": schema,
+        "annotations": READ_ONLY,
+        "_meta": meta,
+    }
+
+
 def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
     """Converts texts and images to content blocks of MCP (and ACP). An image that is no `data:` URL becomes a text that
     says so; without parts there is one empty text.

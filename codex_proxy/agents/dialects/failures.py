@@ -67,50 +67,49 @@ VAGUE_KINDS: dict[str, FaultKind] = {
 """The kind of fault by those values of `codexErrorInfo` that are ambiguous. They are used only if neither the text
 nor the status determines the kind."""
 
-Texts = tuple[tuple[re.Pattern[str], FaultKind, str | None], ...]
+KindsByText = tuple[tuple[re.Pattern[str], FaultKind], ...]
 
 
-def _texts(*rows: tuple[str, FaultKind, str | None]) -> Texts:
-    return tuple((re.compile(pattern, re.IGNORECASE), kind, code) for pattern, kind, code in rows)
+def kinds_by_text(*rows: tuple[str, FaultKind]) -> KindsByText:
+    """Returns a table for `kind_in`, from regular expressions without case."""
+    return tuple((re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in rows)
 
 
-CLEAR_TEXTS = _texts(
-    (r"missing environment variable", K.AGENT_MISCONFIGURED, None),
-    (r"context[ _]window|context_length_exceeded|maximum context length", K.CONTEXT_LENGTH_EXCEEDED, None),
-    (r"usage limit", K.USAGE_LIMIT_REACHED, None),
-    (r"quota|upgrade to plus", K.INSUFFICIENT_QUOTA, None),
-    (r"rate limit (?:reached|exceeded)|rate_limit_exceeded", K.AGENT_RATE_LIMITED, None),
-    (r"at capacity|overloaded", K.UNAVAILABLE, None),
-    (r"high demand", K.UPSTREAM_ERROR, None),
-    (r"flagged\b.{0,80}\bpolicy|invalid prompt", K.REJECTED_BY_PROVIDER, "invalid_prompt"),
-    (r"model\b.{0,200}?(?:does not exist|not found|is not supported)", K.MODEL_NOT_FOUND, None),
+def kind_in(text: str, table: KindsByText) -> FaultKind | None:
+    """Returns the kind of the first row that matches the text; None if none does."""
+    return next((kind for pattern, kind in table if pattern.search(text)), None)
+
+
+CLEAR_TEXTS = kinds_by_text(
+    (r"missing environment variable", K.AGENT_MISCONFIGURED),
+    (r"context[ _]window|context_length_exceeded|maximum context length", K.CONTEXT_LENGTH_EXCEEDED),
+    (r"usage limit", K.USAGE_LIMIT_REACHED),
+    (r"quota|upgrade to plus", K.INSUFFICIENT_QUOTA),
+    (r"rate limit (?:reached|exceeded)|rate_limit_exceeded", K.AGENT_RATE_LIMITED),
+    (r"at capacity|overloaded", K.UNAVAILABLE),
+    (r"high demand", K.UPSTREAM_ERROR),
+    (r"flagged\b.{0,80}\bpolicy|invalid prompt", K.REJECTED_BY_PROVIDER),
+    (r"model\b.{0,200}?(?:does not exist|not found|is not supported)", K.MODEL_NOT_FOUND),
     (
         r"not (?:signed|logged) in|codex login|missing bearer|refresh token|(?:sign|log) ?in again",
         K.AGENT_NOT_AUTHENTICATED,
-        None,
     ),
     (
         r"codex_home points to|toml parse error|config\.toml|load(?:ing)? config|codex-linux-sandbox",
         K.AGENT_MISCONFIGURED,
-        None,
     ),
 )
-"""The kind of fault by texts that have one meaning, whatever the HTTP status is. The first match is used."""
+"""The kind of fault by texts that have one meaning, whatever the HTTP status is."""
 
-VAGUE_TEXTS = _texts(
-    (r"timeout|timed out", K.UPSTREAM_TIMEOUT, None),
-    (
-        r"connection failed|error sending request|connection refused|dns error",
-        K.UPSTREAM_UNREACHABLE,
-        None,
-    ),
+VAGUE_TEXTS = kinds_by_text(
+    (r"timeout|timed out", K.UPSTREAM_TIMEOUT),
+    (r"connection failed|error sending request|connection refused|dns error", K.UPSTREAM_UNREACHABLE),
     (
         r"stream disconnected|stream closed|transport error|error decoding response|connection reset",
         K.UPSTREAM_DISCONNECTED,
-        None,
     ),
-    (r"agent loop died|fatal error", K.AGENT_CRASHED, None),
-    (r"incomplete response returned", K.UPSTREAM_ERROR, None),
+    (r"agent loop died|fatal error", K.AGENT_CRASHED),
+    (r"incomplete response returned", K.UPSTREAM_ERROR),
 )
 """The kind of fault by texts that are ambiguous. They are used only if no HTTP status determines the kind."""
 
@@ -229,7 +228,8 @@ def failure_from_text(
     code = body.get("code") or body.get("type")
     readable = _readable(said, body)
     status = http_status or status_in(said)
-    fault, own_code = _classify(code if isinstance(code, str) else None, kind, readable, said, status)
+    code = code if isinstance(code, str) else None
+    fault, own_code = _classify(code, kind, readable, said, status)
     given = body.get("code")
     return Failure(
         kind=fault,
@@ -254,19 +254,18 @@ def _classify(
         return CODES[code], None
     if kind in CLEAR_KINDS:
         return CLEAR_KINDS[kind], None
-    if found := _matching(CLEAR_TEXTS, readable):
-        return found
+    if found := kind_in(readable, CLEAR_TEXTS):
+        return found, "invalid_prompt" if found is K.REJECTED_BY_PROVIDER else None
     if status is not None and status >= 400:
-        by_default = K.REJECTED_BY_PROVIDER if status < 500 else K.UPSTREAM_ERROR
-        return STATUSES.get(status, by_default), None
+        return kind_of_status(status), None
     # Here the frame counts ("stream disconnected ...: <anything>"), not only what stands in it.
-    if found := _matching(VAGUE_TEXTS, said):
-        return found
-    return VAGUE_KINDS.get(kind or "", K.UPSTREAM_ERROR), None
+    return kind_in(said, VAGUE_TEXTS) or VAGUE_KINDS.get(kind or "", K.UPSTREAM_ERROR), None
 
 
-def _matching(rows: Texts, text: str) -> tuple[FaultKind, str | None] | None:
-    return next(((fault, code) for pattern, fault, code in rows if pattern.search(text)), None)
+def kind_of_status(status: int) -> FaultKind:
+    """Returns the kind of fault for an HTTP status of 400 or more."""
+    by_default = K.REJECTED_BY_PROVIDER if status < 500 else K.UPSTREAM_ERROR
+    return STATUSES.get(status, by_default)
 
 
 def _provider_text(text: str, details: str) -> str:

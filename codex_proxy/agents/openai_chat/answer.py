@@ -8,9 +8,9 @@ from collections.abc import Callable, Container
 from typing import Any, Final, Literal, TypeAlias
 
 from codex_proxy.agents.dialects.conversions import CustomInput
+from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import ThinkSplit, ThinkTags
-from codex_proxy.agents.upstream.stream import encoded
 from codex_proxy.agents.upstream.usage import count_of, usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import NamedSchema, function_parameters
-from codex_proxy.agents.upstream.stream import encoded
+from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import NamedTools, Turn
 

@@ -9,19 +9,20 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialect import NOTHING, Reply, Step, ToolReply
+from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.response_items import raw_call, raw_message, raw_output
 from codex_proxy.agents.openai_chat.answer import ChatAnswer, Kind
 from codex_proxy.agents.openai_chat.body import refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.messages import Conversation
 from codex_proxy.agents.upstream.failures import NO_ANSWER, NO_JSON, NOTHING_SAID, TOO_LONG
-from codex_proxy.agents.upstream.stream import StreamEvent, encoded, is_error
+from codex_proxy.agents.upstream.stream import StreamEvent, is_error
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
     AnswerDetails,
     Event,
-    Notice,
     RawItem,
     StepCompleted,
     Stop,
@@ -67,8 +68,6 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._conversation = Conversation()
         self._tokens: dict[str, dict[str, int]] = {}
         """The sums of the token counts in `AnswerDetails`."""
-        self._asked: set[str] = set()
-        """Ids of the calls of the last step that wait for outputs."""
 
     def facts(self) -> dict[str, Any]:
         own = {"reasoning_back": self._reasoning_back} if self._reasoning_back else {}
@@ -90,22 +89,11 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         )
         return Step([TurnStarted(model=self._model)], self._next_request())
 
-    def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds the output of a call to the conversation. The step sends the next request if no call of the last answer
-        lacks its output.
-        """
-        if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
-            return NOTHING
-        self._asked.remove(request_id)
-        output = self._put_output(request_id, reply.parts)
-        return Step([output], b"" if self._asked else self._next_request())
-
     # --- one exchange -----------------------------------------------------------------------------
 
-    def _put_output(self, call_id: str, parts: tuple[Part, ...]) -> Event:
-        self._conversation.add(HistoryOutput(call_id, parts))
-        item = {"type": "function_call_output", "call_id": call_id, "output": _wire_output(parts)}
-        return RawItem("function_call_output", encoded(item))
+    def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
+        self._conversation.add(HistoryOutput(call.call_id, parts))
+        return raw_output(call.call_id, parts)
 
     def _new_answer(self) -> ChatAnswer:
         taken = self._conversation.call_ids
@@ -157,9 +145,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
             return
         text = "".join(answer.text)
         if text:
-            content = [{"type": "output_text", "text": text, "annotations": []}]
-            message = {"type": "message", "id": answer.message_id, "role": "assistant", "content": content}
-            out.append(RawItem("message", encoded(message)))
+            out.append(raw_message(answer.message_id, text))
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
         stop = _CUT.get(answer.finish or "", Stop.STOP)
         calls = answer.calls.named() if stop is Stop.STOP else []
@@ -168,7 +154,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         ends = not calls or (self._ends_with_calls and all(call.item_id for call in calls))
         if not ends:
             self._ends_with_calls = False  # what the client does not see is remembered with its calls
-            self._request_outputs(answer, calls, out)
+            self._request_outputs(self._add_calls(answer, calls, out), out)
         out.append(StepCompleted(answer.usage))
         if ends:
             self._ended = True
@@ -189,10 +175,10 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
             {field: dict(sums) for field, sums in self._tokens.items()},
         )
 
-    def _request_outputs(self, answer: ChatAnswer, calls: Sequence[Call], out: list[Event]) -> None:
-        """Adds the calls to the conversation and, as raw items and then requests for outputs, to `out`. An invalid call
-        gets an error text as its output; if all are invalid, `_writes` is the next request.
-        """
+    def _add_calls(
+        self, answer: ChatAnswer, calls: Sequence[Call], out: list[Event]
+    ) -> list[ToolCallRequested]:
+        """Adds the calls to the conversation and, as raw items, to `out`. Returns the requests for their outputs."""
         asks: list[ToolCallRequested] = []
         if self._reasoning_back and answer.reasoning:
             content = [{"type": "reasoning_text", "text": "".join(answer.reasoning)}]
@@ -202,39 +188,12 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         for call in calls:
             kind: Kind = "custom" if call.name in self._custom else "function"
             text = custom_input("".join(call.arguments)) if kind == "custom" else call.text
-            field = "input" if kind == "custom" else "arguments"
-            type = f"{'custom_tool' if kind == 'custom' else 'function'}_call"
-            item = {"type": type, "id": call.id, "call_id": call.id, "name": call.name, field: text}
-            out.append(RawItem(type, encoded(item)))
-            self._conversation.add(HistoryCall(call.id, call.name, text, kind))
-            asks.append(
-                ToolCallRequested(
-                    *(call.id, call.id, call.name, text, call.id, kind),
-                    old_form=call.old_form,
-                    item_reported=bool(call.item_id),
-                )
+            ask = ToolCallRequested(
+                *(call.id, call.id, call.name, text, call.id, kind),
+                old_form=call.old_form,
+                item_reported=bool(call.item_id),
             )
-        valid: list[ToolCallRequested] = []
-        for ask in asks:
-            wrong = None if ask.item_reported else self._fault_in_call(ask.name, ask.kind, ask.arguments)
-            if wrong is None:
-                self._asked.add(ask.request_id)
-                valid.append(ask)
-                continue
-            code, text = wrong
-            out += [Notice(code, ask.name), self._put_output(ask.call_id, (TextPart(text),))]
-        out += valid
-        if not valid:
-            self._writes = self._next_request()
-
-
-def _wire_output(parts: Sequence[Part]) -> Any:
-    """Returns a call's output in the form of Responses: a string if it is at most one text, else content parts."""
-    if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
-        return "".join(part.text for part in parts if isinstance(part, TextPart))
-    return [
-        {"type": "input_text", "text": part.text}
-        if isinstance(part, TextPart)
-        else {"type": "input_image", "image_url": part.url, "detail": part.detail}
-        for part in parts
-    ]
+            out.append(raw_call(ask))
+            self._conversation.add(HistoryCall(call.id, call.name, text, kind))
+            asks.append(ask)
+        return asks

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.agents.openai_chat.answer import usage_in
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
-from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decoded_event, encoded, is_error
+from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decoded_event, is_error
 from codex_proxy.core.events import Usage
 
 DONE: Final = b"data: [DONE]\n\n"

@@ -13,8 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
-from codex_proxy.agents.dialects.loose_values import objects_in
-from codex_proxy.agents.upstream.stream import encoded
+from codex_proxy.agents.dialects.loose_values import encoded, objects_in
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,

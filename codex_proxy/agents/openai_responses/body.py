@@ -11,15 +11,15 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
-from codex_proxy.agents.upstream.stream import encoded
+from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.response_items import content_of, output_of, text_type_of
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
     HistoryMessage,
     HistoryOutput,
-    Part,
+    ImagePart,
     RawHistoryItem,
-    TextPart,
     Tool,
 )
 from codex_proxy.core.turn import NamedTools, Turn
@@ -158,12 +158,14 @@ def output_item(output: HistoryOutput, *, as_function: bool = False) -> dict[str
     """
     custom = output.kind == "custom" and not as_function
     kind = "custom_tool_call_output" if custom else "function_call_output"
-    return {"type": kind, "call_id": output.call_id, "output": _output(output.parts)}
+    return {"type": kind, "call_id": output.call_id, "output": output_of(output.parts, _detail)}
 
 
 def _message(item: HistoryMessage) -> dict[str, Any]:
-    text = "output_text" if item.role == "assistant" else "input_text"
-    message = {"type": "message", "role": item.role, "content": [_part(part, text) for part in item.parts]}
+    content = content_of(item.parts, text_type_of(item.role), _detail)
+    if item.role == "assistant":
+        content = [part | {"annotations": []} if part["type"] == "output_text" else part for part in content]
+    message = {"type": "message", "role": item.role, "content": content}
     return message | ({"phase": item.phase} if item.phase else {})
 
 
@@ -175,13 +177,5 @@ def _call(call: HistoryCall, *, as_function: bool) -> dict[str, Any]:
     return {"type": "function_call", **head, "arguments": arguments or "{}"}
 
 
-def _output(parts: Sequence[Part]) -> Any:
-    if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
-        return "".join(part.text for part in parts if isinstance(part, TextPart))
-    return [_part(part, "input_text") for part in parts]
-
-
-def _part(part: Part, text: str) -> dict[str, Any]:
-    if isinstance(part, TextPart):
-        return {"type": text, "text": part.text} | ({"annotations": []} if text == "output_text" else {})
-    return {"type": "input_image", "image_url": part.url, "detail": part.detail or "auto"}
+def _detail(image: ImagePart) -> str:
+    return image.detail or "auto"

@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import msgspec
-
-from codex_proxy.agents.dialect import NOTHING, Reply, Step, ToolReply
+from codex_proxy.agents.dialect import Step
 from codex_proxy.agents.dialects.conversions import custom_input
+from codex_proxy.agents.dialects.loose_values import encoded
 from codex_proxy.agents.openai_responses.answer import Call, Kind, ResponsesAnswer
 from codex_proxy.agents.openai_responses.body import input_items, output_item, refused_field, request_body
 from codex_proxy.agents.upstream.failures import NO_JSON, TOO_LONG
-from codex_proxy.agents.upstream.stream import StreamEvent, encoded
+from codex_proxy.agents.upstream.stream import StreamEvent
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
     Event,
-    Notice,
     RawItem,
     StepCompleted,
     Stop,
@@ -29,7 +27,7 @@ from codex_proxy.core.events import (
     TurnStarted,
 )
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.items import HistoryOutput, TextPart
+from codex_proxy.core.items import HistoryOutput, Part
 from codex_proxy.core.turn import Turn
 
 NO_ANSWER: Final = Failure(
@@ -57,8 +55,6 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         """The items of this turn: those of the model, and the outputs of its calls."""
         self._streamed: frozenset[tuple[Kind, str]] = frozenset()
         """The tools whose calls become items while they arrive."""
-        self._asked: dict[str, Call] = {}
-        """Calls that wait for outputs, by id."""
 
     def begin(self, turn: Turn) -> Step:
         """Returns the step that starts the turn and sends the first request."""
@@ -72,15 +68,6 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         )
         return Step([TurnStarted(model=self._model)], self._next_request())
 
-    def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds the output of a call to the conversation. The step sends the next request if no call of the last answer
-        lacks its output.
-        """
-        if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
-            return NOTHING
-        output = self._put_output(self._asked.pop(request_id), reply)
-        return Step([output], b"" if self._asked else self._next_request())
-
     # --- one exchange -----------------------------------------------------------------------------
 
     def _new_answer(self) -> ResponsesAnswer:
@@ -90,9 +77,9 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         items = [*input_items(self._turn.history, self._refused), *self._said]
         return request_body(self._turn, self._model, items, self._refused)
 
-    def _put_output(self, call: Call, reply: ToolReply) -> Event:
+    def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
         as_function = "custom" in self._refused
-        item = output_item(HistoryOutput(call.call_id, reply.parts, call.kind), as_function=as_function)
+        item = output_item(HistoryOutput(call.call_id, parts, call.kind), as_function=as_function)
         self._said.append(item)
         return RawItem(item["type"], encoded(item))
 
@@ -109,9 +96,6 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
                 out += self._failed(self._errors.of_event(event.value))
             elif event.kind != "done":  # `[DONE]` stands behind the last event, where there is one
                 out += self._failed(_FAULTS[event.kind])
-
-    def _ends_without_last_event(self, answer: ResponsesAnswer, out: list[Event]) -> bool:
-        return False
 
     def _refused_field(self, status: int, body: bytes) -> str | None:
         return refused_field(self._turn, self._refused, status, body)
@@ -132,34 +116,18 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         calls = answer.calls if stop is Stop.STOP else []
         self._check_number_of(calls)
         if calls:
-            self._request_outputs(calls, out)
+            self._request_outputs(list(map(self._output_request, calls)), out)
         out.append(StepCompleted(answer.usage))
         if not calls:
             self._ended = True
             out.append(TurnEnded(stop, "provider"))
 
-    def _request_outputs(self, calls: Sequence[Call], out: list[Event]) -> None:
-        """Requests the output of each call. An invalid call gets an error text as its output at once; if all are
-        invalid, `_writes` is the next request.
-        """
-        for made in calls:
-            call = made
-            if made.kind == "function" and made.name in self._custom:  # it travelled as a function
-                call = msgspec.structs.replace(made, kind="custom", text=custom_input(made.text))
-            item_reported = bool(call.item_id)
-            wrong = None if item_reported else self._fault_in_call(call.name, call.kind, call.text)
-            if wrong is None:
-                self._asked[call.call_id] = call
-                id = call.call_id
-                out.append(
-                    ToolCallRequested(
-                        id, id, call.name, call.text, id, call.kind, item_reported=item_reported
-                    )
-                )
-            else:
-                out += [Notice(wrong[0], call.name), self._put_output(call, ToolReply((TextPart(wrong[1]),)))]
-        if not self._asked:
-            self._writes = self._next_request()
+    def _output_request(self, call: Call) -> ToolCallRequested:
+        kind, text = call.kind, call.text
+        if kind == "function" and call.name in self._custom:  # it travelled as a function
+            kind, text = "custom", custom_input(text)
+        id = call.call_id
+        return ToolCallRequested(id, id, call.name, text, id, kind, item_reported=bool(call.item_id))
 
 
 def _is_error(event: dict[str, Any]) -> bool:

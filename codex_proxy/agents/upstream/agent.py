@@ -15,20 +15,24 @@ from codex_proxy.agents.agent import AgentBase
 from codex_proxy.agents.configured.late_start import LateStart
 from codex_proxy.agents.dialects.marks import OriginMarks
 from codex_proxy.agents.processes.session import AgentSession
-from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn
+from codex_proxy.agents.upstream.attempted_turn import AttemptedTurn
 from codex_proxy.agents.upstream.attempts import (
     BLAMED,
     AttemptPlan,
     Breaker,
     BreakerState,
-    NextAttempt,
     Outcome,
     UpstreamTarget,
 )
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.agents.upstream.passing import UpstreamAnswer
 from codex_proxy.agents.upstream.server import ModelServer
-from codex_proxy.agents.upstream.transport import NotAskedError, OpenAttempt, UpstreamTransport
+from codex_proxy.agents.upstream.transport import (
+    NotAskedError,
+    OpenAttempt,
+    UpstreamTransport,
+    make_attempt,
+)
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
@@ -182,7 +186,7 @@ class UpstreamAgent(AgentBase):
         except BaseException:
             self._give_up()
             raise
-        return OpenAttempt(Attempt(self._table_name, own, dialect), self, server.client, headers)
+        return OpenAttempt(self._table_name, own, dialect, self, server.client, headers)
 
     async def _enter(self, *, may_wait: bool) -> ModelServer:
         """Takes a place for an attempt, and returns the model server. Raises `NotAskedError` (see `open_attempt`)."""
@@ -220,22 +224,17 @@ class UpstreamAgent(AgentBase):
         the `Fault` of the last attempt if none has succeeded, and the error of the client's bytes.
         """
         turn = Turn(model=request.model, history=(), origin=request.origin)
-        plan = AttemptPlan(self._targets(turn), self._chance)
-        following: NextAttempt | None = NextAttempt(plan.target)
-        while following is not None:
-            if following.wait:
-                await self._sleep(following.wait)
-            peer, model = self._peers[following.target.name], following.target.model
-            try:
-                answer = await peer._pass_on_once(request, model, may_wait=plan.is_last)
-            except Fault as fault:
-                following = plan.after(fault.failure, not_asked=isinstance(fault, NotAskedError))
-                if following is None or (request.rest is not None and request.rest.begun):
-                    raise
-            else:
-                answer.attempts = plan.attempts
-                return answer
-        raise AssertionError("unreachable")
+
+        async def pass_on_to(target: UpstreamTarget, may_wait: bool) -> UpstreamAnswer:
+            return await self._peers[target.name]._pass_on_once(request, target.model, may_wait=may_wait)
+
+        rest, plan = request.rest, AttemptPlan(self._targets(turn), self._chance)
+        answer = await make_attempt(
+            plan, pass_on_to, self._sleep, may_repeat=lambda: rest is None or not rest.begun
+        )
+        assert answer is not None
+        answer.attempts = plan.attempts
+        return answer
 
     async def _pass_on_once(self, request: PassedRequest, model: str, *, may_wait: bool) -> UpstreamAnswer:
         server = await self._enter(may_wait=may_wait)

@@ -177,27 +177,6 @@ def is_error(chunk: dict[str, Any]) -> bool:
     return "choices" not in chunk and any(chunk.get(name) for name in ("detail", "message"))
 
 
-# --- JSON that may hold anything ------------------------------------------------------------------
-
-
-def encoded(value: Any) -> bytes:
-    """Returns the value as JSON. A lone surrogate, which a model's text may contain, becomes U+FFFD."""
-    try:
-        return msgspec.json.encode(value)
-    except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(value))
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    if isinstance(value, Mapping):
-        return {_without_surrogates(key): _without_surrogates(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_surrogates(each) for each in value]
-    return value
-
-
 def is_json(arguments: str) -> bool:
     """Returns whether the arguments of a call are complete, valid JSON."""
     try:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-import msgspec
 import structlog
 
 from codex_proxy.agents.processes.session import TransportReader
@@ -18,6 +17,8 @@ from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 
 log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
 
 
 class NotAskedError(Fault):
@@ -38,14 +39,43 @@ class AttemptHost(Protocol):
         ...
 
 
-class OpenAttempt(msgspec.Struct, frozen=True):
+class OpenAttempt(Attempt, frozen=True):
     """An attempt, and how its requests are sent."""
 
-    attempt: Attempt
     host: AttemptHost
     client: UpstreamClient
     headers: Mapping[str, str]
     """The headers that are sent with every request of the attempt."""
+
+
+async def make_attempt(
+    plan: AttemptPlan,
+    make: Callable[[UpstreamTarget, bool], Awaitable[T]],
+    sleep: Callable[[float], Awaitable[None]],
+    *,
+    following: NextAttempt | None = None,
+    failure: Failure | None = None,
+    may_repeat: Callable[[], bool] = lambda: True,
+) -> T | None:
+    """Makes the attempt `following` (None: the first of the plan), or the first later one that succeeds, and returns
+    the result. `make` makes one; its second argument is whether it waits if too many turns are running. `failure` is
+    that of the attempt before, if any: then returns None if no attempt is left. Otherwise, and if `may_repeat` returns
+    False, raises the last `Fault`.
+    """
+    following = following or NextAttempt(plan.target)
+    while following is not None:
+        if following.wait:
+            await sleep(following.wait)
+        try:
+            return await make(following.target, plan.is_last)
+        except Fault as fault:
+            refused = isinstance(fault, NotAskedError)
+            following = plan.after(fault.failure, not_asked=refused)
+            # What an upstream has said tells more than that this server did not ask another one.
+            is_final = following is None and (failure is None or not refused)
+            if is_final or not may_repeat():
+                raise
+    return None
 
 
 class UpstreamTransport:
@@ -80,7 +110,7 @@ class UpstreamTransport:
 
     async def open_first(self) -> Attempt:
         """Opens the first attempt of the plan that can be opened. Raises the `Fault` of the last one if none can."""
-        opened = await self._open_one_of_plan(NextAttempt(self._plan.target), None)
+        opened = await make_attempt(self._plan, self._open_attempt, self._sleep)
         assert opened is not None
         return self._make_current(opened)
 
@@ -108,7 +138,9 @@ class UpstreamTransport:
     async def _make_next_attempt(self, following: NextAttempt, failure: Failure) -> None:
         message: AttemptMessage
         try:
-            opened = await self._open_one_of_plan(following, failure)
+            opened = await make_attempt(
+                self._plan, self._open_attempt, self._sleep, following=following, failure=failure
+            )
             message = NoAttempt() if opened is None else self._make_current(opened)
         except Fault as fault:
             message = NoAttempt(fault.failure)
@@ -118,28 +150,9 @@ class UpstreamTransport:
         self._next_attempt = None
         self._deliver([message], 0)
 
-    async def _open_one_of_plan(
-        self, following: NextAttempt | None, failure: Failure | None
-    ) -> OpenAttempt | None:
-        """Opens the attempt `following` or the first later one that can be opened. `failure` is that of the attempt
-        before, or None. Returns None if no attempt is left after that failure; otherwise raises the last `Fault`.
-        """
-        while following is not None:
-            if following.wait:
-                await self._sleep(following.wait)
-            try:
-                return await self._open_attempt(following.target, self._plan.is_last)
-            except Fault as fault:
-                refused = isinstance(fault, NotAskedError)
-                following = self._plan.after(fault.failure, not_asked=refused)
-                # What an upstream has said tells more than that this server did not ask another one.
-                if following is None and (failure is None or not refused):
-                    raise
-        return None
-
     def _make_current(self, opened: OpenAttempt) -> Attempt:
         self._current, self._is_recorded = opened, False
-        return opened.attempt
+        return opened
 
     def _record(self, outcome: Outcome, failure: Failure | None = None) -> None:
         if self._current is not None and not self._is_recorded:

@@ -1,4 +1,4 @@
-"""The base class of the dialects that send HTTP requests to a model server (the upstream). A turn makes one HTTP
+"""The base classes of the dialects that send HTTP requests to a model server (the upstream). A turn makes one HTTP
 exchange after another, until it has a final answer or fails. A subclass for one API creates requests and reads answers.
 """
 
@@ -10,7 +10,17 @@ from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
-from codex_proxy.agents.dialect import MAX_UNANSWERED, Ended, RemakeContext, SingleTurn, Step, TooMuchHeld
+from codex_proxy.agents.dialect import (
+    MAX_UNANSWERED,
+    NOTHING,
+    Ended,
+    RemakeContext,
+    Reply,
+    SingleTurn,
+    Step,
+    ToolReply,
+    TooMuchHeld,
+)
 from codex_proxy.agents.upstream.failures import BROKEN_OFF, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.upstream.stream import (
     MAX_LINE_BYTES,
@@ -21,8 +31,17 @@ from codex_proxy.agents.upstream.stream import (
     StreamEvent,
     is_json,
 )
-from codex_proxy.core.events import Event, Stop, TurnEnded, Usage, UsageReported
+from codex_proxy.core.events import (
+    Event,
+    Notice,
+    Stop,
+    ToolCallRequested,
+    TurnEnded,
+    Usage,
+    UsageReported,
+)
 from codex_proxy.core.faults import Failure
+from codex_proxy.core.items import Part, TextPart
 from codex_proxy.core.turn import Turn
 
 A = TypeVar("A")
@@ -44,9 +63,9 @@ class UpstreamContext(msgspec.Struct, frozen=True):
     """Returns the seconds since 1970."""
 
 
-class UpstreamTurn(SingleTurn, ABC, Generic[A]):
+class ExchangeTurn(SingleTurn, ABC, Generic[A]):
     """The base class of dialects that send HTTP requests. Their methods return a `Step`: events, and the body of the
-    next request (empty for none). `A` is the type of the object that collects an answer.
+    next request (empty for none). `A` is the type of the object that reads or collects an answer.
     """
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
@@ -54,30 +73,13 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         self._model = model
         self._errors = context.errors
         self._refused = context.refused
-        self._new_id = context.new_id
         self._now = context.now
-        self._turn = Turn(model=model, history=())
-        self._custom: frozenset[str] = frozenset()
         self._answer: A | None = None
         """The answer that is being read or waited for; None while tools run, and after the end."""
-        self._reader: AnswerReader | None = None
-        """The reader of the answer's body; None before its head."""
         self._error: Head | None = None
         self._error_body = bytearray()
-        self._spent: Usage | None = None
         self._writes = b""
         """The body of the next request; empty if there is none to send."""
-
-    def facts(self) -> dict[str, Any]:
-        refused = sorted(self._refused)
-        return {"model": self._model, **({"refused": refused} if refused else {})}
-
-    @classmethod
-    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        """Returns a turn at an upstream without a secret. See `Remakeable.remade`."""
-        own = dict(facts)
-        model, refused = own.pop("model", context.model), set(own.pop("refused", ()))
-        return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now), **own)
 
     def receive(self, messages: Sequence[Message]) -> Step:
         """Reads messages of the current exchange, and returns the resulting events and, if needed, the next request.
@@ -89,16 +91,16 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
             if self._answer is None:
                 break
             if isinstance(message, Head):
-                if 200 <= message.status < 300:
-                    self._reader = AnswerReader(MAX_LINE_BYTES)
-                else:
-                    self._error = message
+                self._error = None if 200 <= message.status < 300 else message
             elif isinstance(message, End):
-                self._end(message, out)
+                if self._error is None:
+                    self._end(self._answer, message, out)
+                else:
+                    self._refused_by_upstream(self._error, bytes(self._error_body), out)
             elif self._error is not None:
                 self._error_body += message[: MAX_ERROR_BYTES - len(self._error_body)]
-            elif self._reader is not None:
-                self._read(self._reader.feed(message), out)
+            else:
+                self._read_body(self._answer, message, out)
         return Step(out, self._writes, close_stdin=self._ended)
 
     def eof(self, ended: Ended) -> Step:
@@ -107,25 +109,23 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         """
         return Step([] if self._ended else self._failed(BROKEN_OFF))
 
-    # --- what an API fills in ---------------------------------------------------------------------
+    # --- what a dialect fills in ------------------------------------------------------------------
 
     @abstractmethod
     def _new_answer(self) -> A:
-        """Returns a new object that collects the next answer."""
+        """Returns a new object for the next answer."""
 
     @abstractmethod
     def _request(self) -> bytes:
         """Returns the body of the next request."""
 
     @abstractmethod
-    def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
-        """Reads events of the answer's body, and appends the resulting events to `out`."""
+    def _read_body(self, answer: A, data: bytes, out: list[Event]) -> None:
+        """Reads the next bytes of the answer's body, and appends the resulting events to `out`."""
 
     @abstractmethod
-    def _ends_without_last_event(self, answer: A, out: list[Event]) -> bool:
-        """Called when the body has ended without the API's last event. Returns whether the API allows that; if so,
-        completes the answer, else the turn fails.
-        """
+    def _end(self, answer: A, end: End, out: list[Event]) -> None:
+        """Handles the end of an exchange: completes the answer, or fails the turn if it is incomplete."""
 
     @abstractmethod
     def _refused_field(self, status: int, body: bytes) -> str | None:
@@ -138,21 +138,9 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
     def _next_request(self) -> bytes:
         """Prepares for the next answer, and returns the body of the request for it."""
         self._answer = self._new_answer()
-        self._reader = self._error = None
+        self._error = None
         self._error_body.clear()
         return self._request()
-
-    def _end(self, end: End, out: list[Event]) -> None:
-        """Handles the end of an exchange: completes the answer, or fails the turn if the answer is incomplete. After an
-        answer with an error status, see `_refused_by_upstream`.
-        """
-        if self._error is not None:
-            self._refused_by_upstream(self._error, bytes(self._error_body), out)
-            return
-        if self._reader is not None:
-            self._read(self._reader.close(), out)
-        if self._answer is not None and not self._ends_without_last_event(self._answer, out):
-            out += self._failed(end.failure or BROKEN_OFF)
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
         """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats the
@@ -164,6 +152,93 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
             self._writes = self._next_request()
         else:
             out += self._failed(self._errors.of_response(head.status, head.headers, body, self._now()))
+
+    def _failed(self, failure: Failure) -> list[Event]:
+        self._ended = True
+        self._answer = None
+        return [TurnEnded(Stop.FAILED, "provider", failure)]
+
+
+class UpstreamTurn(ExchangeTurn[A]):
+    """The base class of dialects that read the answers of an API, and make further requests with the outputs of the
+    model's calls.
+    """
+
+    def __init__(self, model: str, context: UpstreamContext) -> None:
+        super().__init__(model, context)
+        self._new_id = context.new_id
+        self._turn = Turn(model=model, history=())
+        self._custom: frozenset[str] = frozenset()
+        """The names of the custom tools."""
+        self._reader = AnswerReader(MAX_LINE_BYTES)
+        self._spent: Usage | None = None
+        self._asked: dict[str, ToolCallRequested] = {}
+        """The calls that wait for outputs, by their ids."""
+
+    def facts(self) -> dict[str, Any]:
+        refused = sorted(self._refused)
+        return {"model": self._model, **({"refused": refused} if refused else {})}
+
+    @classmethod
+    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+        """Returns a turn at an upstream without a secret. See `Remakeable.remade`."""
+        own = dict(facts)
+        model, refused = own.pop("model", context.model), set(own.pop("refused", ()))
+        return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now), **own)
+
+    def answer(self, request_id: str, reply: Reply) -> Step:
+        """Adds the output of a call to the conversation. The step sends the next request if no call of the last answer
+        lacks its output.
+        """
+        if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
+            return NOTHING
+        output = self._put_output(self._asked.pop(request_id), reply.parts)
+        return Step([output], b"" if self._asked else self._next_request())
+
+    # --- what an API fills in ---------------------------------------------------------------------
+
+    @abstractmethod
+    def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
+        """Reads events of the answer's body, and appends the resulting events to `out`."""
+
+    @abstractmethod
+    def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
+        """Adds the output of a call to the conversation. Returns it as a raw item."""
+
+    def _ends_without_last_event(self, answer: A, out: list[Event]) -> bool:
+        """Called when the body has ended without the API's last event. Returns whether the API allows that; if so,
+        completes the answer, else the turn fails.
+        """
+        return False
+
+    # --- one exchange -----------------------------------------------------------------------------
+
+    def _next_request(self) -> bytes:
+        self._reader = AnswerReader(MAX_LINE_BYTES)
+        return super()._next_request()
+
+    def _read_body(self, answer: A, data: bytes, out: list[Event]) -> None:
+        self._read(self._reader.feed(data), out)
+
+    def _end(self, answer: A, end: End, out: list[Event]) -> None:
+        self._read(self._reader.close(), out)
+        if self._answer is not None and not self._ends_without_last_event(self._answer, out):
+            out += self._failed(end.failure or BROKEN_OFF)
+
+    def _request_outputs(self, calls: Sequence[ToolCallRequested], out: list[Event]) -> None:
+        """Requests the output of each call. An invalid call gets an error text as its output at once; if all are
+        invalid, `_writes` is the next request.
+        """
+        for call in calls:
+            wrong = None if call.item_reported else self._fault_in_call(call)
+            if wrong is None:
+                self._asked[call.request_id] = call
+            else:
+                code, text = wrong
+                out += [Notice(code, call.name), self._put_output(call, (TextPart(text),))]
+        out += self._asked.values()
+        if not self._asked:
+            self._writes = self._next_request()
 
     def _add_usage(self, usage: Usage | None, out: list[Event]) -> None:
         """Adds the tokens of one answer to those of the turn, and appends an event with the sum; does nothing for
@@ -178,20 +253,15 @@ class UpstreamTurn(SingleTurn, ABC, Generic[A]):
         if len(calls) > MAX_UNANSWERED:
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
-    def _fault_in_call(self, name: str, kind: str, arguments: str) -> tuple[str, str] | None:
+    def _fault_in_call(self, call: ToolCallRequested) -> tuple[str, str] | None:
         """Returns what is invalid about a call: the code of a `Notice`, and an error text for the model. None if
         the call is valid.
         """
-        if all(tool.name != name for tool in self._turn.tools):
+        if all(tool.name != call.name for tool in self._turn.tools):
             return (
                 "unoffered_call",
-                f"Error: {name} is not a registered MCP tool, and no other tool that is offered.",
+                f"Error: {call.name} is not a registered MCP tool, and no other tool that is offered.",
             )
-        if kind == "function" and not is_json(arguments):
+        if call.kind == "function" and not is_json(call.arguments):
             return "unreadable_arguments", "Error: the arguments are not JSON. Make the call again."
         return None
-
-    def _failed(self, failure: Failure) -> list[Event]:
-        self._ended = True
-        self._answer = None
-        return [TurnEnded(Stop.FAILED, "provider", failure)]
