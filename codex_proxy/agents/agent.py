@@ -1,6 +1,4 @@
-"""The interface of an agent: it opens a session for each turn, and reports its models, limits, processes and
-faults.
-"""
+"""The interface of an agent: it opens a session for each turn, and reports its models, limits, processes and faults."""
 
 from __future__ import annotations
 
@@ -18,35 +16,33 @@ from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
-    """The number of an agent's processes without and with a running turn, and of those it has replaced."""
+    """The number of an agent's processes without and with a running turn."""
 
     idle: int = 0
     busy: int = 0
     restarts: int = 0
-    """Processes that ended unexpectedly and were replaced, since the server started."""
+    """Processes that ended unexpectedly and were replaced."""
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
-    """One process of an agent, with the turns that run on it, and those that it has had."""
+    """One process of an agent, with the turns that it runs and has had."""
 
     pid: int
     turns_running: int
     turns_served: int
     memory: int
-    """The resident memory in bytes; 0 if it is not known."""
+    """The resident memory in bytes; 0: not known."""
 
 
 class Agent(Protocol):
-    """The interface of an agent, such as Codex, Claude Code or a model server. `start` must return before the first
-    `open`.
-    """
+    """The interface of an agent. `start` must return before the first `open`."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def version(self) -> str:
-        """The release of the agent's program; empty for a model server, which has no program here."""
+        """The release of the agent's program; empty for a model server."""
         ...
 
     @property
@@ -54,91 +50,77 @@ class Agent(Protocol):
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
-        """The features that this release of the agent's program lacks, each with the names of what is missing in
-        its protocol for it.
-        """
+        """The features that this release lacks, each with what is missing in its protocol."""
         ...
 
     @property
     def warning(self) -> str:
-        """Text for the operator if the agent does less, or is confined less, than its settings suggest; empty if not.
-        It is printed at the start, logged, and in /healthz.
-        """
+        """Text for the operator if the agent does less, or is confined less, than its settings suggest; else empty."""
         ...
 
     @property
     def limits(self) -> NewestLimits:
-        """The newest limits of the user's account that the agent has reported."""
+        """The newest limits of the user's account."""
         ...
 
     @property
     def members(self) -> Mapping[str, Agent]:
-        """The agents that this object combines, by name, the default one first; empty if it is a single agent. The
-        other properties are those of all members together.
-        """
+        """The agents that this one combines, by name, the default one first; empty for a single agent."""
         ...
 
     @property
     def any_model(self) -> bool:
-        """Whether every model name is accepted, because only the provider knows which models exist."""
+        """Whether every model name is accepted, because only the provider knows which exist."""
         ...
 
     async def start(self) -> None:
-        """Finds the agent's program and its models, and starts the processes that it keeps ready. Raises `Fault` if
-        the agent cannot work.
+        """Finds program and models, and starts the processes that are kept ready. Raises `Fault` if the agent cannot
+        work.
         """
         ...
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a new session for the turn; the caller then starts the turn with the session's `begin`. Raises
-        `Fault` if the session cannot be opened.
-        """
+        """Returns a new session; the caller then calls its `begin`. Raises `Fault`."""
         ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        """Ends the use of a session that `open` returned. `finished`: whether the agent has ended the turn; if not, the
-        process gets no further turns.
+        """Ends the use of a session. `finished`: the agent has ended the turn; if not, the process gets no further
+        turns.
         """
         ...
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models that clients can use now. The same object as long as they do not change."""
+        """Returns the models that clients can use now: the same object while they do not change."""
         ...
 
     async def ask_limits(self) -> None:
-        """Asks the agent for the limits of the user's account, and waits until `limits` has been updated, or the agent
-        does not answer in time or cannot report them.
-        """
+        """Asks for the account's limits, and waits until `limits` is updated, or for a while."""
         ...
 
     def processes(self) -> ProcessCounts:
-        """Returns the number of the agent's processes; all 0 for an agent without processes, such as a model
-        server.
-        """
+        """Returns the number of processes; all 0 for a model server."""
         ...
 
     def each_process(self) -> tuple[ProcessFacts, ...]:
-        """Returns the agent's processes. Reads files of the system for each, so do not use it for every turn."""
+        """Returns the processes. Reads files of the system: not for every turn."""
         ...
 
     def trouble(self) -> Failure | None:
-        """Returns the failure with which a turn would end now, if it is known without running one (nobody is signed
-        in); or None.
-        """
+        """Returns the failure with which a turn would end now, if known (nobody is signed in)."""
         ...
 
     async def close(self) -> None:
-        """Ends every process, or closes every connection. Returns when they are gone."""
+        """Ends every process or connection; returns when they are gone."""
         ...
 
     def kill(self) -> None:
-        """Kills every process at once, and does not wait until they have ended."""
+        """Kills every process, and does not wait."""
         ...
 
 
 class AgentBase:
-    """The common part of agents: a single one, which lacks nothing, reports no limits and keeps no processes. A
-    subclass implements the rest of `Agent`, and overrides what differs.
+    """The common part of agents: lacks nothing, reports no limits, keeps no processes. A subclass overrides what
+    differs.
     """
 
     version = ""
@@ -172,33 +154,27 @@ class AgentBase:
         return None
 
     def kill(self) -> None:
-        """Does nothing. An agent with processes must override it."""
+        """Does nothing; an agent with processes overrides it."""
 
 
 @runtime_checkable
 class UpstreamState(Protocol):
-    """The additional properties of an agent that is an upstream (a model server that this server calls over HTTP),
-    for health reports and metrics.
-    """
+    """What an agent that is an upstream (a model server) reports besides."""
 
     @property
     def breaker_state(self) -> Literal["closed", "open", "half-open"]:
-        """The state of the upstream's circuit breaker, which is open after several failures in a row. While it is
-        open, nothing is sent to the upstream.
-        """
+        """The state of its circuit breaker; while that is open, nothing is sent."""
         ...
 
     @property
     def attempts(self) -> Mapping[str, int]:
-        """The number of requests to the upstream that have ended, by outcome: `answered`, `failed`, or `left` (the
-        client left before that).
-        """
+        """The number of ended requests by outcome: `answered`, `failed`, or `left` (by the client)."""
         ...
 
 
 def agent_for(agent: Agent, model: str) -> Agent:
-    """Returns the agent that serves a model: `agent` if it is a single one, else the member named before the `/` in the
-    model's name, or the first member.
+    """Returns the agent that serves a model: the member named before the `/`, or the first; `agent` itself if it is a
+    single one.
     """
     if not agent.members:
         return agent
@@ -207,5 +183,5 @@ def agent_for(agent: Agent, model: str) -> Agent:
 
 
 def all_agents(agent: Agent) -> tuple[Agent, ...]:
-    """Returns the members of an agent that combines several, or `(agent,)` for a single agent."""
+    """Returns the members of an agent, or `(agent,)`."""
     return tuple(agent.members.values()) or (agent,)

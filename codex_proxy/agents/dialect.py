@@ -1,5 +1,5 @@
-"""The interface of a dialect, which converts between turns and the messages of one agent's protocol, and the names of
-agents' capabilities.
+"""The interface of a dialect, which converts between turns and the messages of one agent's protocol; and the names of
+capabilities.
 """
 
 from __future__ import annotations
@@ -14,68 +14,63 @@ from codex_proxy.core.items import HistoryItem, Part
 from codex_proxy.core.turn import Turn
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""The exceptions that decoding a child's message as JSON can raise; RecursionError for one that is nested too deep."""
+"""What decoding a message as JSON can raise; RecursionError if it is nested too deep."""
 
 
 MAX_HELD: Final = 32 << 20
-"""The most bytes or characters of a child's output that a dialect keeps until it can be passed on: as many as a turn
-may generate (`core.limits.MAX_TURN_CHARS`).
-"""
+"""The most bytes or characters of output that a dialect keeps until it can be passed on, as many as a turn may
+generate."""
 MAX_UNANSWERED: Final = 1000
-"""The most calls of the client's tools, and requests for their outputs, that may wait in one turn at once."""
+"""The most waiting calls, and requests for outputs, of one turn."""
 
 
 class TooMuchHeld(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """A child has sent more of something than a dialect keeps; the text says of what. The turn fails with it."""
+    """A child has sent more than a dialect keeps; the text says of what. The turn fails with it."""
 
 
 class HeldSize:
-    """Counts what a dialect keeps of a child's output until it can be passed on."""
+    """Counts what a dialect keeps of a child's output."""
 
     __slots__ = ("_left", "_what")
 
     def __init__(self, what: str) -> None:
-        """`what` says in the error what is kept, such as `model items`."""
+        """`what` is named in the error."""
         self._what = what
         self._left = MAX_HELD
 
     def add(self, size: int) -> None:
-        """Counts so many bytes or characters more. Raises `TooMuchHeld` if there are more than `MAX_HELD`."""
+        """Counts more. Raises `TooMuchHeld` beyond `MAX_HELD`."""
         self._left -= size
         if self._left < 0:
             raise TooMuchHeld(f"it sent more than {MAX_HELD >> 20} MiB of {self._what} without ending them")
 
     def clear(self) -> None:
-        """Counts from 0 again, because everything was passed on or dropped."""
+        """Counts from 0 again."""
         self._left = MAX_HELD
 
 
 class Step(msgspec.Struct, frozen=True):
-    """The result of a call of a dialect's method: events for the log of the turn, in order, and bytes for the
-    agent.
-    """
+    """What a dialect's method returns: events, and bytes for the agent."""
 
     events: list[Event] = []
     writes: bytes = b""
-    """The bytes to write to the child's stdin; for an upstream (a model server), the body of the next HTTP request
-    to it."""
+    """Bytes for the child's stdin; for an upstream the body of its next HTTP request."""
     close_stdin: bool = False
-    """Whether to close the child's stdin after `writes`. For programs that read their prompt until stdin ends and
-    serve one turn."""
+    """Whether to close stdin after that, for programs that read their prompt until it ends."""
 
 
 NOTHING = Step()
 
 
 class ToolReply(msgspec.Struct, frozen=True):
-    """The answer to a `ToolCallRequested` event: the output of the tool, and whether the tool succeeded."""
+    """The answer to a `ToolCallRequested` event."""
 
     parts: tuple[Part, ...]
     success: bool = True
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The answer to an `ApprovalRequested` or `InputRequested` event. `approve`: allowed; False: refused."""
+    """The answer to an `ApprovalRequested` or `InputRequested` event."""
 
     approve: bool = False
 
@@ -84,9 +79,7 @@ Reply = ToolReply | Decision
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: its exit code, or the number of its signal (the other is None), and the last part of its
-    stderr.
-    """
+    """How a child ended: exit code or signal (the other is None), and the end of its stderr."""
 
     code: int | None = None
     signal: int | None = None
@@ -94,31 +87,26 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What a connection with many sessions returns for some lines of its process: bytes to write, and pairs of a
-    channel's number and its messages.
-    """
+    """What a connection returns for lines: bytes to write, and messages by channel."""
 
     writes: bytes
     messages_by_channel: list[tuple[int, list[Any]]]
     limits: bytes | None = None
-    """The account's limits as JSON, if they were reported; empty if the agent refused to report them; None if
-    neither has happened."""
+    """The account's limits as JSON, if reported; empty: refused."""
 
 
 class ChannelConnection(Protocol):
-    """The state of the connection to a process that serves many sessions, without IO. Each session has a channel."""
+    """The state of the connection to a process with many sessions, without IO. Each has a channel."""
 
     fault: str | None
-    """Why the process cannot be used; None if it can."""
+    """Why the process cannot be used, if so."""
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel, and returns what has to be written then."""
+        """Closes a channel; returns what to write then."""
         ...
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Assigns each message in the process's lines to its channel. Never raises. `routed` gets the lines by their
-        channels.
-        """
+        """Assigns each message to its channel. Never raises. `routed` gets the lines by channels."""
         ...
 
 
@@ -126,56 +114,46 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 
 class Dialect(Protocol[L_contra]):
-    """Converts turns to the messages of an agent's protocol, and its messages to events, without IO. `L_contra` is what
-    it reads: lines, or decoded messages. Each method returns events, and bytes to write. After a turn's `TurnEnded`
-    there are no more events of it; there may be bytes that stop it. A message that cannot be understood becomes an
-    event: only `receive` raises, and only `TooMuchHeld`, after which the caller ends the turn and calls `interrupt`.
+    """Converts turns to messages, and messages to events, without IO. `L_contra`: what it reads, lines or decoded
+    messages. After `TurnEnded` there are no more events of the turn; there may be bytes that stop it. A message that
+    cannot be understood becomes an event: only `receive` raises, and only `TooMuchHeld`, after which the caller ends
+    the turn and calls `interrupt`.
     """
 
     @property
     def finished(self) -> bool:
-        """Whether nothing more has to be read or written for the turn, so that the child, or the thread on it, can
-        be released.
-        """
+        """Whether nothing is left to read or write, so that the child or thread can be released."""
         ...
 
     def begin(self, turn: Turn) -> Step:
-        """Starts the first turn: returns the bytes that start it. Called once, before all other methods."""
+        """Starts the first turn. Called once, before all others."""
         ...
 
     @property
     def can_resume(self) -> bool:
-        """Whether `resume` may be called: if the turn has ended successfully, or the agent waits for outputs of
-        tool calls.
-        """
+        """Whether `resume` may be called: the turn has succeeded, or the agent waits for outputs."""
         ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Starts another turn on the thread, or continues one that waits for outputs. `new_items` are what the thread
-        has not seen of `turn.history`.
+        """Starts another turn, or continues one that waits for outputs. `new_items` are what the thread has not seen of
+        `turn.history`.
         """
         ...
 
     def receive(self, lines: Sequence[L_contra]) -> Step:
-        """Reads what the child wrote to stdout: lines or messages, in order."""
+        """Reads what the child has written, in order."""
         ...
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Returns the bytes that answer a `ToolCallRequested`, `ApprovalRequested` or `InputRequested` event; none if
-        it no longer waits.
-        """
+        """Answers a `ToolCallRequested`, `ApprovalRequested` or `InputRequested` event, if it still waits."""
         ...
 
     def interrupt(self) -> Step:
-        """Returns the bytes that stop the agent's work on the turn. `TurnEnded` (interrupted) comes at once or, if only
-        the agent can end the turn, with a later `receive` or `eof`.
-        """
+        """Stops the agent's work. `TurnEnded` comes at once or, if only the agent can end the turn, later."""
         ...
 
     def eof(self, ended: Ended) -> Step:
-        """Called when the child has ended. Ends the turn if it has not ended: with a failure, or as interrupted
-        after `interrupt`.
-        """
+        """The child has ended. Ends the turn: failed, or interrupted after `interrupt`."""
         ...
 
 
@@ -184,76 +162,65 @@ class RemakeContext(msgspec.Struct, frozen=True):
 
     model: str
     new_id: Callable[[str], str]
-    """Returns a new id with the given prefix."""
     now: Callable[[], float]
     """Returns the seconds since 1970."""
 
 
 class Remakeable:
-    """The common part of dialects that can be made again, to read what one like them has read."""
+    """The common part of dialects that can be made again to read recordings."""
 
     def facts(self) -> dict[str, Any]:
-        """Returns what the dialect was made with, as JSON, without what is the default."""
+        """Returns what the dialect was made with, as JSON, without defaults."""
         return {}
 
     @classmethod
     def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        """Returns a dialect like the one with these facts. Raises `ValueError`, `TypeError` or `KeyError` for facts
-        that it cannot have.
-        """
+        """Returns a dialect with these facts. Raises `ValueError`, `TypeError` or `KeyError` if it cannot have them."""
         return cls(**facts)
 
 
 class SingleTurn(Remakeable):
-    """The common part of `Dialect`s that serve one turn. A subclass sets `_ended` when the turn has ended."""
+    """The common part of `Dialect`s that serve one turn. A subclass sets `_ended`."""
 
     _ended = False
 
     @property
     def finished(self) -> bool:
-        """Whether the turn has ended, so that its child or connection may be ended."""
         return self._ended
 
     @property
     def can_resume(self) -> bool:
-        """Always False."""
         return False
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Does nothing. It is never called, because `can_resume` is False."""
+        """Is never called."""
         return NOTHING
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Does nothing. A dialect whose agent requests outputs or decisions overrides it."""
+        """Does nothing; a dialect whose agent asks overrides it."""
         return NOTHING
 
     def interrupt(self) -> Step:
-        """Does nothing: the caller then ends the child or closes the connection, which ends the turn."""
+        """Does nothing: the caller ends the child or the connection, which ends the turn."""
         return NOTHING
 
 
 class ReopeningDialect(Protocol):
-    """The additional interface of a dialect whose agent stores its sessions, so that a closed session can be opened
-    again.
-    """
+    """What a dialect has besides whose agent stores its sessions."""
 
     @property
     def thread(self) -> str:
-        """The agent's id of the session if the session, once closed, could be opened again by `reopen`; empty if
-        not.
-        """
+        """The agent's id of the session if `reopen` could open it once closed; else empty."""
         ...
 
     @property
     def lost(self) -> bool:
-        """Whether `reopen` has failed before the model was called. Then the turn has ended with a failure, and the
-        caller can start it on a new session.
-        """
+        """Whether `reopen` has failed before the model was called: the turn can be started on a new session."""
         ...
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
-        """Opens the closed session `thread` (the agent's id), and starts a turn on it; once, instead of `begin`.
-        `new_items` are what it has not seen.
+        """Opens the closed session `thread`, and starts a turn on it, instead of `begin`. `new_items` are what it has
+        not seen.
         """
         ...
 
@@ -279,13 +246,12 @@ Capability = Literal[
     "parallel_calls",
     "model_choice",
 ]
-"""What an agent can do. `tool_replies`: the turn continues when it is given the outputs of its calls, so the server
-can run tools in it. `structured_output`: the model's provider is sent the schema of the answer; without it the
-schema is put into the model's instructions as text. `max_tokens`: the agent applies the limit itself. `forwarding`:
-the agent's server speaks Chat Completions, and can be sent a request's fields that a `Turn` does not have.
-`system_prompt`: the developer's instructions are sent as the system prompt, not as text of the user.
-`parallel_calls`: the calls of one step are reported together. `model_choice`: the turn's model is used.
+"""What an agent can do. `tool_replies`: the turn continues with the outputs of its calls, so the server can run tools.
+`structured_output`: the provider is sent the answer's schema; otherwise the model gets it as text. `max_tokens`: the
+agent applies the limit. `forwarding`: the server speaks Chat Completions, and can be sent fields that a `Turn` does not
+have. `system_prompt`: instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are
+reported together. `model_choice`: the turn's model is used.
 
-If an agent lacks one of the following, its answers say so in the header `x-codex-uncertain`. `sandbox`: the agent's
-commands run in the turn's sandbox. `exact_usage`: the tokens of each request are counted by the provider.
-`stop_reasons`: the agent reports why an answer was cut off."""
+Answers of an agent without one of these say so in `x-codex-uncertain`. `sandbox`: commands run in the turn's sandbox.
+`exact_usage`: the provider counts each request's tokens. `stop_reasons`: the agent reports why an answer was cut off.
+"""

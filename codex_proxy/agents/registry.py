@@ -1,8 +1,8 @@
-"""The registry of agents, and the choice of the agent that the server uses.
+"""The registry of agents, and the choice of the server's.
 
-Each built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`), imported only when it is used. The
-operator chooses a plugin with `--agent-plugin module:SPEC`, or `--agent NAME` if an installed package has the entry
-point NAME in the group `codex_proxy.agents`. Other packages are not imported, and none can take a built-in name.
+Each built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`), imported only when it is used. A plugin is
+chosen with `--agent-plugin module:SPEC`, or `--agent NAME` for an entry point NAME in the group `codex_proxy.agents`.
+Other packages are not imported, and none can take a built-in name.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 
 DEFAULT: Final = "auto"
-"""The default of `--agent`. It means the plugin's agent if there is a plugin, else the agent of `DEFAULT_SPEC`."""
+"""The default of `--agent`: the plugin's agent if there is a plugin, else that of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto.spec:AUTO"
 
 OF_REPLAY: Final = "codex_proxy.cassettes.serving:SPEC"
-"""The spec of the agent that answers from recordings, if the settings name a folder of them (`cassettes`)."""
+"""The spec of the agent that answers from recordings (`replay`)."""
 
 GROUP: Final = "codex_proxy.agents"
-"""The group of entry points in which installed packages list their agents."""
 
 
 def names() -> tuple[str, ...]:
@@ -55,21 +54,17 @@ def names() -> tuple[str, ...]:
 
 
 def specs() -> tuple[AgentSpec, ...]:
-    """Imports and returns the spec of every built-in agent, in the order of the registry."""
+    """Returns the spec of every built-in agent, in order."""
     return tuple(_load(line) for line in BUILT_IN.values())
 
 
 def agent_able_to(capability: str) -> str | None:
-    """Returns the name of the first built-in agent with the capability, for the advice in an error; None if there
-    is none.
-    """
+    """Returns the first built-in agent with the capability, for advice, if any."""
     return next((spec.name for spec in specs() if capability in spec.capabilities), None)
 
 
 def check_name(agent: str, plugin: str | None) -> None:
-    """Checks the name in `--agent`, without importing plugins. Raises `ValueError`, which lists the known agents, if
-    there is no `plugin` and no agent of that name.
-    """
+    """Raises `ValueError`, which lists the known agents, if there is no `plugin` and no agent of that name."""
     if agent not in names() and plugin is None and agent not in _entry_points():
         known = (*names(), *sorted(_entry_points()))
         close = difflib.get_close_matches(agent, known, n=1)
@@ -81,9 +76,7 @@ def check_name(agent: str, plugin: str | None) -> None:
 
 
 def plugin_reference(settings: Settings) -> str | None:
-    """Returns the `module:attribute` of the plugin whose agent the settings choose; None if they choose a built-in
-    agent.
-    """
+    """Returns the `module:attribute` of the plugin that the settings choose; None for a built-in agent."""
     if settings.agent in BUILT_IN:
         return None
     if settings.agent_plugin is not None or settings.agent == DEFAULT:
@@ -92,9 +85,7 @@ def plugin_reference(settings: Settings) -> str | None:
 
 
 def chosen_spec(settings: Settings) -> AgentSpec:
-    """Returns the spec of the agent that the settings choose. Raises `NoAgentError` if it is the agent of a plugin
-    that cannot be used.
-    """
+    """Returns the spec of the agent that the settings choose. Raises `NoAgentError` if its plugin cannot be used."""
     if settings.cassettes.replay is not None:
         return _load(OF_REPLAY)
     reference = plugin_reference(settings)
@@ -115,7 +106,7 @@ def _load(line: str) -> AgentSpec:
 
 
 def _entry_points() -> dict[str, str]:
-    """Returns the agents that installed packages declare: their references (`module:attribute`) by name."""
+    """Returns the agents of installed packages: references by name."""
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
 
 
@@ -123,9 +114,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
-    """Imports the spec that `reference` (`module:attribute`) names. `source` says where that came from, for messages;
-    `wanted` is the name that it must have, if any. Raises `NoAgentError` if the reference or the agent's name is
-    invalid, built-in, or not `wanted`, or it is no `AgentSpec`.
+    """Imports the spec that `reference` names. `source` says where that came from, for messages; `wanted` is the name
+    that it must have. Raises `NoAgentError`.
     """
     from codex_proxy.agents.spec import AgentSpec, NoAgentError
 
@@ -163,7 +153,7 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:
-    """Returns the agent of a plugin, not yet started. Raises `NoAgentError`, also for any other error in the plugin, or
+    """Returns a plugin's agent, not yet started. Raises `NoAgentError`, also for any other error in the plugin, or
     `Fault`.
     """
     from codex_proxy.agents.spec import NoAgentError
@@ -181,8 +171,8 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
 
 
 def code_of(reference: str) -> tuple[str, ...]:
-    """Returns the folders of the plugin's top-level package (or its file), in which no turn may write; nothing if it is
-    not found. Does not import it.
+    """Returns the folders (or file) of the plugin's top-level package, in which no turn may write. Does not
+    import it.
     """
     top = reference.partition(":")[0].partition(".")[0]
     try:

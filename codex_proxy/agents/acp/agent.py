@@ -1,5 +1,5 @@
-"""The agents that speak ACP, the Agent Client Protocol. One process is kept running (several if the agent is
-confined to folders), and each conversation has a session on it.
+"""The agents that speak ACP, the Agent Client Protocol: one process (one for each folder if it is confined), and on it
+a session for each conversation.
 """
 
 from __future__ import annotations
@@ -35,19 +35,16 @@ from codex_proxy.process.child import Command
 log = structlog.get_logger(__name__)
 
 START_SECONDS: Final = 60.0
-"""The most seconds that a program may take to answer `initialize`. It usually takes 0.3 to 2.5 s, ten times as long
-on a busy machine."""
+"""The most seconds until a program answers `initialize`. 0.3 to 2.5 are usual, ten times that on a busy machine."""
 PROBE_SECONDS: Final = 60.0
-"""The most seconds that a program may take to open the probe session, which shows its models."""
+"""The most seconds until a program opens the probe session, which shows its models."""
 MAX_SESSIONS: Final = 200
-"""The most sessions of a process before it is replaced, since not every agent frees sessions that have ended."""
+"""The most sessions of a process; not every agent frees those that have ended."""
 MAX_AGE_SECONDS: Final = 4 * 3600.0
 MAX_MEMORY: Final = 2 << 30
-"""The age, and the resident memory in bytes, at which a process is replaced. The programs take 0.1 to 0.6 GiB."""
+"""The age, and the resident memory in bytes, at which a process is replaced. 0.1 to 0.6 GiB are usual."""
 MAX_PROCESSES: Final = 4
-"""The most processes without a running turn that are kept, for other folders and for sessions with tools that have a
-process to themselves.
-"""
+"""The most processes without a running turn that are kept."""
 READS_ONLY: Final = (
     "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
 )
@@ -66,55 +63,48 @@ WHERE: Final[Mapping[Sandbox, str]] = {
 
 
 class ProcessScope(msgspec.Struct, frozen=True):
-    """What the sessions of a process have in common; turns share a process only if all of it is equal. Where a program
-    does not keep its sessions apart (`AcpPreset.apart`), a session with tools of the client gets a process that serves
-    no other session at the same time, and only sessions of one key.
+    """What the turns of a process have in common. Where a program does not keep its sessions apart (`AcpPreset.apart`),
+    a session with the client's tools has its process to itself.
     """
 
     workdir: str
     sandbox: Sandbox = "danger-full-access"
     owner: str = ""
-    """The name of the key whose turns the process serves; empty for all."""
+    """The key whose turns the process serves; empty for all."""
     alone: bool = False
     """Whether the process serves one session at a time."""
     plain: bool = False
-    """Whether the process serves plain-model turns and no others, so that it is kept from reading the user's files."""
+    """Whether the process serves plain-model turns alone, and is kept from reading the user's files."""
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent's program is started: its preset and its command, and which folder and sandbox its processes
-    have.
-    """
+    """How the agent's program is started, and which folder and sandbox its processes have."""
 
     preset: AcpPreset
     command: Command
-    """The command that starts the program without confinement."""
+    """The command without confinement."""
     workdir: str
-    """The working folder in the settings. The process that is started before the first turn has it."""
+    """The working folder in the settings, which the first process has."""
     unconfined: bool = False
-    """The setting `acp.unconfined`: the agent is served even if it does not ask before it acts, and is allowed
-    everything in turns with the sandbox `danger-full-access`.
-    """
+    """The setting `agent_unconfined`: the agent is served even if it does not ask before it acts, and may do everything
+    with `danger-full-access`."""
     sandbox: Sandbox = "read-only"
-    """The sandbox in the settings. The process that is started before the first turn has it."""
+    """The sandbox in the settings, which the first process has."""
     confinement: Confinement | None = None
-    """The mechanism with which this server confines the agent's processes; None: it confines none."""
+    """What confines the agent's processes; None: nothing."""
     no_confinement: str = ""
-    """Why this server confines no process although the setting `acp.unconfined` is on; empty if it does, or need
-    not."""
+    """Why nothing confines a process although `agent_unconfined` is on; else empty."""
     state_folders: tuple[str, ...] = ()
-    """The folders other than the workspace that a confined process may write to."""
+    """The folders that a confined process may write to, beside the workspace."""
     plain: PlainConfinement | None = None
-    """What keeps processes of plain-model turns from reading the user's files, or None. If nothing does, these turns
-    use the processes of read-only agent turns.
-    """
+    """What keeps processes of plain-model turns from reading the user's files. None: these turns use the processes of
+    read-only agent turns."""
     plain_folder: str = ""
-    """The working folder of plain-model turns whose processes are confined. It is empty."""
+    """The empty working folder of plain-model turns whose processes are confined."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
-        """Returns the scope of the process that serves turns with this folder and sandbox. A process that is confined
-        to a turn's folder serves only that folder; every other serves all folders. If it is not known what the program
-        keeps between sessions, a process serves the turns of one key (`owner`).
+        """Returns the scope of the process for turns with this folder and sandbox. A confined process serves one
+        folder, any other all; it serves one key (`owner`) if it is not known what the program keeps between sessions.
         """
         owner = owner if self.preset.apart == "processes" else ""
         if self.confinement is None or sandbox == "danger-full-access":
@@ -123,15 +113,15 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return ProcessScope(workdir if sandbox == "workspace-write" else self.workdir, sandbox, owner)
 
     def plain_scope(self, owner: str = "") -> ProcessScope | None:
-        """Returns the scope of plain-model turns of a key; None if their processes are not confined."""
+        """Returns the scope of a key's plain-model turns; None if their processes are not confined."""
         if self.plain is None or self.plain.confinement is None:
             return None
         owner = owner if self.preset.apart == "processes" else ""
         return ProcessScope(self.plain_folder, "read-only", owner, plain=True)
 
     def command_in(self, scope: ProcessScope) -> Command:
-        """Returns the command that starts a process with the folder and sandbox in `scope`. Raises `SpawnError` if
-        the program cannot be found.
+        """Returns the command that starts a process of this scope. Raises `SpawnError` if the program cannot be
+        found.
         """
         command = msgspec.structs.replace(self.command, cwd=scope.workdir)
         if scope.plain and self.plain is not None:
@@ -142,15 +132,13 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return self.confinement.around(command, (*workspace, *self.state_folders))
 
     def program(self, declared: DeclaredFeatures) -> Program:
-        """Returns the facts about the program: the preset, the settings, and what the program `declared` in its
-        answer to `initialize`.
-        """
+        """Returns the facts about the program, with what it `declared` in its answer to `initialize`."""
         return Program(self.preset, declared, self.unconfined, self.confinement is not None)
 
     @property
     def warning(self) -> str:
-        """A text for the operator: what confines the agent's process, that its turns cannot write in spite of the
-        sandbox setting, or that nothing confines it; or empty.
+        """Says what confines the agent's processes, that nothing does, or that their turns cannot write in spite of the
+        settings; else empty.
         """
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
@@ -166,16 +154,14 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
-    """An `Agent` that keeps one ACP process running; if this server confines it, one for each folder and sandbox in
-    use.
-    """
+    """An `Agent` that keeps one ACP process running; if it is confined, one for each folder and sandbox in use."""
 
     def __init__(self, launch: AcpLaunch) -> None:
         super().__init__()
         self.name = launch.preset.name
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self.session_options = SessionOptions()
-        """The modes, models and options that the probe session of the newest process offered."""
+        """What the probe session of the newest process offered."""
         self._models = self.session_options.models()
         self._launch = launch
         self._tool_server = ToolServer()
@@ -189,9 +175,9 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             max_idle=MAX_PROCESSES,
         )
         self._folders: tempfile.TemporaryDirectory[str] | None = None
-        """Has an empty folder for each session that gets one of its own; None before the first."""
+        """Has an empty folder for each session that needs its own; None before the first."""
         self._trial: asyncio.Task[None] | None = None
-        """Tries out whether the program works confined. Plain-model turns wait for its result. None before `start`."""
+        """Tries out whether the program works confined; plain-model turns wait for it. None before `start`."""
 
     @property
     def warning(self) -> str:
@@ -200,7 +186,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
 
     @property
     def current(self) -> AcpProcess | None:
-        """The process for turns whose request chooses neither folder nor sandbox; None if it does not run."""
+        """The process for turns whose request chooses neither folder nor sandbox, if it runs."""
         return next(reversed(self.pool.processes_of(self._scope)), None)
 
     def _limits(self, scope: ProcessScope) -> PoolLimits:
@@ -216,8 +202,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         )
 
     async def start(self) -> None:
-        """Starts the program and reads its models. Raises `Fault` if it cannot be started. If nobody is signed in
-        to the agent, `start` succeeds, and turns fail.
+        """Starts the program and reads its models. Raises `Fault` if it cannot be started, but not if nobody is signed
+        in.
         """
         if self._launch.confinement is not None:
             await asyncio.to_thread(self._launch.confinement.clear_tmp)
@@ -226,8 +212,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._trial = asyncio.ensure_future(self._try_confined())
 
     async def _try_confined(self) -> None:
-        """Starts the process for plain-model turns, and tests whether the program works confined. If not, other
-        processes serve these turns.
+        """Starts the process for plain-model turns, if the program works confined; otherwise other processes serve
+        them.
         """
         plain, scope = self._launch.plain, self._launch.plain_scope()
         if plain is None or scope is None:
@@ -251,8 +237,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             await asyncio.gather(*(process.end() for process in started))
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session for the turn; the caller calls `begin`. Raises `Fault` if the program or the server of the
-        client's tools cannot be started.
+        """Returns a session for the turn. Raises `Fault` if the program or the server of the client's tools cannot be
+        started.
         """
         if not turn.workdir:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
@@ -289,7 +275,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
     def _transport(
         self, process: AcpProcess, turn: Turn, endpoint: ToolEndpoint | None, *, alone: bool
     ) -> AcpTransport:
-        """Returns the transport of a new session for the turn, or of one that was opened ahead, on a process."""
+        """Returns the transport of a new session on the process, or of the one that was opened ahead."""
         declared = process.connection.declared
         assert declared is not None
         servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)
@@ -301,7 +287,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         return AcpTransport(process, channel, dialect, endpoint)
 
     def _new_folder(self) -> str:
-        """Creates an empty folder for one session, and returns its path. All are removed when the agent is closed."""
+        """Creates an empty folder for one session, which exists until the agent is closed."""
         if self._folders is None:
             plain = self._launch.plain
             confinement = None if plain is None else plain.confinement
@@ -320,7 +306,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=5)) from error
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models that the newest process listed at its start."""
         return self._models
 
     def trouble(self) -> Failure | None:
@@ -355,9 +340,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._store_answers(process)
 
     def _store_answers(self, process: AcpProcess) -> None:
-        """Stores what a new process has declared (`version`, `capabilities`), and what its probe session offers
-        (`session_options`), unless that failed.
-        """
+        """Stores what a new process has declared, and what its probe session offers unless that failed."""
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
         assert probe is not None

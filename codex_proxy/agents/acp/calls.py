@@ -1,9 +1,8 @@
-"""The calls of the client's tools within one turn of a session: from the agent's call at the session's tool server to
-the client's output. Without IO.
+"""The calls of the client's tools within one turn: from the agent's call at the session's tool server to the client's
+output. Without IO.
 
-A program with several sessions may make the call of one session's model at the tool server of another. So the client
-gets only calls that the agent has also reported for its session (in an update or a request for permission); all others
-are refused.
+A program with several sessions may make one session's call at the tool server of another. So the client gets only calls
+that the agent has also reported for its session; all others are refused.
 """
 
 from __future__ import annotations
@@ -27,14 +26,11 @@ from codex_proxy.core.items import TextPart
 REFUSED = (
     "This call was refused: the client does not offer the tool, or the model of this session did not call it."
 )
-"""The output of a call that the client does not get."""
 _ZERO: Final = re.compile(rb"\.0(?=[],}]|$)")
 
 
 class ClientCalls:
-    """The calls of one session's turn. Events are appended to those of the `reader`; what is written to the tool server
-    is appended to `writes`.
-    """
+    """The calls of one session's turn. Adds events to those of `reader`, and lines for the tool server to `writes`."""
 
     def __init__(
         self,
@@ -45,43 +41,41 @@ class ClientCalls:
         one_at_a_time: bool,
         alone: bool,
     ) -> None:
-        """`new_id` returns a new id with a prefix. `one_at_a_time`: see `AcpPreset.one_call_at_a_time`. `alone`: the
-        session has its process to itself, so calls that the agent does not report are passed on, too.
+        """`one_at_a_time`: see `AcpPreset.one_call_at_a_time`. `alone`: the session has its process to itself, so calls
+        that the agent does not report are passed on, too.
         """
         self.tools = ClientTools()
         self.broken = False
-        """Whether the agent has stopped waiting for the output of a call in this turn and gone on without it."""
+        """Whether the agent no longer waits for the output of a call in this turn."""
         self._new_id = new_id
         self._reader = reader
         self._writes = writes
         self._one_at_a_time = one_at_a_time
         self._alone = alone
         self._new: list[ToolCalled] = []
-        """Calls that have not been passed on to the client yet."""
+        """Calls that the client has not been asked for."""
         self._made: dict[str, bytes] = {}
-        """Their arguments in the form of `_comparable`, by the tool server's key."""
+        """Their arguments (`_comparable`), by the tool server's key."""
         self._reports: dict[str, _Report] = {}
-        """The agent's reports that were read last, by its ids of the calls."""
+        """The reports that were read last, by the agent's ids."""
         self._settled = False
-        """Whether the time to wait for further calls is over, although the agent has not reported all calls that
-        were made."""
+        """Whether the time to wait for further calls is over."""
         self._passed_on: set[str] = set()
         """The agent's ids of the reported calls that the client was asked for."""
         self._waiting: dict[str, str] = {}
-        """The calls whose outputs the client was asked for: the tool server's key of each, by call id."""
+        """The tool server's key of each call that waits for the client, by call id."""
 
     @property
     def unasked(self) -> bool:
-        """Whether the agent has made calls that the client was not asked for yet."""
+        """Whether there are calls that the client was not asked for."""
         return bool(self._new)
 
     @property
     def waiting(self) -> bool:
-        """Whether the client was asked for outputs that it has not given."""
         return bool(self._waiting)
 
     def clear(self) -> None:
-        """Forgets all calls, because the turn is over, and refuses those that the client was not asked for."""
+        """Forgets all calls at the end of the turn, and refuses those that the client was not asked for."""
         for call in self._new:
             self.refuse(call)
         self._waiting.clear()
@@ -91,7 +85,6 @@ class ClientCalls:
         self._passed_on.clear()
 
     def add(self, call: ToolCalled) -> None:
-        """Adds a call of the agent that has arrived at the tool server."""
         self._new.append(call)
         self._made[call.key] = _comparable(msgspec.json.decode(call.arguments))
         self._settled = False
@@ -101,8 +94,8 @@ class ClientCalls:
         self._writes.append(tool_output(call.key, call_result((TextPart(REFUSED),), success=False)))
 
     def settle(self, message: ToolsSettled) -> None:
-        """Called when no further call has come for a while: asks the client for the outputs if this step is complete.
-        When the time is over, asks for the calls that the agent has reported, and refuses the others.
+        """Called when no further call has come for a while: asks the client if this step is complete. When the time is
+        over, asks for the reported calls and refuses the others.
         """
         if not message.last:
             self._settled = True
@@ -118,13 +111,13 @@ class ClientCalls:
             self._ask_client(self._new)
 
     def on_update(self) -> None:
-        """Asks the client for the outputs if the agent has reported the last call that was made."""
+        """Asks the client if the agent has reported the last call that was made."""
         if self._settled and self._new and not self._waiting and self._all_arrived():
             self._ask_client(self._new)
 
     def _reported(self) -> dict[str, str]:
-        """Returns the agent's id of the reported call for each new call, by the key of the tool server. No report
-        counts for two calls; reports whose arguments are known are taken first.
+        """Returns the agent's id of the report for each new call, by the tool server's key. No report counts twice;
+        those whose arguments are known are taken first.
         """
         reports = self._open_reports()
         free: dict[tuple[str, bytes], deque[str]] = {}
@@ -150,9 +143,7 @@ class ClientCalls:
         return found
 
     def _open_reports(self) -> dict[str, _Report]:
-        """Returns the agent's reports of open calls that the client was not asked for, by the agent's ids. Only new
-        arguments are read.
-        """
+        """Returns the reports of open calls that the client was not asked for, by the agent's ids."""
         reports: dict[str, _Report] = {}
         for update in self._reader.open_client_calls():
             id = update.tool_call_id or ""
@@ -168,22 +159,20 @@ class ClientCalls:
         return reports
 
     def _all_arrived(self) -> bool:
-        """Returns whether exactly those calls have arrived that the agent has reported (for an agent that makes one
-        call after the other: whether all that have arrived were reported). Then this step (one call of the model) is
-        complete.
+        """Returns whether the reported calls are those that have arrived (for an agent that makes one call after the
+        other: whether all that have arrived were reported). Then the step is complete.
         """
         found = self._reported()
         return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))
 
     def ask_client(self) -> None:
-        """Asks the client for the outputs of the new calls that the agent has reported, because it has given all
-        that it was asked for before."""
+        """Asks the client for the outputs of the new calls that the agent has reported."""
         reported = self._reported()
         self._ask_client([call for call in self._new if self._alone or call.key in reported])
 
     def _ask_client(self, calls: list[ToolCalled]) -> None:
-        """Adds a `ToolCallRequested` event for each call, and then the end of the step. For a tool that the client does
-        not offer, the agent gets a failed output instead.
+        """Adds `ToolCallRequested` for each call, and the end of the step. A call of a tool that is not offered gets a
+        failed output.
         """
         if not calls:
             return
@@ -206,8 +195,8 @@ class ClientCalls:
         events.append(StepCompleted())
 
     def give_output(self, call_id: str, reply: ToolReply) -> None:
-        """Gives the agent the output of a call, if the call waits for one. After the last output, the client is asked
-        for the calls that were made meanwhile.
+        """Gives the agent the output of a call that waits for one; after the last, asks for the calls that were made
+        meanwhile.
         """
         key = self._waiting.pop(call_id, None)
         if key is not None:
@@ -216,8 +205,8 @@ class ClientCalls:
                 self.ask_client()
 
     def drop(self, key: str) -> None:
-        """Forgets the call `key`, because the agent no longer waits for its output. If the client was asked for it, the
-        turn cannot be resumed with outputs any more (`broken`).
+        """Forgets a call that the agent no longer waits for. If the client was asked for it, the turn cannot be resumed
+        with outputs (`broken`).
         """
         self._new = [call for call in self._new if call.key != key]
         self._made.pop(key, None)
@@ -226,8 +215,8 @@ class ClientCalls:
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """What an agent has reported about a call: its name of the client's `tool` (empty for another one), the arguments
-    as `given`, and in the form of `_comparable` (empty: not known yet).
+    """A report about a call: the agent's name of the client's `tool` (empty for another one), and its arguments as
+    `given` and `_comparable` (empty: not known yet).
     """
 
     tool: str
@@ -236,5 +225,5 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def _comparable(arguments: Any) -> bytes:
-    """Returns JSON that is the same for equal arguments: 1.0 is 1, and the order of fields has no meaning."""
+    """Returns JSON that is the same for equal arguments: 1.0 is 1, fields have no order."""
     return _ZERO.sub(b"", msgspec.json.encode(arguments, order="deterministic"))

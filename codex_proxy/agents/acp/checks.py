@@ -1,6 +1,4 @@
-"""The checks of `codex-proxy doctor` for an ACP agent: its program, its release, whether it opens a session, and what
-confines it.
-"""
+"""The checks of `codex-proxy doctor` for an ACP agent: program, release, session, confinement."""
 
 from __future__ import annotations
 
@@ -25,8 +23,8 @@ from codex_proxy.process.child import Command, SpawnError
 async def check_program(
     preset: AcpPreset, launch_of: Callable[[], Awaitable[AcpLaunch]], command_setting: str
 ) -> list[Check]:
-    """Starts the program, opens a session, and ends the program, without a turn. `launch_of` returns how the program is
-    started, or raises `NoAgentError`; `command_setting` is the setting with its command, for the advice.
+    """Starts the program, opens a session, and ends the program, without a turn. `launch_of` returns how it is started,
+    or raises `NoAgentError`; `command_setting` is the setting with its command.
     """
     try:
         launch = await launch_of()
@@ -51,7 +49,7 @@ async def check_program(
 
 
 async def _plain_turns_check(launch: AcpLaunch, plain: PlainConfinement) -> Check:
-    """Returns the check of what keeps plain-model turns from reading the user's files. Starts the program once more."""
+    """Returns the check of what keeps plain-model turns from reading files. Starts the program once more."""
 
     async def start(command: Command) -> bool:
         process = AcpProcess(launch.preset)
@@ -77,7 +75,7 @@ def _not_started(preset: AcpPreset, message: str, command_setting: str) -> Check
 
 
 def _confinement_checks(launch: AcpLaunch) -> list[Check]:
-    """Returns the check of what confines the agent's process; an empty list if nothing needs to."""
+    """Returns the check of what confines the agent's process, if anything needs to."""
     if not launch.warning:
         return []
     name = "none" if launch.confinement is None else launch.confinement.mechanism

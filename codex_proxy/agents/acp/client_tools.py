@@ -1,6 +1,6 @@
-"""The client's tools as tools of an MCP server: their definitions and results, and the recognition of their calls in
-the agent's reports. Agents put the server's name before the tool's name, each in a different way, and many shorten or
-refuse long and unusual names, so such a tool is offered under a generated name. Source: recordings of six agents.
+"""The client's tools as tools of an MCP server, and the recognition of their calls in the agent's reports. Agents put
+the server's name before a tool's, each in another way, and many change long or unusual names: such a tool gets a
+generated one. Source: recordings of six agents.
 """
 
 from __future__ import annotations
@@ -18,23 +18,21 @@ from codex_proxy.agents.dialects.tool_names import OfferedTools, generated_name
 from codex_proxy.core.items import Part, Tool
 
 SERVER: Final = "client"
-"""The name of the MCP server with the client's tools."""
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-"""Names that every agent passes on unchanged, prefix included, to providers that allow 64 characters."""
+"""Names that every agent passes on unchanged to providers that allow 64 characters."""
 RENAMED: Final = "tool_"
-"""The prefix of the names that this server generates. A client's name with this prefix is replaced, too."""
+"""The prefix of generated names. A client's name with this prefix is replaced, too."""
 
 CALLED_BY_META: Final = ("toolName", "claudeCode", "is_mcp_tool_call")
 """The fields of `_meta` that may show which tool is called."""
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
-"""Kinds of calls that are never calls of a client tool, except in Codex's adapter, which uses them for every MCP
-call."""
+"""Kinds of calls that are no calls of a client tool, except in Codex's adapter, which uses them for every MCP call."""
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which the agent is offered the client's tool `name`: the same if every agent accepts it,
-    else `tool_`, the first characters of `name`, and a digest.
+    """Returns the name under which the agent is offered a tool: its own if every agent accepts it, else a generated
+    one.
     """
     if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
         return name
@@ -42,8 +40,7 @@ def agent_name(name: str) -> str:
 
 
 def listed_tool(tool: Tool) -> dict[str, Any]:
-    """Returns the tool's entry in the result of `tools/list`. A custom tool becomes a function with one string
-    `input`."""
+    """Returns the tool's entry in the result of `tools/list`."""
     schema = function_parameters(tool)
     if isinstance(schema, msgspec.Raw):
         schema = _object_schema(schema)
@@ -51,8 +48,8 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
 
 
 def _object_schema(parameters: msgspec.Raw) -> Any:
-    """Decodes the JSON Schema of a tool's arguments, and sets its `type` to `object`, which MCP requires; only that
-    type if it cannot be decoded.
+    """Decodes a JSON Schema, and sets its `type` to `object`, which MCP requires; only that type if it cannot be
+    decoded.
     """
     try:
         schema = msgspec.json.decode(parameters)
@@ -64,14 +61,12 @@ def _object_schema(parameters: msgspec.Raw) -> Any:
 
 
 def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
-    """Returns a tool's output as the result of MCP's `tools/call` (`content` and `isError`). `success`: whether the
-    tool succeeded.
-    """
+    """Returns a tool's output as the result of MCP's `tools/call`."""
     return {"content": mcp_content(parts), "isError": not success}
 
 
 def arguments_in(report: Update) -> Any:
-    """Returns the arguments of a call in the agent's reports; None or empty if they are not known yet."""
+    """Returns the arguments of a call in the agent's reports; None or empty if not known yet."""
     given = report.raw_input
     meta = report.meta if isinstance(report.meta, dict) else {}
     if meta.get("is_mcp_tool_call") is True and isinstance(given, dict):
@@ -80,15 +75,14 @@ def arguments_in(report: Update) -> Any:
 
 
 class ClientTools(OfferedTools):
-    """The client's tools in one turn. The agent calls each by the name that `agent_name` returns."""
+    """The client's tools in one turn, by the names of `agent_name`."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         super().__init__(tools, agent_name)
 
     def called_in(self, call: Update, *, titles: bool = True) -> Tool | None:
-        """Returns the tool that a tool call in the agent's reports is a call of; None if it is of none of these.
-        `titles`: the report's title counts, too, although the model may have written it, because a report allows
-        nothing.
+        """Returns the tool that a reported call is of, if any. `titles`: by the report's title, too, although the model
+        may have written it: a report allows nothing.
         """
         meta = call.meta if isinstance(call.meta, dict) else {}
         claude = meta.get("claudeCode")
@@ -115,8 +109,8 @@ class ClientTools(OfferedTools):
         return next((tool for tool in named if tool is not None), None)
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Returns whether the tool call for which the agent requests permission is a call of one of these tools, by the
-        name and kind that the agent's own code reports, never by text of the model.
+        """Returns whether the call for which permission is requested is of one of these tools, by what the agent's own
+        code reports, never by text of the model.
         """
         return call.kind not in ACTING_KINDS and self.called_in(call, titles=False) is not None
 

@@ -1,6 +1,5 @@
-"""The JSON-RPC connection to one process of an ACP agent, without IO. Each session has a channel: a number from which
-the ids of its requests are made, and to which the messages about its session are assigned. Channel 0 is the
-connection's own, for `initialize` and the probe session.
+"""The JSON-RPC connection to one process, without IO. Each session has a channel: a number from which its request ids
+are made, and to which its messages are assigned. Channel 0 is the connection's own.
 """
 
 from __future__ import annotations
@@ -27,47 +26,43 @@ CLOSE_ID: Final = request_id(0, 3)
 
 
 class AcpConnection:
-    """The connection to one agent process: what the agent has declared, its open channels, and the sessions on them."""
-
     def __init__(
         self, client_name: str, client_version: str, session_meta: Mapping[str, Any] | None = None
     ) -> None:
-        """`session_meta` is sent with each `session/new`, under `_meta`: settings of this program."""
+        """`session_meta` is the `_meta` of each `session/new`: settings of this program."""
         self._session_meta = session_meta or {}
         self._client = {"name": client_name, "title": client_name, "version": client_version}
         self.declared: DeclaredFeatures | None = None
         """What the agent declared at `initialize`; None before that."""
         self.fault: str | None = None
-        """Why the agent cannot be used; None if it can."""
+        """Why the agent cannot be used, if so."""
         self.probe: Message | None = None
-        """The answer to the request for the probe session; None before that."""
+        """The answer to the request for the probe session, if it has come."""
         self._last_channel = 0
         self._open: set[int] = set()
         self._ahead: int | None = None
-        """The channel whose session was opened before there was a turn for it; None if there is none."""
+        """The channel of the session that was opened ahead, if any."""
         self._sessions: dict[str, int] = {}
         self._answered: set[int] = set()
-        """The open channels whose first request, which opens the session, was answered."""
+        """The open channels whose first request was answered."""
 
     def initialize(self) -> bytes:
-        """Returns the line with the `initialize` request, the first one to write."""
+        """Returns the `initialize` request, the first line to write."""
         return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": self._client})
 
     def open_probe(self, folder: str) -> bytes:
-        """Returns the line with the `session/new` request of the probe session. Its answer contains the modes and
-        models, or an error if nobody is signed in.
+        """Returns the request for the probe session. The answer has the modes and models, or an error if nobody is
+        signed in.
         """
         return request(PROBE_ID, "session/new", new_session(folder, (), self._session_meta))
 
     def close_probe(self) -> bytes:
-        """Returns the line with the request that closes the probe session; empty if the agent cannot close
-        sessions.
-        """
+        """Returns the request that closes the probe session; empty if the agent cannot close sessions."""
         return b"" if self.probe is None else self.closing(self.probe)
 
     def closing(self, opened: Message) -> bytes:
-        """Returns the line that closes the session in `opened`, the agent's response to `session/new`; empty if there
-        is none, or the agent cannot close sessions.
+        """Returns the line that closes the session in `opened`, the response to `session/new`; empty if there is none,
+        or the agent cannot close sessions.
         """
         session = opened.result.get("sessionId") if isinstance(opened.result, dict) else None
         if self.declared is None or not self.declared.closes or not session:
@@ -77,14 +72,14 @@ class AcpConnection:
     # --- channels -------------------------------------------------------------------------------
 
     def open_channel(self) -> int:
-        """Opens a channel and returns its number. Numbers are not reused."""
+        """Opens a channel and returns its number. None is used twice."""
         self._last_channel += 1
         self._open.add(self._last_channel)
         return self._last_channel
 
     def open_ahead(self, folder: str) -> bytes:
-        """Opens a channel for a later turn, and returns the line that opens a session on it in this folder. There is at
-        most one such channel, until `take_ahead` or `close_channel`.
+        """Opens a channel for a later turn; returns the line that opens a session on it. There is at most one, until
+        `take_ahead` or `close_channel`.
         """
         self._ahead = self.open_channel()
         params = new_session(folder, (), self._session_meta)
@@ -92,23 +87,19 @@ class AcpConnection:
 
     @property
     def ahead(self) -> int | None:
-        """The number of the channel that `open_ahead` opened for a later turn and that no turn has taken yet; None
-        if there is none.
-        """
+        """The channel of `open_ahead` that no turn has taken, if any."""
         return self._ahead
 
     def take_ahead(self) -> None:
-        """Records that a turn now uses the channel that `open_ahead` opened for it, so that `ahead` is None again."""
+        """Records that a turn uses the channel of `open_ahead`."""
         self._ahead = None
 
     def expect_session(self, session: str, channel: int) -> None:
-        """Assigns messages about a session that is opened again to a channel, because they may come before the answer
-        to the request.
-        """
+        """Assigns a session that is opened again to a channel, because messages may come before the answer."""
         self._sessions[session] = channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel: the agent's messages for it are dropped, and its requests refused (see `receive`)."""
+        """Closes a channel: its messages are dropped, and requests among them refused."""
         self._open.discard(channel)
         self._answered.discard(channel)
         if channel == self._ahead:
@@ -117,15 +108,13 @@ class AcpConnection:
         return b""
 
     def channel_of_session(self, session: str) -> int | None:
-        """Returns the open channel to which this session belongs; None if there is none."""
         return self._sessions.get(session)
 
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Decodes lines from the agent, and assigns each message to its channel. Drops other lines, and messages of no
-        open channel; requests among these are refused in the result's `writes`. `routed` gets
-        the lines by their channels.
+        """Assigns each message to its channel. Drops what belongs to none; requests among these are refused in
+        `writes`. `routed` gets the lines by their channels.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
@@ -141,9 +130,7 @@ class AcpConnection:
         return Received(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns the channel of a message; None if the connection has handled it, or it belongs to no open channel.
-        Refusals are appended to `writes`.
-        """
+        """Returns a message's channel; None if it has none or was handled here. Refusals are appended to `writes`."""
         if message.method is not None:
             channel = self._sessions.get(message.params.session_id)
             if channel is None and message.id is not None:

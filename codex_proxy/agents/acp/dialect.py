@@ -1,10 +1,9 @@
-"""The dialect of ACP: converts the turns of one session to the agent's messages, and its messages to events. Without
-IO.
+"""The dialect of ACP: the turns of one session as messages, and the agent's messages as events. Without IO.
 
-A turn is `session/new`, requests that set the mode and the model, and `session/prompt`, whose answer ends the turn. A
-closed session is continued by `session/resume` or `session/load`; the updates about earlier turns that follow are
-dropped. The agent calls the client's tools at the session's tool server (an MCP server); its turn continues when a
-later request brings the outputs. After a turn that failed or was cancelled the session takes no other.
+A turn is `session/new`, requests that set mode and model, and `session/prompt`, whose answer ends it. A closed session
+is continued by `session/resume` or `session/load`. The agent calls the client's tools at the session's tool server; its
+turn continues when a later request brings the outputs. After a turn that failed or was cancelled the session takes no
+other.
 """
 
 from __future__ import annotations
@@ -62,9 +61,8 @@ APPROVALS: Final = {
 
 
 class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
-    """The `Dialect` of agents that speak ACP. It reads the messages of one channel of an `AcpConnection` and the tool
-    server's events; `turn_states` has its states. Its questions are requests for permission: the request id and the
-    options of each.
+    """The `Dialect` of ACP. It reads the messages of one channel of an `AcpConnection`, and the tool server's events;
+    its questions are requests for permission: request id and options.
     """
 
     def __init__(
@@ -77,8 +75,8 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         ahead: bool = False,
         alone: bool = False,
     ) -> None:
-        """`channel` is the number of the session's channel. `new_id` returns a new id with a prefix. `alone`: the
-        process serves only this session. `servers` and `ahead`: see `SessionOpening`.
+        """`channel` is the session's. `alone`: the process serves only this session. `servers` and `ahead`: see
+        `SessionOpening`.
         """
         self._reader = UpdateReader(new_id, program.preset)
         super().__init__(STATES, self._reader.events)
@@ -94,7 +92,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             new_id, self._reader, self._writes, one_at_a_time=program.preset.one_call_at_a_time, alone=alone
         )
         self._rejected = False
-        """Whether a request for permission was rejected in this turn. Some agents end the turn then."""
+        """Whether a permission was rejected in this turn. Some agents end the turn then."""
 
     def facts(self) -> dict[str, Any]:
         return self._program.facts() | {name: True for name, on in self._options.items() if on}
@@ -124,12 +122,12 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
 
     @property
     def tested(self) -> bool:
-        """Whether a release of the program was tested, so that it is known when it requests the client's tools."""
+        """Whether a release was tested, so that it is known when it requests the client's tools."""
         return bool(self._program.preset.tested)
 
     @property
     def answered(self) -> bool:
-        """Whether the agent has answered the prompt, and the session only waits for another one."""
+        """Whether the session only waits for another prompt."""
         return self._state is TurnState.REUSABLE
 
     @property
@@ -138,7 +136,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
 
     @property
     def lost(self) -> bool:
-        """Whether the closed session could not be opened again."""
         return self._opening.is_lost
 
     @property
@@ -324,9 +321,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded, *, well: bool = False) -> None:
-        """Ends the client's turn when the agent is not working on it. `well`: the session can be used for another
-        turn.
-        """
+        """Ends the client's turn when the agent is not working on it. `well`: the session can be reused."""
         self._close_items()
         self._events.append(ended)
         self.calls.clear()
@@ -339,7 +334,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             self._reader.end_texts()
 
     def _stop_if_answered(self) -> None:
-        """Closes the session of a cancelled turn if the agent has answered all requests on the channel."""
+        """Closes the session of a cancelled turn once all requests on the channel are answered."""
         if self._state is TurnState.CANCELLING and not self._requests:
             self._change(TurnChange.STOPPED)
             self._opening.close(self.session)

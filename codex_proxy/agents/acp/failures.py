@@ -1,6 +1,6 @@
-"""Converts an agent's errors to failures of the turn. The official adapters report a failed turn by `sessionFailure` in
-the result's `_meta`; other agents by a JSON-RPC error, or an error text as the answer, even with the stop reason
-`end_turn`. Source: recordings of six agents whose model server failed in seven ways.
+"""Converts an agent's errors to failures. The official adapters report a failed turn by `sessionFailure` in the
+result's `_meta`; others by a JSON-RPC error, or an error text as the answer. Source: recordings of six agents whose
+model server failed in seven ways.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ K = FaultKind
 CLIENT_META: Final = {
     "jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure", "sessionIndex"]}}
 }
-"""The `_meta` of this client's capabilities that makes the official adapters report errors as errors, and take titles
-of sessions (`AcpPreset.titled_by`)."""
+"""The `_meta` of this client with which the official adapters report errors as errors, and take titles of sessions."""
 
 KINDS: Final = kinds_by_text(
     (
@@ -57,10 +56,9 @@ KINDS: Final = kinds_by_text(
 ADDRESSES: Final = re.compile(
     r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
-"""Matches the parts of error texts, other than links, that reveal the address of the model provider. They are
-removed."""
+"""The parts of error texts, other than links, that reveal the model provider's address. They are removed."""
 MAX_NOTE: Final = 400
-"""The maximum length of the text about a retry, in characters."""
+"""The most characters of the text about a retry."""
 INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
 
 ERROR_KINDS: Final = {
@@ -69,18 +67,18 @@ ERROR_KINDS: Final = {
     "authentication_failed": K.AGENT_NOT_AUTHENTICATED,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""The kind of fault for each value of `data.errorKind` in a JSON-RPC error."""
+"""The kind of fault for each `data.errorKind` of a JSON-RPC error."""
 CATEGORIES: Final = {
     "limit": K.AGENT_RATE_LIMITED,
     "service": K.UPSTREAM_ERROR,
     "access": K.AGENT_NOT_AUTHENTICATED,
     "request": K.REJECTED_BY_PROVIDER,
 }
-"""The kind of fault for each value of `sessionFailure.category` in the `_meta` of a result."""
+"""The kind of fault for each `sessionFailure.category`."""
 
 
 def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
-    """Returns the failure of a turn for which the agent answered a request with this JSON-RPC error."""
+    """Returns the failure of a turn whose request got this JSON-RPC error."""
     text = _text_of(error)
     kind = None
     if error.code == AUTH_REQUIRED:
@@ -98,7 +96,7 @@ def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
 
 
 def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
-    """Returns the failure that a `sessionFailure` describes. Fields that cannot be read are ignored."""
+    """Returns the failure that a `sessionFailure` describes."""
     title = failure.get("title")
     text = title if isinstance(title, str) else ""
     return failure_of_text(text, preset, kind=CATEGORIES.get(str(failure.get("category"))))
@@ -121,15 +119,15 @@ def failure_of_text(
 
 
 def retry_event(text: str, preset: AcpPreset) -> Retrying:
-    """Returns the event for a model call that the agent repeats. `text` is its message about it, which may show why."""
+    """Returns the event for a model call that the agent repeats. `text` may show why."""
     text = ADDRESSES.sub("", text[:MAX_READ])
     failure = None if kind_in(text, KINDS) is None else failure_of_text(text, preset)
     return Retrying(cleaned(text, MAX_NOTE), failure=failure)
 
 
 def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
-    """Returns the failure of an agent that nobody is signed in to, with the preset's advice and `text`, the agent's own
-    message.
+    """Returns the failure of an agent that nobody is signed in to, with the preset's advice and the agent's own
+    `text`.
     """
     said = cleaned(text)
     quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""
@@ -139,7 +137,6 @@ def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
 
 
 def unknown_model(model: str, preset: AcpPreset) -> Failure:
-    """Returns the failure of a turn for a model that the agent does not offer."""
     message = (
         f"{preset.title} does not offer the model '{model[:100]}'. GET /v1/models lists the "
         "models that it offers."
@@ -148,9 +145,7 @@ def unknown_model(model: str, preset: AcpPreset) -> Failure:
 
 
 def _text_of(error: RpcError) -> str:
-    """Returns the text of a JSON-RPC error: its message, and the text in `data.details` and `data.message` if the
-    message does not contain it.
-    """
+    """Returns a JSON-RPC error's message, and the texts of its `data` that the message does not contain."""
     text = INTERNAL.sub("", error.message)
     if isinstance(error.data, dict):
         for name in ("details", "message"):

@@ -1,11 +1,8 @@
-"""Forwards an MCP client's messages from stdin to the tool server over HTTP, for agents that connect to MCP servers
-only over stdio. Usage:
+"""Forwards an MCP client's messages from stdin to the tool server over HTTP, for agents that have MCP servers only over
+stdio: `python -I -S forwarder.py URL`. TOOL_SERVER_TOKEN holds the bearer token.
 
-python -I -S forwarder.py URL
-
-TOOL_SERVER_TOKEN holds the bearer token. Each line of stdin is posted in its own thread, since a call may wait for
-minutes; the messages of the response are printed as lines. At the end of stdin the program ends at once. It imports no
-module of the proxy, because the agent starts it as a file.
+Each line is posted in its own thread, since a call may wait for minutes; the response's messages are printed as lines.
+Imports nothing of the proxy, because the agent starts it as a file.
 """
 
 import http.client
@@ -23,7 +20,7 @@ INTERNAL_ERROR = -32603
 
 
 def put(line: bytes) -> bool:
-    """Prints one message to stdout as a line, or nothing if it is empty. Returns whether it answers a request."""
+    """Prints a message as a line, if it is not empty. Returns whether it answers a request."""
     if not line.strip():
         return False
     with LOCK:
@@ -33,7 +30,7 @@ def put(line: bytes) -> bool:
 
 
 def field_of(line: bytes, name: str) -> object:
-    """Returns a field of a JSON-RPC message; None if the message has no such field, or is not a JSON object."""
+    """Returns a field of a JSON-RPC message, or None."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -42,9 +39,7 @@ def field_of(line: bytes, name: str) -> object:
 
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
-    """Posts one message to the URL, and prints each message of the response. A request that is not answered gets a
-    JSON-RPC error.
-    """
+    """Posts a message, and prints each message of the response; an error for a request that is not answered."""
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
     headers = {
         "Content-Type": "application/json",
@@ -72,7 +67,7 @@ def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Forwards each line of stdin until it ends. `arguments` is `sys.argv`, with the URL. Returns the exit code 0."""
+    """Forwards each line of stdin. `arguments` is `sys.argv`."""
     url = urllib.parse.urlsplit(arguments[1])
     for line in sys.stdin.buffer:
         if line.strip():

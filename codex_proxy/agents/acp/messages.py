@@ -1,6 +1,6 @@
-"""The messages of the Agent Client Protocol, version 1 (JSON-RPC 2.0), and the events of the tool server. Agents differ
-in what a field contains, so most are plain JSON values. Source: npm @agentclientprotocol/sdk 2.4.0
-`schema/v1/schema.json`, and recordings of eight agents.
+"""The messages of ACP, version 1 (JSON-RPC 2.0), and the events of the tool server. Agents differ in what a field
+contains, so most are plain JSON. Source: npm @agentclientprotocol/sdk 2.4.0 `schema/v1/schema.json`, and recordings of
+eight agents.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ INVALID_PARAMS: Final = -32602
 AUTH_REQUIRED: Final = -32000
 
 _PER_CHANNEL: Final = 1_000_000
-"""The request ids of a channel are `channel * _PER_CHANNEL + n`. They are integers, which every agent returns
-unchanged."""
+"""The request ids of a channel are `channel * _PER_CHANNEL + n`: integers, which every agent returns unchanged."""
 
 
 class RpcError(msgspec.Struct, frozen=True):
-    """The `error` of a response. `code` is None if it is no integer; Gemini CLI's is an HTTP status."""
+    """The `error` of a response. Gemini CLI's `code` is an HTTP status."""
 
     code: int | None = None
     message: str = ""
@@ -33,8 +32,8 @@ class RpcError(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
-    """The `update` of `session/update`, or the `toolCall` of `session/request_permission` (whose `session_update` is
-    empty). Fields that the agent did not send are None.
+    """The `update` of `session/update`, or the `toolCall` of `session/request_permission` (without `session_update`).
+    What was not sent is None.
     """
 
     session_update: str = ""
@@ -51,9 +50,7 @@ class Update(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Params(msgspec.Struct, frozen=True, rename="camel"):
-    """The parameters of a notification or request of the agent that this server reads; empty or None if they are
-    missing.
-    """
+    """The parameters of the agent's notifications and requests that are read."""
 
     session_id: str = ""
     update: Update | None = None
@@ -62,9 +59,7 @@ class Params(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A message from the agent: a request, a notification (without `id`), or the response to a request of this server
-    (without `method`).
-    """
+    """A request, a notification (without `id`), or a response (without `method`)."""
 
     method: str | None = None
     id: int | str | None = None
@@ -74,50 +69,45 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
-    """Event of the tool server: the agent has requested the session's tools; or, with `in_time` False, has not within
-    the time limit.
-    """
+    """Event of the tool server: the agent has requested the tools; `in_time` False: it has not in time."""
 
     in_time: bool = True
 
 
 class ToolCalled(msgspec.Struct, frozen=True):
-    """Event of the tool server: the agent calls one of the session's tools, and waits for the output."""
+    """Event of the tool server: the agent calls a tool, and waits for the output."""
 
     key: str
-    """The id that the tool server has given the call."""
+    """The tool server's id of the call."""
     call_id: str
     """The model's id of the call; empty if the agent does not report it."""
     name: str
     """The name under which the tool is offered."""
     arguments: str
-    """The arguments as JSON text."""
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """Event of the tool server: no further call has come for 0.2 s (`SETTLE_SECONDS`). `last`: for 5 s
-    (`UNREPORTED_SECONDS`), so the turn waits no longer.
+    """Event of the tool server: no further call has come for 0.2 s (`SETTLE_SECONDS`), or (`last`) for 5 s
+    (`UNREPORTED_SECONDS`).
     """
 
     last: bool = False
 
 
 class ToolDropped(msgspec.Struct, frozen=True):
-    """Event of the tool server: the agent has stopped waiting for the output of the call `key` (see `ToolCalled`)."""
+    """Event of the tool server: the agent no longer waits for the output of the call `key`."""
 
     key: str
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True):
-    """Event of the agent's process: its log (stderr) reports a failed call of the model, which the agent repeats, or
-    ends its turn.
-    """
+    """A failed model call in the agent's log (stderr): the agent repeats it, or ends its turn."""
 
     text: str
 
 
 Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped | ModelCallFailed
-"""What the dialect reads: messages from the agent, lines of its log, and events at the session's tool server."""
+"""What the dialect reads."""
 
 
 class _Loose(msgspec.Struct, frozen=True):
@@ -163,8 +153,6 @@ class _LongMessage(msgspec.Struct, frozen=True):
 
 
 class _Envelope(msgspec.Struct, frozen=True):
-    """A long line with only its id and method, for one whose parameters cannot be decoded."""
-
     method: str | None = None
     id: int | str | None = None
 
@@ -176,8 +164,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line from the agent; None if it is no JSON-RPC message. One with unexpected fields, or too many values,
-    keeps its id, so that it can be refused, or fail the turn that waits for it.
+    """Decodes a line; None if it is no JSON-RPC message. One with unexpected fields keeps its id, so that it can be
+    refused, or fail the turn that waits for it.
     """
     if len(line) > LONG_JSON:
         return _decode_long(line)
@@ -205,7 +193,7 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_long(line: bytes) -> Message | None:
-    """Decodes a long line; only id and method if it has too many values, or fields of another type."""
+    """Decodes a long line; only id and method if it has too many values, or unexpected fields."""
     try:
         if not has_too_many_values(line):
             long = _long_decoder.decode(line)
@@ -227,52 +215,46 @@ def _update(long: _LongUpdate | None) -> Update | None:
 
 
 def request_id(channel: int, number: int) -> int:
-    """Returns the JSON-RPC id of a request: the session's channel, and the number of the request on it (less than a
-    million).
-    """
+    """Returns the JSON-RPC id of a channel's request with this number (less than a million)."""
     return channel * _PER_CHANNEL + number
 
 
 def channel_of(id: object) -> int | None:
-    """Returns the channel of the request with this id; None if `request_id` cannot have returned it."""
+    """Returns the channel of a request id; None if `request_id` cannot have made it."""
     if isinstance(id, bool) or not isinstance(id, int) or id < 0:
         return None
     return id // _PER_CHANNEL
 
 
 def request(id: int, method: str, params: object) -> bytes:
-    """Returns a JSON-RPC request, as a line to write to the agent."""
+    """Returns a JSON-RPC request as a line."""
     return _encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + b"\n"
 
 
 def new_session(folder: str, servers: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of `session/new`: the session's folder, its MCP servers, and the `_meta` with options of
-    this agent, which may be empty.
-    """
+    """Returns the parameters of `session/new`. `meta` has options of this agent, and may be empty."""
     params: dict[str, Any] = {"cwd": folder, "mcpServers": list(servers)}
     return {**params, "_meta": meta} if meta else params
 
 
 def notification(method: str, params: object) -> bytes:
-    """Returns a JSON-RPC notification, as a line to write to the agent."""
+    """Returns a JSON-RPC notification as a line."""
     return _encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
 
 
 def answer(id: int | str, result: object) -> bytes:
-    """Returns the JSON-RPC response with this result, as a line to write to the agent."""
+    """Returns a JSON-RPC response as a line."""
     return _encode({"jsonrpc": "2.0", "id": id, "result": result}) + b"\n"
 
 
 def refusal(id: int | str) -> bytes:
-    """Returns the error "Method not found" for a request of the agent, because some agents would wait for ever."""
+    """Returns the error "Method not found" for a request, without which some agents would wait for ever."""
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return _encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"
 
 
 def tool_output(key: str, result: object) -> bytes:
-    """Returns a line by which a dialect gives the result of a call (MCP's `CallToolResult`) to the tool server (see
-    `split_writes`). `key` is that of `ToolCalled`.
-    """
+    """Returns a line with the result of a call (MCP's `CallToolResult`) for the tool server (see `split_writes`)."""
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 
 
@@ -281,9 +263,7 @@ _OUTPUT: Final = b"tool-output "
 
 
 def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
-    """Splits what a dialect writes into bytes for the agent, and pairs of a call's key and its result for the tool
-    server.
-    """
+    """Splits what a dialect writes into bytes for the agent, and calls' keys and results for the tool server."""
     if _OUTPUT not in writes:
         return writes, []
     outputs, lines = [], []
@@ -305,8 +285,8 @@ CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """Returns the result of `session/request_permission`: the option whose kind allows (`allow`) or rejects the call,
-    best for this time only; without one `CANCELLED`, which allows nothing.
+    """Returns the result of `session/request_permission`: the option that allows or rejects the call, best for this
+    time only; without one `CANCELLED`, which allows nothing.
     """
     given = options if isinstance(options, list) else []
     for kind in ALLOW if allow else REJECT:

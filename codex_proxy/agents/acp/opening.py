@@ -1,5 +1,5 @@
-"""The opening of a session, until its first prompt can be sent: opens a new or closed session, sets its mode, model and
-effort, and waits until the agent has listed the client's tools. Without IO.
+"""The opening of a session, until its first prompt can be sent: opens it, sets its mode, model and effort, and waits
+until the agent has listed the client's tools. Without IO.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOT_LISTED: Final = Failure(
     retry_after=5,
 )
 TITLE: Final = "codex-proxy"
-"""The title of sessions of an agent that would call its model for one."""
+"""The title of sessions, for which an agent would call its model."""
 
 
 class SessionOpening:
@@ -41,7 +41,7 @@ class SessionOpening:
         ahead: bool,
     ) -> None:
         """`servers` are the entries of `mcpServers`; if there are any, the prompt waits for `ToolsListed`. `ahead`:
-        `session/new` was already sent on the channel.
+        `session/new` was already sent.
         """
         self.session = ""
         """The agent's id of the session; empty before it is known."""
@@ -53,39 +53,35 @@ class SessionOpening:
         self._servers = list(servers)
         self._result: list[dict[str, Any]] | Failure | None = None
         self._kind: Literal["new", "ahead", "reopened", "lost", "over"] = "ahead" if ahead else "new"
-        """How the session is opened. `lost`: a closed session could not be opened again. `over`: it was set up, or is
-        not wanted any more."""
+        """How the session is opened. `lost`: it could not be opened again. `over`: it was set up, or is not wanted any
+        more."""
         self._tools_listed = not servers
         self._turn = NO_TURN
         self._has_tools = False
         self._setup: deque[tuple[Request, Callable[[RpcError], Failure]]] = deque()
-        """The requests that still have to be made before the first prompt, each with a function that converts its
-        error to the turn's failure."""
+        """The requests before the first prompt, each with the conversion of its error to the turn's failure."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether a closed session could not be opened again."""
         return self._kind == "lost"
 
     @property
     def flattened(self) -> bool:
-        """Whether the history was sent as one text."""
         return self._prompt.flattened
 
     @property
     def awaits_tools(self) -> bool:
-        """Whether the agent has not listed the client's tools yet."""
         return not self._tools_listed
 
     def take_result(self) -> list[dict[str, Any]] | Failure | None:
-        """Returns, once, the content blocks of the first prompt, or the failure because of which it cannot be sent.
-        None while neither is known.
+        """Returns, once, the content blocks of the first prompt, or why it cannot be sent; None while neither is
+        known.
         """
         result, self._result = self._result, None
         return result
 
     def open_new(self, turn: Turn) -> None:
-        """Opens a new session for the turn, or takes the one that was opened ahead."""
+        """Opens a new session, or takes the one that was opened ahead."""
         self._turn, self._has_tools = without_content(turn), bool(turn.tools)
         self._prompt = first_prompt(turn.history, takes_system=self._program.declared.system_prompt)
         if self._kind == "ahead":
@@ -94,7 +90,7 @@ class SessionOpening:
             self._requests.send("session/new", self._params(turn, self._prompt.system), self._opened)
 
     def reopen(self, turn: Turn, session: str, new_items: Sequence[HistoryItem]) -> None:
-        """Opens the closed session with the agent's id `session`, which has not seen `new_items`."""
+        """Opens the closed session with this id, which has not seen `new_items`."""
         self._turn, self._has_tools = without_content(turn), bool(turn.tools)
         if self._kind == "ahead":
             self._requests.expect(self._close_unused)
@@ -109,12 +105,11 @@ class SessionOpening:
         self._requests.send(method, {"sessionId": session, **self._params(turn, system)}, self._opened)
 
     def cancel(self) -> None:
-        """Records that the session is not wanted any more."""
         if self._kind != "lost":
             self._kind = "over"
 
     def close(self, session: str) -> None:
-        """Sends `session/close` for a session if the agent supports it, without waiting for the answer."""
+        """Sends `session/close` if the agent supports it."""
         if session and self._program.declared.closes:
             self._requests.send("session/close", {"sessionId": session})
 
@@ -129,18 +124,14 @@ class SessionOpening:
             self._continue()
 
     def _params(self, turn: Turn, system: str) -> dict[str, Any]:
-        """Returns the parameters of `session/new`, or those of `session/resume` and `session/load` except the
-        session's id. `system` is the system prompt; empty if there is none.
-        """
+        """Returns the parameters of `session/new`, `session/resume` or `session/load`, without an id."""
         params = new_session(turn.workdir, self._servers, self._program.preset.session_meta)
         if system:
             params["systemPrompt"] = {"mode": "append", "content": [{"type": "text", "text": system}]}
         return params
 
     def _close_unused(self, message: Message) -> None:
-        """Handles the answer to the `session/new` that was sent before the turn came: closes the new session,
-        because the turn continues an existing one.
-        """
+        """Closes the session that was opened ahead, because the turn continues another one."""
         session = _session_in(message)
         if isinstance(session, str):
             self.close(session)
@@ -168,9 +159,7 @@ class SessionOpening:
         self._continue()
 
     def _continue(self) -> None:
-        """Sends the next request that sets up the session. Without one, the prompt can be sent once the agent has
-        listed the client's tools.
-        """
+        """Sends the next request of the set-up; without one the prompt can be sent once the tools are listed."""
         if self._kind == "over":
             return
         if self._setup:

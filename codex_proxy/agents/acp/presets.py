@@ -1,6 +1,4 @@
-"""Presets: the properties of the known agents that speak ACP, found by experiments with the releases in `tested`.
-Data only.
-"""
+"""The properties of the known agents that speak ACP, found by experiments with the releases in `tested`."""
 
 from __future__ import annotations
 
@@ -14,119 +12,99 @@ from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.processes.claude_variables import CLAUDE_VARIABLES
 
 UsageRule: TypeAlias = Literal["turn", "last", "session", "chunks"]
-"""What an agent's token count covers: `turn`: the turn; `last`: its last model call; `session`: all turns so far;
-`chunks`: one model call, in an update after each.
-"""
+"""What an agent's token count covers: the `turn`; its `last` model call; all turns of the `session`; or one model call,
+in an update after each (`chunks`)."""
 
 
 Apart: TypeAlias = Literal["sessions", "folders", "processes"]
-"""What keeps two clients of a program apart. `sessions`: one process serves all sessions. `folders`: sessions with the
-same folder share the MCP servers, so a session with tools has a process or a folder to itself. `processes`: a session
-with tools has a process to itself, and all sessions of a process are of one key.
-"""
+"""What keeps two clients of a program apart. `sessions`: one process serves all. `folders`: sessions in the same folder
+share MCP servers, so one with tools has a process or a folder to itself. `processes`: a session with tools has a
+process to itself, and all sessions of a process are of one key."""
 
 
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}
 )
-"""The capabilities that these agents are expected to have. Whether a program has `images` is known only when it
-runs."""
+"""The capabilities that are expected; whether a program has `images` is known when it runs."""
 
 
 class SettingsFile(msgspec.Struct, frozen=True):
-    """Settings that an agent takes from a file alone. This server writes the file, and names it to the agent."""
+    """Settings that an agent takes from a file alone, which this server writes."""
 
     variable: str
     """The environment variable with the file's path."""
     path: str
-    """The file that the agent reads where the variable is not set. What the machine's administrator has put there
-    stays in force."""
+    """The file where the variable is not set. What the administrator has put there stays in force."""
     settings: Mapping[str, Any]
 
 
 class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The properties of one agent that speaks ACP: how it is started, which modes and capabilities it has, and how
-    it deviates from the protocol.
-    """
+    """One agent: how it is started, what it can do, and how it deviates from the protocol."""
 
     name: str
     """The value of `--agent`."""
     title: str
     """The product name, for messages."""
     argv: tuple[str, ...]
-    """The command that starts the program with ACP on stdin and stdout; empty for the agent `acp`, whose command is in
-    the settings.
-    """
+    """The command that starts the program; empty for the agent `acp`, whose command is in the settings."""
     package: str = ""
-    """The npm package that contains the program."""
+    """The program's npm package."""
     tested: str = ""
-    """The release of the program that was tested."""
+    """The release that was tested."""
     apart: Apart = "processes"
-    """What keeps two clients of the program apart (see `Apart`)."""
     usage: UsageRule | None = None
-    """What the agent's token counts cover (see `UsageRule`). None: unknown, so no usage is reported."""
+    """What its token counts cover; None: unknown, so no usage is reported."""
     read_only: tuple[str, ...] = ()
-    """The names of modes in which the agent writes nothing, or nothing without asking; the preferred mode first."""
+    """Modes in which it writes nothing, or nothing without asking; the preferred first."""
     tool_modes: tuple[str, ...] = ()
-    """The modes for turns with client tools, if the agent calls no tools in the modes of `read_only`."""
+    """The modes for turns with client tools, if it calls none in those of `read_only`."""
     writing: Mapping[str, str] = {}
-    """The agent's mode for each sandbox in which commands may write; only for an agent with its own sandbox
-    (`sandboxed`)."""
+    """The mode for each sandbox that may write, if the agent has its own sandbox (`sandboxed`)."""
     asks_permission: bool = False
-    """Whether the agent asks for permission before it runs or writes anything."""
+    """Whether it asks before it runs or writes anything."""
     sandboxed: bool = False
     """Whether the agent runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
-    """Environment variables with which the agent is started."""
     settings_file: SettingsFile | None = None
-    """The settings that the agent takes from a file alone."""
     session_meta: Mapping[str, Any] = {}
-    """The `_meta` of the requests that open a session: options of the agent beyond the protocol."""
+    """The `_meta` of requests that open a session."""
     titled_by: str = ""
-    """The method that gives a session a title. The agent would call its model for one."""
+    """The method that sets a session's title, for which the agent would call its model."""
     state_folders: tuple[str, ...] = ()
-    """The folders in the user's home in which the agent keeps its state. A confined agent may write to them."""
+    """Folders in the user's home with the agent's state. A confined agent may write to them."""
     state_files: tuple[str, ...] = ()
-    """Further paths in the user's home where the agent keeps its state. They are not created, and only confined
-    processes of plain-model turns may write to them."""
+    """Further such paths, which only confined processes of plain-model turns may write to. They are not created."""
     sign_ins: tuple[str, ...] = ()
-    """Paths in the user's home of which the agent only reads a sign-in, because they belong to another program."""
+    """Paths in the user's home with another program's sign-in, which the agent reads."""
     keys: tuple[str, ...] = ()
-    """The names of environment variables with the agent's settings and credentials, which are passed on to it."""
+    """Environment variables with its settings and credentials, which are passed on."""
     sign_in: str = ""
-    """What the user has to do to sign in, for messages."""
+    """How to sign in, for messages."""
     errors_as_text: bool = False
-    """Whether the agent ends a failed turn as if it had succeeded, with a text that begins with `Error: ` and without
-    usage (`Info: `: a retry).
-    """
+    """Whether a failed turn ends as if it had succeeded, with a text that begins with `Error: ` and without usage
+    (`Info: `: a retry)."""
     null_usage_fails: bool = False
     """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
-    """Whether the agent makes the calls of a step one after the other, although it announces all of them first."""
+    """Whether it announces the calls of a step together, and makes them one after the other."""
     error_log: str = ""
-    """A regular expression for the lines on stderr that report a failed model call, with the groups `session` and
-    `error`; empty if the agent reports such calls through ACP, or not at all.
+    """A regular expression for lines of stderr that report a failed model call, with the groups `session` and
+    `error`.
     """
     silence_hint: str = ""
-    """A sentence about what the agent is probably doing if it sends nothing for long, for the message of a time
-    limit.
-    """
+    """What it is probably doing if it sends nothing for long, for the message of a time limit."""
     reopens: bool = False
-    """Whether the agent can open a closed session again, with all its messages, by `session/resume` or `session/load`,
-    also in another process.
-    """
+    """Whether it can open a closed session again with all its messages, also in another process."""
     max_output: int | None = 10_000
-    """The largest output of a client's tool, in bytes, that reaches the model whole when it is given to a waiting call;
-    None: any. A larger one is put into the prompt of a new session.
-    """
+    """The largest output of a client's tool, in bytes, that reaches the model whole in a waiting call; None: any. A
+    larger one is put into the prompt of a new session."""
     declining_env: Mapping[str, str] = {}
-    """Environment variables, in place of those in `env`, if this server declines all that the agent asks for, so that
-    the model is not offered it.
-    """
+    """Variables in place of those in `env` if this server declines all that the agent asks for, so that the model is
+    not offered it."""
     adds_skills: bool = False
-    """Whether a text with `$NAME` adds an installed skill of Codex's to the prompt."""
+    """Whether a text with `$NAME` adds an installed skill of Codex's."""
     lists_late: bool = False
-    """Whether the agent requests the tools of MCP servers only after the prompt."""
+    """Whether it requests the tools of MCP servers only after the prompt."""
 
 
 _CLAUDE_KEYS: Final = (
@@ -137,8 +115,8 @@ _CLAUDE_KEYS: Final = (
 
 
 def _opencode_config(action: str) -> str:
-    """Returns the settings of opencode in which it asks (`action`: `ask`) or is denied (`deny`), gives outputs of tools
-    to its model whole, and does nothing unasked.
+    """Returns opencode's settings: it asks (`ask`) or is denied (`deny`), gives outputs to its model whole, and does
+    nothing unasked.
     """
     acting = (
         "bash",

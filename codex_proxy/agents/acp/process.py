@@ -1,6 +1,4 @@
-"""One process of an agent that speaks ACP: passes each of its messages to the reader of the session that it
-belongs to.
-"""
+"""One process of an agent that speaks ACP, with many sessions."""
 
 from __future__ import annotations
 
@@ -28,43 +26,39 @@ from codex_proxy.process.child import Command, Exit
 
 CLIENT_NAME = "codex-proxy"
 MAX_LOG_LINE = 1 << 20
-"""The maximum bytes of a line on the agent's stderr. A longer one is dropped, with the rest of its chunk."""
+"""The most bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
 SEARCHED_LOG_BYTES = 4096
-"""The bytes of a line in which an error is looked for, since the search may take longer than the line is long."""
+"""The bytes of a line in which an error is looked for."""
 AHEAD_PAUSE_SECONDS = 0.2
-"""Seconds without a running turn after which the next session is opened ahead, so that no request has to
-wait for that.
-"""
+"""Seconds without a running turn until the next session is opened ahead, so that no request waits for that."""
 AHEAD_SECONDS = 10.0
-"""The seconds after which a session that was opened ahead is closed, so that its instructions, names of files and date
-are no older.
-"""
+"""Seconds until an unused one is closed, so that its instructions, files and date are no older."""
 
 
 class AcpProcess(SharedProcess[AcpConnection]):
-    """A process with many sessions, each on a channel of its `connection`. Call `start` and `probe`, then
-    `open_channel` for each session. When no turn runs, it opens one session ahead, for `take_ahead`.
+    """Call `start` and `probe`, then `open_channel` for each session. When no turn runs, it opens one session ahead,
+    for `take_ahead`.
     """
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
-        """`alone`: the process serves one session at a time, and opens none ahead."""
+        """`alone`: it serves one session at a time, and opens none ahead."""
         super().__init__(AcpConnection(CLIENT_NAME, __version__, preset.session_meta))
         self.alone_with: AgentSession | None = None
         """The newest session of a process that serves one at a time."""
         self._preset = preset
         self._opens_ahead = not alone
         self._folder = ""
-        """The folder of sessions that are opened ahead; empty if none are to be, and before `probe`."""
+        """The folder of sessions that are opened ahead; empty if none are to be."""
         self._ahead_answer: Message | None = None
-        """The answer to the request for the session that was opened ahead; None before it has come."""
+        """The answer to the `session/new` of the session that was opened ahead, if it has come."""
         self._ahead_timer: asyncio.TimerHandle | None = None
-        """The timer that opens a session ahead, or closes it because no turn has taken it."""
+        """Opens a session ahead, or closes it because no turn has taken it."""
         self._error_log = re.compile(preset.error_log) if preset.error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
         """Starts the process, and waits for its answer to `initialize`. Raises `Fault` if it cannot be started, ends,
-        refuses, or does not answer in time.
+        refuses, or is too late.
         """
         child = await self._spawn(command, None if self._error_log is None else self._log_received)
         child.write(self.connection.initialize())
@@ -75,8 +69,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
             raise
 
     async def probe(self, folder: str, *, timeout_seconds: float) -> None:
-        """Opens and closes a session in the folder; stores the answer (modes and models, or an error) in
-        `connection.probe`. Raises `Fault` if the process ends or does not answer in time.
+        """Opens and closes a session in the folder; `connection.probe` has the answer. Raises `Fault` if the process
+        ends or is too late.
         """
         self._write(self.connection.open_probe(folder))
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
@@ -87,7 +81,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
     @property
     def session_failure(self) -> Failure | None:
-        """Why the agent opened no probe session, most often because nobody is signed in; None if it opened one."""
+        """Why the probe session could not be opened, most often because nobody is signed in; else None."""
         probe = self.connection.probe
         return None if probe is None or probe.error is None else failure_of_error(probe.error, self._preset)
 
@@ -108,9 +102,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
 
     def open_channel(self) -> int:
-        """Opens a channel for a session, and returns its number. A process for one session at a time closes the one
-        that it keeps.
-        """
+        """Opens a channel for a session. A process for one session at a time closes the one that it keeps."""
         if self.alone_with is not None and self.alone_with.can_resume:
             self.alone_with.close()
         return self._serve(self.connection.open_channel())
@@ -126,8 +118,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
         super()._turn_began(channel)
 
     def take_ahead(self, folder: str) -> int | None:
-        """Returns the channel of the session that was opened ahead in this folder, for a turn without tools and system
-        prompt; or None. Its `session/new` may not be answered yet.
+        """Returns the channel of the session that was opened ahead in this folder, if any. Its `session/new` may not be
+        answered yet.
         """
         channel = self.connection.ahead
         if channel is None or folder != self._folder:
@@ -151,9 +143,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._await_ahead()
 
     def _await_ahead(self) -> None:
-        """Starts the timer after which the session that was opened ahead is closed; again, if `session/new` is not
-        answered by then.
-        """
+        """Starts the timer that closes the session that was opened ahead, if it is answered by then."""
         self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._ahead_expired)
 
     def _ahead_expired(self) -> None:
@@ -163,9 +153,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
             self._close_ahead()
 
     def _close_ahead(self) -> None:
-        """Closes the session that was opened ahead, if there is one, and stops the timer that opens or closes such
-        sessions.
-        """
+        """Closes the session that was opened ahead, if there is one, and stops the timer."""
         self._stop_ahead_timer()
         channel, answer = self.connection.ahead, self._ahead_answer
         if channel is not None:
@@ -206,7 +194,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         super().ended(exit)
 
     def _log_received(self, chunk: bytes) -> None:
-        """Reads a chunk of the agent's stderr, and passes each failed model call to the session that its line names."""
+        """Passes each failed model call in the agent's stderr to the session that its line names."""
         assert self._error_log is not None
         try:
             lines = self._log_framer.feed(chunk)
@@ -219,8 +207,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
     def _received_without_reader(self, messages: Sequence[Message]) -> None:
-        """Handles messages for the session that was opened ahead: keeps the answer to `session/new`, or closes the
-        channel if that is an error. Refuses requests.
+        """Keeps the answer for the session that was opened ahead, or closes its channel after an error. Refuses
+        requests.
         """
         for message in messages:
             if message.method is None:
@@ -238,8 +226,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
 
 class AcpTransport(SharedTransport[AcpProcess]):
-    """The `Transport` of one session: writes to the shared process, and passes results of calls to the session's tool
-    server (`endpoint`; None without tools).
+    """The `Transport` of one session: writes to the process, and passes results of calls to the session's tool server
+    (`endpoint`; None without tools).
     """
 
     def __init__(

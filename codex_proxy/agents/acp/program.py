@@ -1,4 +1,4 @@
-"""What a running agent program can do, by its preset, its answer to `initialize`, and the operator's settings."""
+"""What a running program can do, by its preset, its answer to `initialize`, and the operator's settings."""
 
 from __future__ import annotations
 
@@ -22,28 +22,27 @@ INITIALIZE: Final[dict[str, Any]] = {
         "_meta": CLIENT_META,
     },
 }
-"""The parameters of `initialize`. The client offers no files and terminals, because the agent has its own and asks
-before it uses them.
-"""
+"""The parameters of `initialize`. No files and terminals are offered, because the agent has its own and asks before it
+uses them."""
 
 
 class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an agent declared in its answer to `initialize`; False or empty where it declared nothing."""
+    """What an agent declared in its answer to `initialize`."""
 
     name: str = ""
     version: str = ""
     images: bool = False
     http_tools: bool = False
-    """Whether the agent accepts MCP servers over HTTP; every agent accepts them over stdio."""
+    """Whether it accepts MCP servers over HTTP; every agent accepts stdio."""
     system_prompt: bool = False
     closes: bool = False
     """Whether sessions can be closed."""
     resumes: bool = False
-    """Whether the agent knows `session/resume`: it opens a closed session, and does not send its messages again."""
+    """Whether it knows `session/resume`, which opens a closed session."""
     loads: bool = False
-    """Whether the agent knows `session/load`: it opens a closed session, and sends its messages again as updates."""
+    """Whether it knows `session/load`, which also sends the session's messages again as updates."""
     sign_in: str = ""
-    """The agent's own description of how to sign in."""
+    """Its own description of how to sign in."""
 
 
 def declared_in(result: object) -> DeclaredFeatures:
@@ -71,22 +70,18 @@ def declared_in(result: object) -> DeclaredFeatures:
 
 
 class Program(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The facts about an agent program: its preset, what it declared, and what the operator's settings say about
-    it.
-    """
+    """The facts about a program: its preset, what it declared, and the operator's settings."""
 
     preset: AcpPreset
     declared: DeclaredFeatures = DeclaredFeatures()
     unconfined: bool = False
-    """The setting `acp.unconfined`: the agent is served although it has no mode in which it asks, and may do
-    everything with `danger-full-access`.
-    """
+    """The setting `agent_unconfined` (see `AcpLaunch`)."""
     confined: bool = False
-    """Whether this server confines the agent's process to the sandbox of the turn."""
+    """Whether this server confines its process to the turn's sandbox."""
 
     def facts(self) -> dict[str, Any]:
-        """Returns what `remade_program` makes a program like this one from, as JSON. A preset of ours comes by its
-        name, so that it is read as it is today.
+        """Returns, as JSON, what `remade_program` makes such a program from. A preset of ours comes by its name, so
+        that it is read as it is today.
         """
         facts: dict[str, Any] = msgspec.to_builtins(self)
         if self.preset.name in PRESETS:
@@ -95,7 +90,6 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of the program, by its preset and its own declaration."""
         preset, declared = self.preset, self.declared
         has: dict[Capability, bool] = {
             "images": declared.images,
@@ -117,8 +111,8 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
         return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
-        """Returns the modes in which a turn with this sandbox may run, the preferred one first; empty if any will do.
-        `tools`: it has client tools.
+        """Returns the modes for a turn with this sandbox, the preferred first; empty if any will do. `tools`: it has
+        client tools.
         """
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
@@ -130,14 +124,12 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.preset.read_only or READ_ONLY_MODES
 
     def allows_all(self, sandbox: Sandbox) -> bool:
-        """Returns whether every request for permission is allowed: only with `acp.unconfined` and
-        `danger-full-access`.
-        """
+        """Returns whether every request for permission is allowed."""
         return self.unconfined and sandbox == "danger-full-access"
 
 
 def remade_program(facts: dict[str, Any]) -> Program:
-    """Takes the facts of a program out of `facts`, and returns one like it. Raises `ValueError` or `KeyError`."""
+    """Takes a program's facts out of `facts`, and returns one like it. Raises `ValueError` or `KeyError`."""
     named = facts.pop("preset")
     preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
     preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))

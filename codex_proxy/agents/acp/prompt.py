@@ -1,6 +1,5 @@
-"""Converts the part of a history that a session has not seen to a prompt: a list of ACP content blocks. A prompt is one
-message of the user, so a history with other messages is one text, in which each has a label with its role. So is a
-message that begins with `/`, which agents take for a command.
+"""Converts what a session has not seen of a history to a prompt: ACP content blocks. A prompt is one message of the
+user: other histories, and messages that an agent would take for a command, are one text with labels.
 """
 
 from __future__ import annotations
@@ -16,24 +15,20 @@ from codex_proxy.agents.dialects.transcript import flattened
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 
 _COMMAND: Final = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*/")
-"""The beginning of a text that an agent may take for a command: `/` behind nothing that is visible."""
+"""The beginning of a text that an agent may take for a command."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt: its content blocks, and the system prompt of the session, which only the first prompt of a session
-    has.
-    """
+    """A prompt's content blocks, and the session's system prompt, which only its first prompt has."""
 
     blocks: list[dict[str, Any]]
     system: str = ""
     flattened: bool = False
-    """Whether the history is sent as one text, in which labels name the roles of its messages."""
+    """Whether labels name the roles of messages."""
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:
-    """Returns the prompt of a new session. `takes_system`: instructions at the beginning are the system prompt, not a
-    part of the text.
-    """
+    """Returns the prompt of a new session. `takes_system`: instructions at the beginning are the system prompt."""
     rest = list(history)
     system: list[str] = []
     while takes_system and rest and _is(rest[0], "developer"):
@@ -44,7 +39,7 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
     """Returns the prompt for a session that has seen everything before `items`. A single message of the user is sent
-    unchanged, instructions after it as texts that begin with `[system]`; anything else as one text with labels.
+    unchanged, instructions after it as texts that begin with `[system]`.
     """
     first, *rest = items or (None,)
     if (

@@ -1,6 +1,5 @@
-"""Reads the settings that a new session offers (modes, models, efforts), and makes the requests that set them for a
-turn. Models are in an option of the category `model` (`session/set_config_option`), or in `models`
-(`session/set_model`); modes in `modes`, or in an option of the category `mode`.
+"""Reads the settings that a session offers, and makes the requests that set them. Models are in an option of the
+category `model` (`session/set_config_option`), or in `models` (`session/set_model`); modes in `modes`, or in an option.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Request: TypeAlias = tuple[str, dict[str, Any]]
 """A JSON-RPC method and its parameters."""
 
 UNNAMED_MODEL: Final = "default"
-"""The name of the model of an agent that lists no models."""
+"""The model of an agent that lists none."""
 
 NO_SAFE_MODE: Final = (
     "{} offers no mode that is read-only or asks for permission. To serve its turns, the "
@@ -31,23 +30,22 @@ NO_SAFE_MODE: Final = (
 
 
 class SessionOption(msgspec.Struct, frozen=True):
-    """A setting of a session that has one of several values, and the request that sets it."""
+    """A setting of a session, and the request that sets it."""
 
     method: str
-    """The method of the request that sets a value."""
     key: str
-    """The name of the request's parameter that has the value."""
+    """The request's parameter with the value."""
     values: tuple[str, ...]
-    """The values that the setting can have, by the agent's ids for them."""
+    """The possible values, by the agent's ids."""
     current: str
-    """The value that the setting has at the beginning of the session; empty if the agent does not say."""
+    """The value at the beginning; empty if the agent does not say."""
     option: str = ""
-    """The request's parameter `configId`; empty if the method has no such parameter."""
+    """The request's parameter `configId`, if it has one."""
     names: tuple[str, ...] = ()
     """A display name for each of `values`."""
 
     def request(self, session: str, value: str) -> Request | None:
-        """Returns the request (method and parameters) that sets the value in this session; None if it has the value."""
+        """Returns the request that sets the value; None if the session has it."""
         if value == self.current:
             return None
         params = {"sessionId": session, self.key: value}
@@ -55,21 +53,19 @@ class SessionOption(msgspec.Struct, frozen=True):
 
 
 class SessionOptions(msgspec.Struct, frozen=True):
-    """The settings that a session offers; None for a setting that it does not offer."""
+    """The settings that a session offers."""
 
     mode: SessionOption | None = None
     model: SessionOption | None = None
     effort: SessionOption | None = None
 
     def mode_of(self, names: Sequence[str]) -> str | None:
-        """Returns the first of these mode names that the session offers; None if it offers none of them."""
+        """Returns the first of these modes that the session offers, if any."""
         offered = self.mode.values if self.mode is not None else ()
         return next((name for name in names if name in offered), None)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models of the session, the current one marked as the default; a single `default` if it offers no
-        choice.
-        """
+        """Returns the session's models, the current one as the default; a single `default` if it offers no choice."""
         choice = self.model
         if choice is None:
             return (AgentModel(id=UNNAMED_MODEL, is_default=True, owned_by="agent"),)
@@ -88,7 +84,7 @@ class SessionOptions(msgspec.Struct, frozen=True):
 
 
 def session_options_of(result: object) -> SessionOptions:
-    """Reads the settings from the result of `session/new`. Parts with an unexpected form count as missing."""
+    """Reads the result of `session/new`. Parts with an unexpected form count as missing."""
     if not isinstance(result, dict):
         return SessionOptions()
     options = {
@@ -118,17 +114,16 @@ class SetupPlan(msgspec.Struct, frozen=True):
     """How a new session is set up for a turn."""
 
     requests: tuple[tuple[Request, Callable[[RpcError], Failure]], ...]
-    """The requests that set the mode, model and effort, in order, each with a function that converts its error to
-    the turn's failure."""
+    """The requests that set mode, model and effort, each with the conversion of its error to the turn's failure."""
     model: str
-    """The model that the session then has; empty if the agent does not say."""
+    """The model that the session then has; empty if not known."""
 
 
 def plan_setup(
     result: object, session: str, turn: Turn, program: Program, *, tools: bool
 ) -> SetupPlan | Failure:
-    """Returns the plan that sets up a session for the turn, or why the turn cannot run on it. `result` is the answer to
-    the request that opened the session; `tools`: the turn has client tools.
+    """Returns how a session is set up for the turn, or why the turn cannot run on it. `result` is the answer to the
+    request that opened it; `tools`: the turn has client tools.
     """
     options = session_options_of(result)
     wanted = program.modes(turn.sandbox, tools=tools)
@@ -165,7 +160,7 @@ def plan_setup(
 
 
 def _option(option: dict[str, Any]) -> SessionOption | None:
-    """Converts an entry of `configOptions`; None if it has no list of values or groups, no id, or no current value."""
+    """Converts an entry of `configOptions`; None if it cannot be set."""
     id, current = option.get("id"), option.get("currentValue")
     entries = [
         entry
@@ -182,7 +177,7 @@ def _option(option: dict[str, Any]) -> SessionOption | None:
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> SessionOption | None:
     """Converts the `modes` or `models` of `session/new` (`given`); None without values. `list`, `id` and `current` are
-    the names of its fields; `method` and `key`: see `SessionOption`.
+    its fields; `method` and `key`: see `SessionOption`.
     """
     if not isinstance(given, dict):
         return None

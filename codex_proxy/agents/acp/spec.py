@@ -1,4 +1,4 @@
-"""The declarations of the agents that speak ACP: one for each agent with a preset, and `acp` for any other program."""
+"""The specs of the agents that speak ACP: one for each preset, and `acp` for any other program."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ NO_FOLDERS: Final = (
 
 
 def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
-    """Returns how the agent's program is started, by the preset and the settings. Raises `NoAgentError` if the command
-    is missing or cannot be parsed.
+    """Returns how the program is started, by preset and settings. Raises `NoAgentError` if its command is missing or
+    cannot be parsed.
     """
     from codex_proxy.agents.acp.agent import AcpLaunch
     from codex_proxy.process.child import Command
@@ -71,8 +71,8 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
 
 async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with what keeps processes of plain-model turns from reading the user's files, except the
-    program's state and the sign-ins that it uses. Raises `NoAgentError` as `with_confinement` does.
+    """Returns the launch with what keeps processes of plain-model turns from reading files, except the program's state
+    and sign-ins. Raises `NoAgentError`.
     """
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
     from codex_proxy.files.private import make_folder
@@ -91,10 +91,9 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with the mechanism that confines the program's processes, and creates the folders that it
-    needs. None if the program has a sandbox of its own or the setting `agent_confinement` is `none`; with `auto` also
-    if `acp.unconfined` is off or no mechanism works. Raises `NoAgentError` if the mechanism in the settings does not
-    work, its folders cannot be used, or the program could write to the server's files.
+    """Returns the launch with what confines the program's processes, after creating its folders. Nothing does if the
+    program has its own sandbox or `agent_confinement` is `none`; with `auto` also if `agent_unconfined` is off or no
+    mechanism works. Raises `NoAgentError`.
     """
     from codex_proxy.agents.codex.program import find_codex
     from codex_proxy.agents.confinement.confine import find_confinement
@@ -124,9 +123,7 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
 
 
 def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
-    """Returns the program's environment variables: those that every child process gets, those that the preset
-    passes on or sets, and those in the setting `--agent-env`.
-    """
+    """Returns the program's variables: every child's, those that the preset passes on or sets, and `--agent-env`."""
     from codex_proxy.settings.fields import split_list
 
     names, given = [], {}
@@ -142,8 +139,8 @@ def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
 
 
 def preset_variables(own: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that a preset sets (`own`). JSON objects are merged with those in `environ`, at every
-    depth; the preset's values take precedence.
+    """Returns the variables that a preset sets (`own`). JSON objects are merged with those in `environ`; the preset's
+    values win.
     """
     out = dict(own)
     for name, value in own.items():
@@ -159,7 +156,7 @@ def preset_variables(own: Mapping[str, str], environ: Mapping[str, str]) -> dict
 
 
 def _merged(theirs: Any, ours: Any) -> Any:
-    """Returns the members of two JSON objects, and of the objects in them. `ours` takes precedence."""
+    """Merges two JSON objects at every depth. `ours` wins."""
     if not (isinstance(theirs, dict) and isinstance(ours, Mapping)):
         return ours
     return {**theirs, **{name: _merged(theirs.get(name), value) for name, value in ours.items()}}
@@ -167,7 +164,7 @@ def _merged(theirs: Any, ours: Any) -> Any:
 
 def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     """Returns the launch with the variable that names the preset's settings file, if any. Writes that file: the
-    machine's own settings of this kind, and over them those of the preset. Raises `NoAgentError`.
+    machine's own settings, and over them the preset's. Raises `NoAgentError`.
     """
     from codex_proxy.files.private import make_folder, replacing
 
@@ -191,9 +188,7 @@ def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
 
 
 def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch unchanged if its program is found. Raises `NoAgentError` if not, with the command that
-    installs it and the setting for its path.
-    """
+    """Returns the launch if its program is found. Raises `NoAgentError` with the command that installs it."""
     program, preset = launch.command.argv[0], launch.preset
     if os.sep in program or shutil.which(program, path=launch.command.env.get("PATH", os.defpath)):
         return launch

@@ -1,6 +1,6 @@
-"""The MCP server at which agents call the client's tools: streamable HTTP on a loopback port. Each session has an
-endpoint (`ToolEndpoint`) with its own bearer token. A call is answered by an event stream at once, which progress
-notifications keep open until the client brings the output, because agents time out after 60 s without a response.
+"""The MCP server at which agents call the client's tools: streamable HTTP on a loopback port, with an endpoint and a
+token for each session. A call gets an event stream at once, kept open by progress notifications until the client brings
+the output, because agents time out after 60 s.
 """
 
 from __future__ import annotations
@@ -36,21 +36,20 @@ log = structlog.get_logger(__name__)
 HOST: Final = "127.0.0.1"
 PATH: Final = "/mcp"
 MAX_BODY: Final = 32 << 20
-"""The most bytes of a request body, which contains a call with its arguments."""
+"""The most bytes of a request's body."""
 PROGRESS_SECONDS: Final = 10.0
-"""Seconds between two progress notifications for a waiting call."""
 SETTLE_SECONDS: Final = 0.2
-"""Seconds to wait after a call for another one of the same step."""
+"""Seconds to wait for another call of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
-"""Seconds to wait instead of `SETTLE_SECONDS` if the agent has reported other calls than it has made."""
+"""Seconds to wait if the agent has reported other calls than it has made."""
 LIST_SECONDS: Final = 45.0
-"""The most seconds until a tested program requests the tools of a new session: one, more on a busy machine."""
+"""The most seconds until a tested program requests a session's tools: one, more on a busy machine."""
 UNTESTED_LIST_SECONDS: Final = 10.0
-"""The most seconds for any other program. After that it gets its prompt anyway, since it may request them later."""
+"""The most seconds for any other program, which then gets its prompt anyway."""
 MAX_CALLS: Final = 128
-"""The most calls of a session that wait at the same time."""
+"""The most waiting calls of a session."""
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Supported versions of MCP, the newest first. The parts used here are the same in all of them."""
+"""Supported versions of MCP, the newest first."""
 EMPTY_LISTS: Final = {
     "prompts/list": "prompts",
     "resources/list": "resources",
@@ -61,9 +60,7 @@ TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
 
 
 class ToolEndpoint:
-    """The endpoint of one session, with its own token and tools. Its events (`ToolsListed`, `ToolCalled`,
-    `ToolsSettled`, `ToolDropped`) go to `sink`, on the event loop.
-    """
+    """The endpoint of one session. Its events go to `sink`, on the event loop."""
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -77,9 +74,7 @@ class ToolEndpoint:
         self._list_timer: asyncio.TimerHandle | None = None
 
     def server_entry(self, *, http: bool) -> dict[str, Any]:
-        """Returns the entry in `mcpServers` of `session/new`: the address (`http`), or a command that forwards stdin to
-        it.
-        """
+        """Returns the entry in `mcpServers`: the address (`http`), or a command that forwards stdin to it."""
         if http:
             headers = [{"name": "Authorization", "value": f"Bearer {self.token}"}]
             return {"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}
@@ -88,22 +83,21 @@ class ToolEndpoint:
         return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
 
     def start_list_timer(self, *, tested: bool) -> None:
-        """Starts the time limit for the request of the tool list; after it `sink` gets `ToolsListed(in_time=False)`.
-        `tested`: the program was tested.
+        """Starts the time limit for the request of the tool list, after which `sink` gets
+        `ToolsListed(in_time=False)`.
         """
         loop = asyncio.get_running_loop()
         seconds = LIST_SECONDS if tested else UNTESTED_LIST_SECONDS
         self._list_timer = loop.call_later(seconds, self._notify, ToolsListed(in_time=False))
 
     def list_requested(self) -> None:
-        """Called when the agent has requested the tool list. Passes `ToolsListed` to `sink` the first time."""
         if not self.was_listed:
             self.was_listed = True
             self._notify(ToolsListed())
 
     def add_call(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
-        """Adds a call (`params` of `tools/call`), and passes `ToolCalled` to `sink`. Returns its key, and the future
-        that `set_result` completes; None if `MAX_CALLS` are waiting.
+        """Adds a call (`params` of `tools/call`). Returns its key, and the future that `set_result` completes; None if
+        `MAX_CALLS` are waiting.
         """
         if len(self._calls) >= MAX_CALLS:
             return None
@@ -123,20 +117,18 @@ class ToolEndpoint:
         return key, future
 
     def set_result(self, key: str, result: Any) -> None:
-        """Sets the result (`CallToolResult`) of the waiting call `key`. Does nothing if the call no longer waits."""
+        """Sets the result (`CallToolResult`) of a waiting call."""
         future = self._calls.pop(key, None)
         if future is not None and not future.done():
             future.set_result(result)
 
     def drop(self, key: str) -> None:
-        """Removes the call `key`, because the agent has stopped waiting for it, and passes `ToolDropped` to `sink`."""
+        """Removes a call that the agent no longer waits for."""
         if self._calls.pop(key, None) is not None:
             self._notify(ToolDropped(key))
 
     def close(self) -> None:
-        """Closes the endpoint: makes its token invalid, and cancels the futures of waiting calls, whose responses
-        then end without a result.
-        """
+        """Makes the token invalid, and ends the responses of waiting calls without a result."""
         self.sink = None
         for timer in self._timers:
             timer.cancel()
@@ -153,18 +145,17 @@ class ToolEndpoint:
 
 
 class ToolServer:
-    """The HTTP server with the endpoints of all sessions. It starts to listen when the first one is opened."""
+    """The HTTP server with the endpoints of all sessions. Listens from the first one on."""
 
     def __init__(self) -> None:
         self._endpoints: dict[bytes, ToolEndpoint] = {}
-        """The open endpoints, by the digest of their tokens, so that a comparison takes equally long for every
-        token."""
+        """By the digest of their tokens, so that a comparison takes equally long for every token."""
         self._runner: web.AppRunner | None = None
         self._starting = asyncio.Lock()
         self.url = ""
 
     async def open(self, tools: Sequence[Tool]) -> ToolEndpoint:
-        """Opens an endpoint for a session with these tools. Raises `OSError` if no port is available."""
+        """Opens an endpoint with these tools. Raises `OSError` if no port is available."""
         async with self._starting:
             if self._runner is None:
                 await self._listen()
@@ -173,16 +164,14 @@ class ToolServer:
         return endpoint
 
     def forget(self, endpoint: ToolEndpoint) -> None:
-        """Removes an endpoint, so that its token is invalid. Called by `ToolEndpoint.close`."""
+        """Makes an endpoint's token invalid."""
         self._endpoints.pop(_digest(endpoint.token), None)
 
     @property
     def endpoint_count(self) -> int:
-        """The number of open endpoints."""
         return len(self._endpoints)
 
     async def close(self) -> None:
-        """Closes every endpoint, and stops listening."""
         for endpoint in list(self._endpoints.values()):
             endpoint.close()
         runner, self._runner = self._runner, None
@@ -256,7 +245,7 @@ class ToolServer:
 
 async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any], token: Any) -> None:
     """Writes a progress notification for `token` (None: an SSE comment) every `PROGRESS_SECONDS` until `future` is
-    done. Raises `ConnectionError` if the agent has closed the connection.
+    done. Raises `ConnectionError`.
     """
     count = 0
     while not future.done():
@@ -274,9 +263,7 @@ async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any],
 
 
 def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> dict[str, Any] | None:
-    """Returns the result of an MCP request, except `tools/call`, to this `endpoint`; None if the method is not
-    supported.
-    """
+    """Returns the result of an MCP request other than `tools/call`; None if the method is not supported."""
     if method == "initialize":
         asked = params.get("protocolVersion")
         return {
@@ -292,7 +279,7 @@ def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> d
 
 
 def _call_id(meta: Any) -> str:
-    """Returns the model's id of a call, which Claude Code and Codex send in `_meta`; empty if there is none."""
+    """Returns the model's id of a call, which Claude Code and Codex send in `_meta`, or empty."""
     if isinstance(meta, dict):
         for name in ("claudecode/toolUseId", "callId"):
             if isinstance(meta.get(name), str):

@@ -33,8 +33,7 @@ def turn_end(
     result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
 ) -> TurnEnded | Failure:
     """Returns the end of the turn, or its failure, by the result of `session/prompt` and the text that `reader` has
-    held back; the agent's text about itself becomes a `Notice`. `rejected`: a permission was rejected, so the turn has
-    failed if the model has said nothing since.
+    held back. `rejected`: a permission was rejected, so the turn has failed if the model has said nothing since.
     """
     failure = _failure_in(result, reader, preset, rejected=rejected)
     if failure is not None:
@@ -67,7 +66,6 @@ def _failure_in(
 
 
 def _cut_in(result: dict[str, Any]) -> str | None:
-    """Returns the stop reason (`Stop`) if the result has a `sessionFailure` that says that the answer was cut off;
-    None if not."""
+    """Returns the stop reason if a `sessionFailure` says that the answer was cut off."""
     told = session_failure(result.get("_meta"))
     return None if told is None else stop_from_text(str(told.get("title")))

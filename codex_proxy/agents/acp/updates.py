@@ -1,6 +1,5 @@
 """Converts `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls (activities). A
-message ends when another item begins, since not every agent gives messages an id; its text is then added as a raw item
-(of the Responses API), for later turns. Source: recordings of eight agents.
+message ends when another item begins, since not every agent gives messages an id. Source: recordings of eight agents.
 """
 
 from __future__ import annotations
@@ -38,52 +37,44 @@ KINDS: Final[dict[str, ActivityKind]] = {
     "move": "file_change",
     "fetch": "web_search",
 }
-"""The kind of activity for each of ACP's kinds of tool calls; all others are `other`."""
+"""The kind of activity for each of ACP's kinds of tool calls; others are `other`."""
 
 ENDED: Final = ("completed", "failed")
 MAX_OPEN_CALLS: Final = 256
-"""The most calls of tools that may be open at once: the tool server lets half as many wait."""
+"""The most open calls; the tool server lets half as many wait."""
 MAX_OUTPUT: Final = 8 << 20
-"""The most characters of a call's output, which are kept until the call has ended. The rest is dropped."""
+"""The most characters of a call's output; the rest is dropped."""
 MAX_TITLE: Final = 400
-"""The maximum length of an activity's description, in characters."""
+"""The most characters of an activity's description."""
 MAX_ERROR: Final = 16_384
-"""The most characters of an error message; a longer text is part of the answer."""
+"""The most characters of an error; a longer text is part of the answer."""
 ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
-"""The beginnings of the official adapters' texts about a retried model call."""
+"""The beginnings of the official adapters' texts about a retry."""
 RETRIES: Final = ("Retrying...", "retrying...")
-"""The ends of other agents' texts about a retried model call."""
+"""The ends of other agents' texts about a retry."""
 
 
 class OpenCall(msgspec.Struct):
-    """A tool call that has not ended. `id` is that of its item: empty if that has not begun; None for a client's tool,
-    for which the dialect adds a function call.
-    """
+    """A tool call that has not ended. `id` is its item's: empty before that begins; None for a client's tool."""
 
     id: str | None
     known: Update
-    """Everything reported about the call so far that is read again (see `_remembered`); later fields replace earlier
-    ones."""
+    """What was reported so far and is read again (see `_remembered`)."""
     output: list[str] = []
-    """The pieces of the output that have been reported so far."""
     output_size: int = 0
-    """The length of the output."""
 
 
 class UpdateReader:
-    """Converts the updates of one session to `events`, which the caller empties. A text that could be an error message
-    is first held back in `held`.
-    """
+    """Converts the updates of one session to `events`, which the caller empties."""
 
     def __init__(self, new_id: Callable[[str], str], preset: AcpPreset) -> None:
-        """`new_id` returns a new id that begins with the given prefix. `preset` is that of the agent."""
         self.events: list[Event] = []
         self.held = ""
-        """Text that is held back because it may be an error message. The result of the turn shows whether it is."""
+        """Text that may be an error message; the turn's result shows whether it is."""
         self.tools = ClientTools()
         self.calls_model_again = False
-        """Whether the client's request takes more than one model call: a tool was called, or another message begun."""
+        """Whether the client's request takes more than one model call."""
         self.ran_commands = False
         self._new_id = new_id
         self._preset = preset
@@ -94,19 +85,19 @@ class UpdateReader:
         self._reasoning = ""
         self._calls: dict[str, OpenCall] = {}
         self._client_calls: dict[str, OpenCall] = {}
-        """Those of them that are calls of the client's tools."""
+        """Those that are of the client's tools."""
         self._ended_calls: set[str] = set()
         self._step_called = False
         """Whether the latest model call has called tools."""
         self.spoke = False
-        """Whether the model has said anything since the dialect last set this to False."""
+        """Whether the model has said anything since the dialect set this to False."""
 
     def open_client_calls(self) -> list[Update]:
-        """Returns the open calls of the client's tools, in order, each with all that was reported of it."""
+        """Returns the open calls of the client's tools, each with all that was reported."""
         return [call.known for call in self._client_calls.values()]
 
     def start_turn(self, tools: ClientTools) -> None:
-        """Prepares for another turn of the agent, in which the client offers `tools`."""
+        """Prepares for another turn of the agent, with these tools."""
         self.tools = tools
         self.held = ""
         self.ran_commands = self._step_called = False
@@ -116,13 +107,13 @@ class UpdateReader:
         self.start_request()
 
     def start_request(self) -> None:
-        """Prepares for the client's next request within the same turn of the agent. Open calls and held text stay."""
+        """Prepares for the client's next request within the agent's turn. Open calls and held text stay."""
         # The first text of the request does not count as a further model call.
         self.calls_model_again = False
         self._message_name = None
 
     def read(self, update: Update) -> None:
-        """Appends the events of an update. Adds none if this server does not use the type of the update."""
+        """Appends the events of an update."""
         match update.session_update:
             case "agent_message_chunk":
                 self._add_text(_text_of(update.content), update.message_id)
@@ -162,7 +153,7 @@ class UpdateReader:
                 self.release_held()
 
     def release_held(self) -> None:
-        """Adds the text that was held back, because it could have been an error message, as text of the answer."""
+        """Adds the held text as text of the answer."""
         held, self.held = self.held, ""
         if held:
             self._add_message_text(held, None)
@@ -180,7 +171,7 @@ class UpdateReader:
         self.events.append(TextDelta(self._message, text))
 
     def end_message(self) -> None:
-        """Ends the open message, if any: adds `ItemEnded`, and the whole text as a raw item for later turns."""
+        """Ends the open message, if any, and adds it as a raw item for later turns."""
         if not self._message:
             return
         self.events += [ItemEnded(self._message), raw_message(self._message, "".join(self._said))]
@@ -205,8 +196,8 @@ class UpdateReader:
     # --- what the agent does --------------------------------------------------------------------
 
     def add_call(self, call: Update) -> Update:
-        """Adds the events of a report about a tool call (an update, or a `toolCall`). Returns the call with all that
-        was reported so far. Nothing for a call without an id, or one that has ended.
+        """Adds the events of a report about a call. Returns the call with all that was reported. Nothing for one
+        without an id, or that has ended.
         """
         name = call.tool_call_id
         if not name or name in self._ended_calls:
@@ -248,8 +239,8 @@ class UpdateReader:
         return id
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
-        """Adds the new part of the call's output. An update has the next piece, or the whole output so far, which is
-        ignored if it does not continue `state`.
+        """Adds the new part of the output. An update has the next piece, or the whole output, which is ignored if it
+        does not continue `state`.
         """
         delta = _terminal_delta(call.meta)
         if not delta:
@@ -278,9 +269,7 @@ class UpdateReader:
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
-        """Handles the `_meta` of an update: a warning (`sessionFailure` of that severity) is a `Notice`, or
-        a `retry`.
-        """
+        """Adds a `Notice`, or a retry, for a warning (`sessionFailure` of that severity)."""
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
             title = failure.get("title")
@@ -291,16 +280,16 @@ class UpdateReader:
                 self.events.append(Notice("agent_warning", text))
 
     def retry(self, reason: str) -> None:
-        """Adds `Retrying`, and forgets the open and held text, because the agent sends all since the last tool call
-        again. `reason` is its message.
+        """Adds `Retrying`, and forgets open and held text, because the agent sends all since the last tool call
+        again.
         """
         self._message = self._reasoning = self.held = ""
         self._said.clear()
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
-        """Called when text or reasoning of a model call begins. Adds `StepCompleted` for a call before it with tool
-        calls, so that a retry does not affect that.
+        """Text or reasoning of a model call begins. Adds `StepCompleted` for a call with tool calls before it, so that
+        a retry does not affect that.
         """
         self.spoke = True
         if self._step_called:
@@ -308,32 +297,32 @@ class UpdateReader:
             self.events.append(StepCompleted())
 
     def end_texts(self) -> None:
-        """Adds the held text, and ends the open message and the open reasoning. Called before another item begins."""
+        """Adds the held text, and ends the open message and reasoning."""
         self.release_held()
         self._end_reasoning()
         self.end_message()
 
     def drop_held(self) -> str:
-        """Returns the text that was held back because it could be an error message, and clears it."""
+        """Returns the held text, and clears it."""
         held, self.held = self.held, ""
         return held
 
 
 def session_failure(meta: Any) -> dict[str, Any] | None:
-    """Returns the `sessionFailure` of an official adapter in a `_meta`; None if there is none."""
+    """Returns the `sessionFailure` of an official adapter in a `_meta`, if any."""
     for name in ("jetbrains", "air", "sessionFailure"):
         meta = meta.get(name) if isinstance(meta, dict) else None
     return meta if isinstance(meta, dict) else None
 
 
 def _text_of(content: Any) -> str:
-    """Returns the text of a text block; empty for any other content."""
+    """Returns the text of a text block, or empty."""
     text = content.get("text") if isinstance(content, dict) and content.get("type") == "text" else None
     return text if isinstance(text, str) else ""
 
 
 def _remembered(call: Update) -> Update:
-    """Returns the report of a call with those fields alone that are read again with a later report."""
+    """Returns a report with only the fields that are read again."""
     meta = call.meta
     if isinstance(meta, dict):
         meta = {name: meta[name] for name in CALLED_BY_META if name in meta}
@@ -341,9 +330,7 @@ def _remembered(call: Update) -> Update:
 
 
 def _merged(before: Update, call: Update) -> Update:
-    """Returns the call `before` with the fields that are set in its update `call` replaced. An empty `raw_input`
-    replaces nothing.
-    """
+    """Returns the call with the fields that its update sets. An empty `raw_input` replaces nothing."""
     fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
         fields["meta"] = {**before.meta, **call.meta}
@@ -353,15 +340,13 @@ def _merged(before: Update, call: Update) -> Update:
 
 
 def _is_unnamed(known: Update, newest: Update) -> bool:
-    """Returns whether the call is a command whose text the agent has not reported yet. `known` has all fields so far,
-    `newest` the last report.
-    """
+    """Returns whether the call is a command whose text was not reported yet."""
     named = isinstance(known.raw_input, dict) and known.raw_input.get("command")
     return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
 
 
 def _line_of(call: Update) -> str:
-    """Returns one line that describes the call: its command, or its title if there is no command."""
+    """Returns one line that describes the call: its command, else its title."""
     command = call.raw_input.get("command") if isinstance(call.raw_input, dict) else None
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
@@ -369,16 +354,14 @@ def _line_of(call: Update) -> str:
 
 
 def _terminal_delta(meta: Any) -> str:
-    """Returns the new piece of a command's output in `_meta`, where Codex's adapter sends it; empty if
-    there is none.
-    """
+    """Returns the piece of a command's output in `_meta`, where Codex's adapter sends it, or empty."""
     delta = meta.get("terminal_output_delta") if isinstance(meta, dict) else None
     data = delta.get("data") if isinstance(delta, dict) else None
     return data if isinstance(data, str) else ""
 
 
 def _output_of(call: Update) -> str:
-    """Returns the texts in the update's `content`, joined by line feeds; empty if there are none."""
+    """Returns the texts in the update's `content`, joined."""
     texts = [
         _text_of(each.get("content"))
         for each in (call.content if isinstance(call.content, list) else ())

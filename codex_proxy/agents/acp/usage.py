@@ -1,6 +1,6 @@
 """Converts the token counts that an agent reports. A count that covers more or less than the client's request
-(`AcpPreset.usage`) is not used. Whether `inputTokens` includes cached, and `outputTokens` thought tokens, shows in
-`totalTokens`. Source: the same model call as reported by seven agents.
+(`AcpPreset.usage`) is not used. `totalTokens` shows whether input includes cached, and output thought tokens. Source:
+the same model call as reported by seven agents.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ NO_TOKENS = Usage()
 
 
 def usage_in(counts: object) -> Usage | None:
-    """Converts a count with ACP's or Gemini's field names; None if input or output is missing, or all are 0."""
+    """Converts a count; None if input or output is missing, or all are 0."""
     if not isinstance(counts, dict):
         return None
     given = _count(counts, "inputTokens", "input_tokens")
@@ -35,7 +35,7 @@ def usage_in(counts: object) -> Usage | None:
 
 
 def counts_output(result: object) -> bool:
-    """Returns whether the result of `session/prompt` counts tokens that the model has generated."""
+    """Returns whether the result of `session/prompt` counts tokens of the model."""
     usage = usage_in(_count_in(result))
     return usage is not None and usage.output > 0
 
@@ -49,41 +49,36 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
 
 
 class UsageCounter:
-    """Counts the tokens of the turns of one session. `rule` (`AcpPreset.usage`) says what the counts cover; None:
-    unknown, so none is used.
-    """
+    """Counts the tokens of one session's turns. `rule`: see `AcpPreset.usage`."""
 
     def __init__(self, rule: UsageRule | None) -> None:
         self._rule = rule
         self._session = NO_TOKENS
         """The session's total at the last report."""
         self._known = True
-        """Whether that total is complete. It is not after a turn that reported no count."""
+        """Whether that is complete: not after a turn without a count."""
         self._turn = NO_TOKENS
         self._one_call = True
         self._whole = True
-        """Whether the agent's turn has served only one request of the client."""
+        """Whether the agent's turn has served only one request."""
 
     def start_turn(self) -> None:
-        """Resets the counts for a new turn of the agent."""
         self._turn = NO_TOKENS
         self._one_call = self._whole = True
 
     def start_request(self) -> None:
-        """Begins another request of the client within the same turn of the agent. A count of the whole turn is then not
-        used.
-        """
+        """Begins another request within the agent's turn, whose count is then not used."""
         self._turn = NO_TOKENS
         self._whole = False
         self._one_call = True
 
     def add_model_call(self) -> None:
-        """Records that the client's request takes more than one call of the model."""
+        """Records that the request takes more than one call of the model."""
         self._one_call = False
 
     def read_update(self, meta: object) -> Usage | None:
-        """Adds the count in the `_meta` of an update. Returns the tokens of the request so far; None without a count,
-        or if the rule is not `chunks`.
+        """Adds the count in an update's `_meta`. Returns the request's tokens so far; None without a count, or if the
+        rule is not `chunks`.
         """
         if self._rule != "chunks" or not isinstance(meta, dict):
             return None
@@ -94,8 +89,8 @@ class UsageCounter:
         return self._turn
 
     def read_result(self, result: object) -> Usage | None:
-        """Returns the tokens of the request from the result of `session/prompt`; None if it has no count that covers
-        just this request.
+        """Returns the request's tokens from the result of `session/prompt`; None if no count covers just this
+        request.
         """
         if self._rule in (None, "chunks"):
             return None
@@ -117,8 +112,7 @@ class UsageCounter:
 
 
 def _count_in(result: object) -> object:
-    """Returns the token count in the result of `session/prompt`: ACP's `usage`, or Gemini CLI's
-    `_meta.quota.token_count`."""
+    """Returns the token count in the result: ACP's `usage`, or Gemini CLI's `_meta.quota.token_count`."""
     if not isinstance(result, dict):
         return None
     if result.get("usage") is not None:

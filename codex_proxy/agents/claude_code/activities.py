@@ -1,5 +1,5 @@
-"""Converts Claude Code's own tool calls to activities, and decides the program's requests for permission, without
-regard to text of the model.
+"""Converts Claude Code's own tool calls to activities, and decides its requests for permission, without regard to text
+of the model.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ KINDS: Final[dict[str, Kind]] = {
     "ExitPlanMode": "plan",
     "AskUserQuestion": "question",
 }
-"""The kind of activity of each Claude Code tool; all others are `other`."""
+"""The kind of activity of each tool; others are `other`."""
 
 
 class _Described(msgspec.Struct, frozen=True):
-    """The arguments of a tool that describe a call of it. The first of them that is a string is shown."""
+    """The arguments that describe a call. The first that is a string is shown."""
 
     command: msgspec.Raw = msgspec.Raw()
     file_path: msgspec.Raw = msgspec.Raw()
@@ -50,14 +50,11 @@ class _Described(msgspec.Struct, frozen=True):
 
 
 def kind_of(tool: str) -> Kind:
-    """Returns the kind of activity for a call of the tool with this name."""
     return "mcp_call" if tool.startswith("mcp__") else KINDS.get(tool, "other")
 
 
 def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
-    """Returns the item for a call of one of the agent's own tools. `input` is the JSON of its arguments;
-    None: unknown.
-    """
+    """Returns the item for a call of one of the agent's own tools. `input`: its arguments as JSON, if known."""
     kind = kind_of(tool)
     said = _text(input)
     if kind in ("command", "file_change", "web_search") and said:
@@ -66,7 +63,6 @@ def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
 
 
 def permission_of(tool: str) -> Permission:
-    """Returns the kind of permission that a call of the tool with this name needs."""
     match kind_of(tool):
         case "command":
             return "command"
@@ -78,8 +74,8 @@ def permission_of(tool: str) -> Permission:
 
 
 def is_allowed(sandbox: Sandbox) -> bool:
-    """Returns whether everything is allowed for which the program requests permission: to read outside of the folder,
-    run commands, use the network, and (except in `workspace-write`) change files in the folder.
+    """Returns whether everything is allowed for which permission is requested: to read outside of the folder, run
+    commands, use the network, change files.
     """
     return sandbox == "danger-full-access"
 
@@ -89,9 +85,7 @@ class _Block(msgspec.Struct, frozen=True):
 
 
 def output_text(content: msgspec.Raw) -> str:
-    """Returns the text of a tool's output: JSON of a text or of a list of blocks, as in Anthropic's API. Empty for
-    other JSON.
-    """
+    """Returns the text of a tool's output: a text or a list of blocks; empty for other JSON."""
     try:
         value = msgspec.json.decode(content, type=str | list[_Block]) if content else ""
     except UNREADABLE:

@@ -1,6 +1,5 @@
-"""The agent `claude-code`: one process for each conversation, which is kept after a turn as long as the client may
-continue, and for each mode in use (plain-model turns, agent turns) one that waits for the next conversation. The
-prompt, the tools and the schema are sent to a process with the turn.
+"""The agent `claude-code`: one process for each conversation, kept as long as the client may continue, and for each
+mode in use one that waits for the next conversation. Prompt, tools and schema are sent with the turn.
 """
 
 from __future__ import annotations
@@ -38,39 +37,37 @@ from codex_proxy.process.launch import find_program
 log = structlog.get_logger(__name__)
 
 RESTOCK_SECONDS: Final = 0.3
-"""Seconds from when a turn takes the waiting process until the next one is started, so that the start does not slow the
-turn's beginning.
+"""Seconds from when a turn takes the waiting process to the start of the next, which would slow the turn's
+beginning.
 """
 MAX_WAIT_SECONDS: Final = 3600.0
-"""The most seconds that a process waits for a turn. After that the settings and sign-in that it read at its start
-may be outdated."""
+"""The most seconds that a process waits: it has read settings and sign-in at its start."""
 MAX_MEMORY: Final = 2 << 30
-"""The resident memory in bytes at which a conversation that only waits to be continued is ended."""
+"""The resident memory in bytes at which a conversation that only waits is ended."""
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
-    """How Claude Code's processes are started, and how many are kept without a running turn."""
+    """How Claude Code's processes are started, and how many are kept."""
 
     name: str
     version: str
     command: Callable[[LaunchKey], Command]
-    """Returns the command that starts a process of this kind, unconfined."""
+    """Returns the command of a process of this kind, unconfined."""
     confinement: PlainConfinement
-    """What keeps the processes of plain-model turns from reading the user's files."""
+    """What keeps plain-model turns from reading the user's files."""
     empty_folder: str
-    """The working folder of plain-model turns. It is empty, so that no file can reach the model."""
+    """The working folder of plain-model turns."""
     warm: LaunchKey
-    """The kind of the process that is started before the first turn, and of those that only answer `initialize`."""
+    """The kind of the first process, and of those that only answer `initialize`."""
     advice: str = ""
-    """What the operator should do if a process cannot be started, as a sentence; empty if nothing is known."""
+    """What the operator should do if a process cannot be started; may be empty."""
     kept: int = 4
-    """The most processes that are kept without a running turn: one that waits for each mode in use, and those of
-    conversations that may continue (at least one).
-    """
+    """The most processes without a running turn: one that waits for each mode in use, and at least one of a
+    conversation that may continue."""
 
 
 class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
-    """The `Agent` that runs Claude Code. `start` reads its models, and starts a process for the first turn."""
+    """The `Agent` that runs Claude Code. `start` reads its models."""
 
     any_model = True
 
@@ -119,9 +116,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         await self.pool.warm(self._processes.warm)
 
     async def _first_answer(self) -> InitializeResult:
-        """Returns the program's answer to `initialize`. At the same time tries out whether the program works
-        confined, as it is in plain-model turns.
-        """
+        """Returns the answer to `initialize`, and tries out whether the program works confined."""
         warm = self._processes.warm
         plain = self._processes.command(LaunchKey("model", self._processes.empty_folder))
         trial = self._processes.confinement.try_out(request_initialize, plain, is_signed_in)
@@ -167,8 +162,8 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         return self._initialized.models
 
     def trouble(self) -> Failure | None:
-        """Returns the failure if the program is missing, or nobody was signed in when it was last asked. Then asks
-        again in the background, at most every `RECHECK_SECONDS`.
+        """Returns the failure if the program is missing, or nobody was signed in when last asked. Then asks again, at
+        most every `RECHECK_SECONDS`.
         """
         try:
             find_program(self._processes.command(self._processes.warm))

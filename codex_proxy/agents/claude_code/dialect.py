@@ -1,11 +1,10 @@
-"""The dialect of Claude Code's JSON lines: converts the turns of one process to lines, and its lines to events. Without
-IO.
+"""The dialect of Claude Code's JSON lines. Without IO.
 
-A turn is `initialize` with the prompt, the tools and the schema; then the history line by line (the program confirms
-each line of the user by an empty `result`); then the user's line that the model answers; then the stream of the answer
-until `result`. Over the same lines this server acts as an MCP server for the client's tools. The calls in a message of
-the model are passed on when the message ends, and wait for the client without a time limit. A process whose turn has
-succeeded takes the next turn of the conversation. Source: recordings of release 2.1.330.
+A turn is `initialize` with prompt, tools and schema; the history line by line (each line of the user is confirmed by an
+empty `result`); the user's line that the model answers; and the stream of the answer until `result`. Over the same
+lines this server is an MCP server with the client's tools. The calls in a message of the model are passed on when it
+ends, and wait without a time limit. A process whose turn has succeeded takes the next one. Source: recordings of
+release 2.1.330.
 """
 
 from __future__ import annotations
@@ -69,16 +68,15 @@ from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
 SYNTHETIC: Final = "<synthetic>"
-"""The model name of messages that Claude Code itself writes. They report errors and are not part of an answer."""
+"""The model of messages that Claude Code writes, which report errors."""
 EFFORTS: Final = {"none": "low", "minimal": "low"}
-"""The effort that is used in place of an effort that Claude Code does not have."""
+"""In place of efforts that Claude Code lacks."""
 STOPS: Final = {
     "max_tokens": Stop.LENGTH,
     "model_context_window_exceeded": Stop.LENGTH,
     "refusal": Stop.CONTENT_FILTER,
 }
-"""The reason with which a turn ends, for those stop reasons of Anthropic that mean that the answer is incomplete or
-refused."""
+"""The end of a turn for Anthropic's stop reasons of answers that are incomplete or refused."""
 BAD_ANSWER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="Claude Code sent a message that this server does not understand. Try again; if it "
@@ -88,29 +86,26 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
-    """The `Dialect` of a Claude Code process: the turns of one conversation, one after the other. It reads lines;
-    `turn_states` has its states.
-    """
+    """The `Dialect` of a Claude Code process, for the turns of one conversation."""
 
     def __init__(self, *, takes_mark: bool = True) -> None:
-        """`takes_mark`: whether the program knows the mark of text that nobody typed (see `user_line`)."""
+        """`takes_mark`: the program knows the mark of text that nobody typed (see `user_line`)."""
         self._tools = OfferedTools((), model_name)
         self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
         self._takes_mark = takes_mark
         self._feed = PendingLines((), 1)
         self._unready: set[str] = set()
-        """The names of the steps that must be done before the history can be written."""
+        """What must be done before the history can be written."""
         self._pending = PendingCalls(_output_answer)
         self._usage = TurnUsage()
         self._reported_usage = Usage()
-        """The usage last reported for the current client request."""
+        """Last reported for the current request."""
         self._step_open = False
-        """Whether a message of the model has begun and not ended."""
+        """Whether a message of the model is open."""
         self._started = False
-        """Whether `TurnStarted` was reported for the client's turn."""
         self._error_code: str | None = None
-        """The error code of the last synthetic message."""
+        """That of the last synthetic message."""
 
     def facts(self) -> dict[str, Any]:
         return {} if self._takes_mark else {"takes_mark": False}
@@ -212,9 +207,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
     def _unreadable(self, line: bytes) -> None:
-        """Handles a line that cannot be decoded: a line of the type `result` fails the turn, any other adds a
-        notice.
-        """
+        """Fails the turn for a line of the type `result` that cannot be decoded; adds a notice for any other."""
         if self._state is TurnState.ENDED:
             return
         if b'"type":"result"' in line and self._state in (TurnState.FEEDING, TurnState.ACTIVE):
@@ -248,18 +241,14 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._ready(id)
 
     def _ready(self, what: str) -> None:
-        """Removes `what` from the steps that must be done before the history can be written (`_unready`). After the
-        last one, writes the first lines of the history.
-        """
+        """Removes `what` from `_unready`. After the last, writes the first lines of the history."""
         self._unready.discard(what)
         if self._state is TurnState.STARTING and not self._unready:
             self._change(TurnChange.READY)
             self._give_next()
 
     def _give_next(self) -> None:
-        """Writes the next lines of the history, up to and including the next line of the user, the last of which the
-        model answers.
-        """
+        """Writes the history up to the next line of the user; the model answers the last."""
         writes, last = self._feed.next()
         self._writes.append(writes)
         if last:
@@ -284,9 +273,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
-        """Handles the beginning of a message of the model. If the one before has not ended, the new one repeats it, so
-        `Retrying` is added.
-        """
+        """Begins a message of the model. It repeats the one before if that has not ended."""
         if self._step_open:
             self._events.append(Retrying(BROKE_OFF))
         self._step_open = True
@@ -299,7 +286,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._events.append(StepCompleted(usage))
 
     def _add_usage(self) -> None:
-        """Adds `UsageReported` with the tokens of the client's request so far, if they have changed."""
+        """Reports the request's tokens so far, if they have changed."""
         usage = self._usage.request
         if usage != self._reported_usage:
             self._reported_usage = usage
@@ -327,8 +314,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._reader.assistant(whole)
 
     def _user(self, message: WholeMessage) -> None:
-        """Handles a user message in the stream, with outputs that the program itself has given to the model: ends the
-        activities of these calls. The client's output for such a call is not used.
+        """Ends the activities whose outputs the program itself has given to the model. The client's output for such a
+        call is not used.
         """
         for block in message.blocks:
             if block.type == "tool_result":
@@ -352,8 +339,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the line that answers a JSON-RPC message to the MCP server with the client's tools; empty if the
-        answer must wait, or has been added to `_writes`.
+        """Returns the line that answers a message to the MCP server with the client's tools; empty if the answer must
+        wait or was written.
         """
         match rpc.method:
             case "initialize":
@@ -373,9 +360,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return rpc_refusal(request_id, rpc.id)
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Handles the program's `tools/call` request (`rpc`). Returns the line that answers it; empty if there is no
-        output yet. If the call was not in the stream, asks the client. Refuses requests without a running turn or an
-        offered tool.
+        """Handles `tools/call`. Returns the answer; empty if there is no output yet. If the call was not in the stream,
+        asks the client. Refuses requests without a running turn or an offered tool.
         """
         params = rpc.params or RpcParams()
         id = params.meta.call_id if params.meta is not None else None
@@ -392,9 +378,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return self._pending.add_request(id, (request_id, rpc.id))
 
     def _permission(self, request_id: str, request: ControlRequest) -> None:
-        """Handles a request for permission: allows calls of the client's tools, and everything in the sandbox
-        `danger-full-access`. For any other request adds an `ApprovalRequested` event; after the end of the turn denies
-        it.
+        """Allows calls of the client's tools, and everything in the sandbox `danger-full-access`. Asks about any other;
+        after the end of the turn denies it.
         """
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
         if self._tools.find(request.tool_name) is not None or activities.is_allowed(self._turn.sandbox):
@@ -453,9 +438,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the client's turn with `ended`, and denies open requests for permission. The process is not used for
-        another turn.
-        """
+        """Ends the client's turn. The process is not used for another."""
         self._events.append(ended)
         self._deny_all()
         self._pending.clear()
@@ -463,8 +446,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:
-    """Returns the line that gives the program the output of a call. `request` has the ids of the control request and of
-    the JSON-RPC request in it.
+    """Returns the line with a call's output. `request` has the ids of the control request and of the JSON-RPC request
+    in it.
     """
     result = {"content": mcp_content(reply.parts)}
     return rpc_answer(*request, result if reply.success else result | {"isError": True})

@@ -1,6 +1,6 @@
-"""Converts Claude Code's errors to failures of the turn, by its error codes, its provider's HTTP status, and its texts.
-The program reports an error by a message of the model `<synthetic>` with an error code, and then by a `result` with the
-HTTP status. Source: recordings of release 2.1.330, and its list of codes.
+"""Converts Claude Code's errors to failures, by its codes, its provider's HTTP status, and its texts. The program
+reports an error by a message of the model `<synthetic>` with a code, then by a `result` with the status. Source:
+recordings of release 2.1.330, and its list of codes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CODES: Final[dict[str, FaultKind]] = {
     "overloaded": K.UNAVAILABLE,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""Error codes that decide the kind of fault, whatever the text and the status are."""
+"""Codes that decide the kind of fault."""
 
 STATUSES: Final[dict[int, FaultKind]] = {
     401: K.AGENT_NOT_AUTHENTICATED,
@@ -43,7 +43,7 @@ STATUSES: Final[dict[int, FaultKind]] = {
 """The kind of fault by those HTTP statuses that mean something else than with other agents."""
 BROKE_OFF: Final = "Claude Code is retrying its model request: the connection was lost."
 TOO_LONG: Final = "prompt_too_long"
-"""The `terminal_reason` of a conversation that exceeds the model's context."""
+"""The `terminal_reason` of a conversation that is too long."""
 
 _LIMIT: Final = re.compile(
     r"(?:usage|session|weekly|\d-hour) limit|hit your limit|limit reached", re.IGNORECASE
@@ -70,8 +70,8 @@ _ADVICE: Final = re.compile(
 
 
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
-    """Returns the failure of a turn whose `result` is an error with this text. `code` is that of the `<synthetic>`
-    message, `status` the provider's, `reason` the `terminal_reason`, or None.
+    """Returns the failure of a turn whose `result` is an error. `code` is the `<synthetic>` message's, `status` the
+    provider's, `reason` the `terminal_reason`, or None.
     """
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:
@@ -85,9 +85,7 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
 
 
 def retry_event(retry: Retry) -> Retrying:
-    """Returns the event for a model call that Claude Code repeats. It contains the failure of that call if it is
-    known.
-    """
+    """Returns the event for a repeated model call, with the failure of the first if known."""
     code = retry.error if retry.error != "unknown" else None
     if code is None and retry.error_status is None:
         return Retrying(BROKE_OFF)

@@ -1,6 +1,6 @@
-"""Converts a turn's history to the system prompt and the lines for Claude Code. The lines of user and assistant
-alternate, as Anthropic's API requires; a call's output is in the line after the call, and the last line is the user's.
-Only Claude Code's own reasoning (`ThinkingBlock`), which is signed, is kept.
+"""Converts a history to the system prompt and the lines for Claude Code. The lines of user and assistant alternate, as
+Anthropic's API requires; a call's output is in the line after it, and the last line is the user's. Only Claude Code's
+own, signed reasoning (`ThinkingBlock`) is kept.
 """
 
 from __future__ import annotations
@@ -30,44 +30,40 @@ from codex_proxy.core.items import (
 Block = dict[str, Any]
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The output of a call that has none. The provider refuses a conversation without it."""
+"""The output of a call without one, which the provider refuses."""
 CONTINUE: Final = "Continue."
-"""The user's last line, if the history ends with a message of the assistant."""
+"""The user's last line after a message of the assistant."""
 BEGIN: Final = "(The conversation begins with your message.)"
-"""The user's first line if the history begins with a message of the assistant, which the provider would refuse as
-the first line."""
+"""The user's first line before a message of the assistant, which may not be the first."""
 LATER_INSTRUCTIONS: Final = "<developer_message>\n{}\n</developer_message>"
-"""The template for instructions in the middle of a conversation. Only those at its beginning are in the system
-prompt."""
+"""For instructions in the middle of a conversation."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 _SEAL: Final = "claude-thinking:"
-"""The prefix of the `encrypted_content` of reasoning items that contain a thinking block of Claude Code."""
+"""Begins the `encrypted_content` of reasoning items with a thinking block."""
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A thinking block of Anthropic's API, and the `model` that wrote it: only for that model, and with its
-    `signature`, the API accepts it in a history.
+    """A thinking block of Anthropic's API, which it accepts in a history only for the `model` that wrote it, and with
+    its `signature`.
     """
 
     model: str
     thinking: str = ""
     signature: str = ""
     data: str = ""
-    """The encrypted content of a `redacted_thinking` block, which has neither text nor signature; else empty."""
+    """The encrypted content of a `redacted_thinking` block, which has nothing else."""
 
     @property
     def block(self) -> Block:
-        """The content block of Anthropic's API: `thinking`, or `redacted_thinking` if `data` is set."""
+        """The content block of Anthropic's API."""
         if self.data:
             return {"type": "redacted_thinking", "data": self.data}
         return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
 
     def raw_item(self) -> RawItem:
-        """Returns the block as a reasoning item of the Responses API, for the history of later turns.
-        `thinking_block_in` reads it.
-        """
+        """Returns the block as a reasoning item of the Responses API. `thinking_block_in` reads it."""
         sealed = _SEAL + base64.b64encode(msgspec.json.encode(self)).decode()
         item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
         return RawItem("reasoning", msgspec.json.encode(item))
@@ -79,9 +75,7 @@ class _RawThinking(msgspec.Struct, frozen=True):
 
 
 def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
-    """Returns the thinking block in the JSON of a reasoning item that `ThinkingBlock.raw_item` made; None for every
-    other item.
-    """
+    """Returns the thinking block in a reasoning item of `ThinkingBlock.raw_item`; None for others."""
     try:
         item = msgspec.json.decode(raw, type=_RawThinking)
         sealed = item.encrypted_content or ""
@@ -95,24 +89,24 @@ def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
 
 
 class Line(msgspec.Struct):
-    """One message of the conversation: everything that the user or the assistant said without the other in between."""
+    """What the user or the assistant said without the other in between."""
 
     role: Literal["user", "assistant"]
     blocks: list[Block]
     model: str = ""
-    """In a line of the assistant: the model that signed the thinking blocks in it; empty if there are none."""
+    """The model that signed the thinking blocks in it, if any."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """The system prompt, and the messages of the conversation. The last one is the user's."""
+    """The system prompt, and the lines."""
 
     system: str
     lines: tuple[Line, ...]
 
 
 def conversation(history: Sequence[HistoryItem]) -> Conversation:
-    """Converts a whole history. The instructions at its beginning become the system prompt; if there is nothing else,
-    the user's message.
+    """Converts a whole history. Instructions at its beginning become the system prompt; if there is nothing else, the
+    user's message.
     """
     items = list(_plain(history))
     system: list[str] = []
@@ -125,7 +119,7 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
 
 
 def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
-    """Converts a history, or its part that the agent has not seen, to lines. Instructions become text of the user."""
+    """Converts what the agent has not seen. Instructions become text of the user."""
     return _lines(_plain(history))
 
 
@@ -137,24 +131,21 @@ def _lines(items: Iterable[HistoryItem | ThinkingBlock]) -> tuple[Line, ...]:
 
 
 class PendingLines:
-    """The lines that have not been written to the program yet. The next ones are written when the program has confirmed
-    the previous line of the user.
-    """
+    """The lines that were not written yet. The next follow when the program has confirmed the user's previous one."""
 
     def __init__(self, lines: Sequence[Line], first_number: int, *, takes_mark: bool = True) -> None:
-        """`takes_mark`: see `user_line`."""
         self._lines = list(lines)
         self._number = first_number
         self._takes_mark = takes_mark
 
     @property
     def number(self) -> int:
-        """The number that the next line of the assistant gets (see `assistant_line`)."""
+        """The next assistant line's number (see `assistant_line`)."""
         return self._number
 
     def next(self) -> tuple[bytes, bool]:
-        """Removes the next lines, up to a line of the user. Returns their bytes, and whether that was the last line,
-        which the model answers.
+        """Removes the next lines, up to one of the user. Returns their bytes, and whether that was the last, which the
+        model answers.
         """
         writes = []
         while self._lines:
@@ -170,16 +161,14 @@ class PendingLines:
 
 
 class _Writer:
-    """Collects the blocks of a history into lines, with each output in the line after its call."""
+    """Collects a history's blocks into lines."""
 
     def __init__(self) -> None:
         self._lines: list[Line] = []
         self._waiting: dict[str, str] = {}
-        """The calls that have no output yet: the id that is written, by the client's id."""
+        """Calls without an output: the id that is written, by the client's."""
         self._thoughts: list[ThinkingBlock] = []
-        """The thinking blocks since the last other block, for the assistant's next block, because no line may end with
-        one.
-        """
+        """Thinking blocks for the assistant's next block: no line may end with one."""
 
     def add(self, item: HistoryItem | ThinkingBlock) -> None:
         if isinstance(item, ThinkingBlock):
@@ -201,9 +190,7 @@ class _Writer:
             self._output(item)
 
     def close(self) -> list[Line]:
-        """Returns all lines, with `NO_OUTPUT` for calls without an output. The first and last are the user's, added if
-        needed.
-        """
+        """Returns all lines, with `NO_OUTPUT` where needed. The first and last are the user's."""
         self._answer_waiting()
         if not self._lines or self._lines[-1].role == "assistant":
             self._lines.append(Line("user", [_text_block(CONTINUE)]))
@@ -239,7 +226,6 @@ class _Writer:
         line.blocks += blocks
 
     def _answer_waiting(self) -> None:
-        """Adds the output `NO_OUTPUT` to every call without one."""
         waiting, self._waiting = self._waiting, {}
         for id in waiting.values():
             content = [_text_block(NO_OUTPUT)]
@@ -247,7 +233,7 @@ class _Writer:
 
 
 def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | ThinkingBlock]:
-    """Yields the items of the history, with Responses items converted, or left out if they cannot be."""
+    """Yields the history with Responses items converted, or left out."""
     for item in history:
         if isinstance(item, RawHistoryItem):
             thought = thinking_block_in(item.json)
@@ -264,7 +250,7 @@ def _is_instruction(item: HistoryItem | ThinkingBlock) -> bool:
 
 
 def _usable_id(call_id: str) -> str:
-    """Returns the call id with `_` in place of the characters that Anthropic's API does not accept."""
+    """Returns the call id as Anthropic's API accepts it."""
     return call_id if _ID.fullmatch(call_id) else re.sub(r"[^A-Za-z0-9_-]", "_", call_id) or "call"
 
 
@@ -277,7 +263,7 @@ def _text_block(text: str) -> Block:
 
 
 def _blocks(parts: Sequence[Part]) -> list[Block]:
-    """Converts parts of a message to content blocks. Empty texts are left out, since the provider refuses them."""
+    """Converts parts to content blocks, without empty texts, which the provider refuses."""
     blocks: list[Block] = []
     for part in parts:
         if isinstance(part, ImagePart):

@@ -1,6 +1,6 @@
-"""The command line and environment variables of a `claude` process. A *plain-model* process has no tools of its own,
-none of the user's settings and instructions, and an empty folder. An *agent* process works in the turn's folder with
-the user's settings, not the folder's, which could name commands. Source: experiments with release 2.1.330.
+"""The command line and variables of a `claude` process. A *plain-model* process has no tools of its own, none of the
+user's settings and instructions, and an empty folder. An *agent* process works in the turn's folder with the user's
+settings, not the folder's, which could name commands. Source: experiments with release 2.1.330.
 """
 
 from __future__ import annotations
@@ -41,24 +41,23 @@ AGENT: Final = (
     *("--permission-prompt-tool", "stdio"),  # what needs permission is asked of us
 )
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
-"""The tools of a read-only turn. Reading outside its folder needs permission."""
+"""The tools of a read-only turn."""
 WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
-"""The tools of other turns. Tools that would outlive the turn (schedules, monitors), and questions, are left out."""
+"""The tools of other turns, without questions and tools that would outlive the turn."""
 MODES: Final[Mapping[Sandbox, str]] = {
     "read-only": "default",
     "workspace-write": "acceptEdits",
     "danger-full-access": "default",
 }
-"""The program's permission mode for each sandbox. `acceptEdits` allows changes of files in the folder. In
-`danger-full-access` this server gives every permission, because the program refuses its own mode for that to root.
-"""
+"""The permission mode for each sandbox. `acceptEdits` allows changes of files in the folder. In `danger-full-access`
+this server gives every permission, because the program refuses its own mode for that to root."""
 
 SWITCHES: Final[Mapping[str, str]] = {
     **CLAUDE_VARIABLES,
     # A command in the background would outlive its turn.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
 }
-"""Environment variables of every process; those that the operator passes on (PROXY_CHILD_ENV) take precedence."""
+"""Variables of every process; the operator's (PROXY_CHILD_ENV) win."""
 
 ALLOWED_NAMES: Final = (
     "CLAUDE_CONFIG_DIR",
@@ -69,21 +68,18 @@ ALLOWED_NAMES: Final = (
     *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
     *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
 )
-"""Environment variables besides the usual ones: the provider's addresses, and the program's home. No keys, which would
-be charged in place of the user's sign-in.
-"""
+"""Further variables: the provider's addresses, and the program's home. No keys, which would be charged in place of the
+user's sign-in."""
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
-"""Variables with keys that the operator may pass on by name (PROXY_CHILD_ENV)."""
+"""Variables with keys that the operator may pass on (PROXY_CHILD_ENV)."""
 
 NEWEST_TESTED: Final = (2, 1, 330)
-"""The newest release that was tested. Other releases are used, too."""
+"""Other releases are used, too."""
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
 
 
 class LaunchKey(msgspec.Struct, frozen=True):
-    """The settings of a process that cannot change after its start. A waiting process can serve any turn with an
-    equal key.
-    """
+    """What cannot change after a process's start. One that waits can serve any turn with an equal key."""
 
     mode: Mode
     cwd: str
@@ -91,9 +87,7 @@ class LaunchKey(msgspec.Struct, frozen=True):
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the arguments of a process with the settings in `key`. `unreadable` are absolute paths that the agent's
-    own tools may not read.
-    """
+    """Returns a process's arguments. `unreadable` are absolute paths that the agent's own tools may not read."""
     if key.mode == "model":
         return (program, *COMMON, *PLAIN)
     tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
@@ -103,13 +97,10 @@ def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) ->
 
 
 def version_in(text: str) -> tuple[int, int, int] | None:
-    """Returns the release in the output of `claude --version`, such as `2.1.330 (Claude Code)`; None if the text is
-    not from Claude Code.
-    """
+    """Returns the release in the output of `claude --version`; None if it is another program's."""
     found = _VERSION.search(text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 def version_text(version: tuple[int, int, int]) -> str:
-    """Returns a release as text, such as `2.1.330`."""
     return ".".join(map(str, version))

@@ -1,6 +1,4 @@
-"""The program's answer to `initialize`, and its version: `request_initialize` and `ask_version` start a process only
-for that answer, and end it.
-"""
+"""The program's answer to `initialize`, and its version, each asked of a process for that alone."""
 
 from __future__ import annotations
 
@@ -24,27 +22,24 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
 
 START_SECONDS: Final = 30.0
-"""The most seconds that a process may take to answer `initialize`. It usually takes 0.4 s, ten times that on a busy
-machine."""
+"""The most seconds until `initialize` is answered: 0.4 are usual, ten times that on a busy machine."""
 VERSION_SECONDS: Final = 20.0
 VERSION_BYTES: Final = 1 << 16
 NO_SIGN_IN: Final = ("none", "", None)
 
 
 class InitializeResult(msgspec.Struct, frozen=True):
-    """The program's answer to `initialize`: its models, and whether the user is signed in."""
+    """The answer to `initialize`."""
 
     models: tuple[AgentModel, ...] = ()
     signed_in: bool = True
     account: str = ""
-    """The kind of sign-in, as the program calls it."""
+    """The kind of sign-in."""
     takes_mark: bool = True
-    """Whether the program knows the mark of text that nobody typed (see `user_line`): it did not run a command in a
-    marked text."""
+    """Whether the program did not run a command in a marked text (see `user_line`)."""
 
 
 def is_signed_in(answer: InitializeResult) -> bool:
-    """Returns whether a user is signed in, by the program's answer to `initialize`."""
     return answer.signed_in
 
 
@@ -93,14 +88,13 @@ def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
 
 
 class _Question:
-    """Reads the output of a process until it has answered `initialize` and a marked command; then `answer` is done. If
-    the process ends before, it raises `Fault`.
+    """Reads output until `initialize` and a marked command are answered; then `answer` is done. If the process ends
+    before, it raises `Fault`.
     """
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[ControlResponse] = asyncio.get_running_loop().create_future()
         self.ran_command = False
-        """Whether the program has answered the marked command as a command."""
         self._response: ControlResponse | None = None
         self._framer = LineFramer()
 
@@ -130,7 +124,7 @@ class _Question:
 
 async def request_initialize(command: Command) -> InitializeResult:
     """Starts a process, and returns what it answers to `initialize` and to a command that is marked as text. The model
-    is not called: a release that does not know the mark answers the command itself. Raises `Fault`.
+    is not called: a release that does not know the mark answers itself. Raises `Fault`.
     """
     question = _Question()
     try:
@@ -153,9 +147,7 @@ async def request_initialize(command: Command) -> InitializeResult:
 
 
 async def ask_version(command: Command) -> str:
-    """Returns what the program prints with `--version`. Raises `Fault` if the command fails, or does not end within
-    `VERSION_SECONDS`.
-    """
+    """Returns what `--version` prints. Raises `Fault` if that fails or takes too long."""
     try:
         exit, out = await run_for_output(command, VERSION_SECONDS, VERSION_BYTES)
     except SpawnError as error:

@@ -1,6 +1,4 @@
-"""The declaration of the agent `claude-code`, which drives Claude Code by `claude -p` with JSON lines on stdin and
-stdout.
-"""
+"""The spec of the agent `claude-code`, by `claude -p` with JSON lines."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ OLD: Final = "Claude Code {} is installed; the tested release is {}. Update it w
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Finds the program and its release, and makes the empty folder of plain-model turns. Raises `NoAgentError`, or
-    `Fault` if `claude --version` fails.
-    """
+    """Makes the agent. Raises `NoAgentError`, or `Fault` if `claude --version` fails."""
     from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
     from codex_proxy.agents.claude_code.launch import (
         NEWEST_TESTED,
@@ -87,7 +83,7 @@ async def _make(context: AgentContext) -> Agent:
 
 
 async def _plain_confinement(context: AgentContext) -> PlainConfinement:
-    """Returns what confines plain-model turns. The program may use its own settings and sign-in."""
+    """Returns what confines plain-model turns. The program may use its settings and sign-in."""
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 
     env = claude_environment(context)
@@ -102,7 +98,7 @@ async def _plain_confinement(context: AgentContext) -> PlainConfinement:
 
 
 def program_of(context: AgentContext) -> str:
-    """Returns the program's absolute path: of the settings, else `claude` on PATH. Raises `NoAgentError`."""
+    """Returns the program's path: of the settings, else on PATH. Raises `NoAgentError`."""
     named = context.settings.claude_bin
     found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
     if found is None:
@@ -113,8 +109,8 @@ def program_of(context: AgentContext) -> str:
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:
-    """Returns the variables of a `claude` process: those of every child, `ALLOWED_NAMES`, those that the operator
-    passes on (only these may have keys), and `SWITCHES`.
+    """Returns a process's variables: every child's, `ALLOWED_NAMES`, those of the operator (only these may have keys),
+    and `SWITCHES`.
     """
     from codex_proxy.agents.claude_code.launch import ALLOWED_NAMES, SWITCHES
 
@@ -130,9 +126,7 @@ def _version_command(context: AgentContext, program: str) -> Command:
 
 
 async def _check(context: AgentContext) -> list[Check]:
-    """Returns the checks of `codex-proxy doctor` for the program, its release, and its sign-in, without a
-    model call.
-    """
+    """Returns the checks of program, release and sign-in, without a model call."""
     import tempfile
 
     from codex_proxy.agents.claude_code.launch import (
@@ -215,8 +209,8 @@ def _text_check(takes_mark: bool, version: str) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """Returns the check of the sign-in. `account` is its kind, empty if unknown; `models` is their number; `unseen` are
-    variables with keys that the program does not get.
+    """Returns the check of the sign-in. `account` is its kind; `unseen` are variables with keys that the program does
+    not get.
     """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
 

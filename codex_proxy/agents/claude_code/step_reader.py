@@ -1,10 +1,8 @@
-"""Converts the stream of model calls (steps) to events and to calls of the client's tools. Each text and call is also
-added as a raw item (of the Responses API), for the history of later turns. Input: stream events and complete messages
-of the conversation itself (not of sub-agents). Arguments of calls are passed on as they arrive, unless this server must
-first check them.
+"""Converts the stream of model calls (steps) to events and to calls of the client's tools, and adds raw items for later
+turns. Arguments are passed on as they arrive, unless this server must first check them.
 
-If the turn has a JSON schema, the answer is the input of the model's call of the tool `StructuredOutput`; other text is
-held back, and passed on only if a call of a client's tool follows it, or if there is no structured output.
+If the turn has a schema, the answer is the input of the model's call of `StructuredOutput`; other text is held back,
+and passed on only if a call of a client's tool follows, or there is no structured output.
 """
 
 from __future__ import annotations
@@ -43,9 +41,7 @@ STRUCTURED_OUTPUT: Final = "StructuredOutput"
 
 
 class _Call:
-    """A call of a client's tool in the current step: its id, the tool, the pieces of its arguments (`parts`), and its
-    arguments in a complete message (`whole`; None before that).
-    """
+    """A call of a client's tool: the pieces of its arguments, and those of a complete message (`whole`)."""
 
     __slots__ = ("id", "parts", "tool", "whole")
 
@@ -57,7 +53,7 @@ class _Call:
 
     @property
     def arguments(self) -> str:
-        """The arguments as JSON text: the model's exact text if it arrived in pieces; `{}` if there are none."""
+        """The model's exact text if it arrived in pieces; `{}` if there is none."""
         text = "".join(self.parts) or (bytes(self.whole).decode("utf-8", "replace") if self.whole else "")
         return text if text.strip() else "{}"
 
@@ -69,8 +65,6 @@ class _Call:
 
 
 class _Thought:
-    """The pieces of an open block of thinking that have arrived."""
-
     __slots__ = ("signature", "thinking")
 
     def __init__(self) -> None:
@@ -79,9 +73,7 @@ class _Thought:
 
 
 class StepReader:
-    """Reads what Claude Code prints about its model calls in one turn: stream events (`feed`) and complete messages
-    (`assistant`). Appends events to `events`; the caller empties that list.
-    """
+    """Reads stream events (`feed`) and complete messages (`assistant`) of one turn. The caller empties `events`."""
 
     def __init__(self, turn: Turn, tools: OfferedTools) -> None:
         self.events: list[Event] = []
@@ -93,31 +85,28 @@ class StepReader:
         self._streams_calls = turn.parallel_tool_calls and not held
         self._message = ""
         self._streamed: set[str] = set()
-        """The ids of messages that arrived in deltas. They are ignored when they arrive again as a whole."""
+        """Messages that arrived in deltas, and are ignored as a whole."""
         self._open: dict[int, str] = {}
-        """The ids of open text and reasoning items, by the index of their content block."""
+        """Open text and reasoning items, by block index."""
         self._complete: list[ItemEnded | RawItem] = []
-        """The ends of items whose content block has ended, and signed thinking blocks, until more of the stream
-        arrives: a stream that breaks off ends its blocks, too.
-        """
+        """The ends of items whose block has ended, and thinking blocks, until more arrives: a stream that breaks off
+        ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, _Thought] = {}
-        """What has arrived of the open blocks of thinking, by block index."""
+        """Open blocks of thinking, by index."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
-        """Calls of the client's tools in this step, by id."""
+        """This step's calls of the client's tools."""
         self._held_size = HeldSize("arguments of calls, signatures and texts before an answer")
         self._held: list[Event] = []
-        """Events of texts that are held back, because they may not be part of the answer."""
+        """Events of texts that may be no part of the answer."""
         self._held_texts: set[str] = set()
-        """The ids of the messages of which `_held` has text."""
+        """The messages with text in `_held`."""
         self._said: list[str] = []
-        """The texts of the step."""
         self._activities: set[str] = set()
-        """Ids of calls of the agent's own tools that have no output yet."""
+        """Calls of the agent's own tools without an output."""
 
     def begin_turn(self) -> None:
-        """Resets the reader for another turn of the program."""
         self._drop_step()
         self._activities.clear()
         self._streamed.clear()
@@ -125,7 +114,7 @@ class StepReader:
     # --- the stream -----------------------------------------------------------------------------
 
     def feed(self, event: StreamEvent) -> None:
-        """Reads a stream event, and appends its events to `events`. The dialect handles `message_delta` itself."""
+        """Reads a stream event. The dialect handles `message_delta` itself."""
         match event.type:
             case "content_block_delta":
                 self._delta(event)
@@ -222,7 +211,7 @@ class StepReader:
             self._complete.append(ThinkingBlock(self._model, thinking=text, signature=signature).raw_item())
 
     def _add_complete(self) -> None:
-        """Adds the events in `_complete`. The end of an item whose text is held back is held back, too."""
+        """Adds `_complete`. The end of an item whose text is held is held, too."""
         for event in self._complete:
             held = isinstance(event, ItemEnded) and event.id in self._held_texts
             (self._held if held else self.events).append(event)
@@ -231,15 +220,11 @@ class StepReader:
     # --- whole messages -------------------------------------------------------------------------
 
     def is_new(self, message: WholeMessage) -> bool:
-        """Returns whether no part of this complete message has arrived as stream events. If so, the message is a
-        step of its own.
-        """
+        """Returns whether no part of this message has come as stream events: then it is a step of its own."""
         return message.id not in self._streamed
 
     def assistant(self, message: WholeMessage) -> None:
-        """Reads an assistant's message that arrives complete, and appends the events for its blocks to `events`.
-        Texts that have already arrived as stream events are skipped.
-        """
+        """Reads a complete message. Texts that came as stream events are skipped."""
         new = self.is_new(message)
         if new:
             self._drop_step()
@@ -263,15 +248,13 @@ class StepReader:
             self.start_activity(block, id)
 
     def start_activity(self, block: WholeBlock, id: str) -> None:
-        """Adds `ItemStarted` with the activity for a call of one of the agent's own tools (or a sub-agent's), once."""
+        """Begins the activity of a call of the agent's own tools, once."""
         if id not in self._activities:
             self._activities.add(id)
             self.events.append(ItemStarted(activities.activity(id, block.name or "", block.input)))
 
     def end_activity(self, block: WholeBlock) -> None:
-        """Adds the output in a `tool_result` block, and ends the activity of its call. Does nothing if the call is
-        not one of the agent's own tools.
-        """
+        """Adds the output in a `tool_result` block, and ends its call's activity, if it is one."""
         id = block.tool_use_id or ""
         if id in self._activities:
             self._activities.remove(id)
@@ -283,13 +266,10 @@ class StepReader:
     # --- the end of a step ----------------------------------------------------------------------
 
     def has_call(self, call_id: str) -> bool:
-        """Returns whether this call of a client's tool was made in the current step."""
         return call_id in self._calls
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
-        """Ends the step: appends its text and its calls to `events` as raw items. Returns the calls of the client's
-        tools, for the caller to pass on.
-        """
+        """Ends the step: adds its text and calls as raw items. Returns the calls for the caller to pass on."""
         self._add_complete()
         requests = [call.request() for call in self._calls.values()]
         self._add_raw_message(f"{self._message}_message", "".join(self._said))
@@ -300,9 +280,7 @@ class StepReader:
         return requests
 
     def requested_call(self, id: str, name: str, arguments: str) -> ToolCallRequested | None:
-        """Returns the call `id` of the client's tool `name`, although it was not in the stream (a sub-agent's call);
-        None if no such tool was offered.
-        """
+        """Returns a call that was not in the stream (a sub-agent's); None if no such tool was offered."""
         tool = self._tools.find(MODEL_PREFIX + name)
         if tool is None:
             return None
@@ -311,8 +289,8 @@ class StepReader:
         return call.request()
 
     def finish(self, structured: str | None) -> None:
-        """Ends the answer of a turn that has succeeded; the caller adds `TurnEnded`. `structured` is the JSON of the
-        structured answer, which is added as a message; if it is None, the held text is added.
+        """Ends the answer of a turn that has succeeded. `structured` is the structured answer; None: the held text is
+        added.
         """
         self._add_complete()
         if structured is None:
@@ -339,9 +317,7 @@ class StepReader:
             self.events.append(raw_message(id, text))
 
     def _drop_step(self) -> None:
-        """Forgets everything of the current step, held text included, when another step begins: an unfinished one is
-        repeated.
-        """
+        """Forgets the current step, when another begins: an unfinished one is repeated."""
         self._open.clear()
         self._thoughts.clear()
         self._complete.clear()

@@ -1,6 +1,5 @@
-"""The client's tools as Claude Code takes them: tools of an MCP server, with the prefix `mcp__<server>__`. A name with
-characters other than letters, digits, `_` and `-`, which Claude Code replaces, gets a generated one
-(`agent_name`). Custom tools become functions with one string argument.
+"""The client's tools as Claude Code takes them: tools of an MCP server, with the prefix `mcp__<server>__`. It replaces
+unusual characters of names, so that such a name is generated.
 """
 
 from __future__ import annotations
@@ -18,22 +17,20 @@ from codex_proxy.core.items import Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
-"""The most characters of a name: the provider accepts 128, prefix included."""
+"""Of a name: the provider accepts 128 characters with the prefix."""
 _VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which the client's tool is offered: its own if Claude Code keeps it, else `client_`, its
-    first characters and a digest.
-    """
+    """Returns the name under which a tool is offered: its own if Claude Code keeps it."""
     if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _CHANGED.fullmatch(name):
         return name
     return generated_name(name, "client_", kept=MAX_CHARS - 24, digits=16)
 
 
 def model_name(name: str) -> str:
-    """Returns the name that the model gets for the client's tool `name`: the result of `agent_name` with a prefix."""
+    """Returns the name that the model gets."""
     return MODEL_PREFIX + agent_name(name)
 
 
@@ -44,8 +41,8 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
 
 
 def call_input(arguments: str, kind: str) -> dict[str, Any]:
-    """Returns the `input` (an object) of a `tool_use` block for a call in the history. `arguments` that are no JSON
-    object are in its only field `arguments`; those of a custom tool in `input`.
+    """Returns the `input` of a `tool_use` block. Arguments that are no JSON object are its field `arguments`; those of
+    a custom tool `input`.
     """
     if kind == "custom":
         return {"input": arguments}

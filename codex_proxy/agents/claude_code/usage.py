@@ -1,6 +1,5 @@
-"""Counts the tokens of each model call when it ends, and of the whole turn from its `result`. Anthropic's
-`input_tokens` exclude the cache; here they include it, as OpenAI's do. If a turn waits for a tool's output, each
-request reports the tokens since the one before.
+"""Counts the tokens of each model call when it ends, and of the turn from its `result`. Anthropic's `input_tokens`
+exclude the cache; here they include it. Each request reports the tokens since the one before.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from codex_proxy.core.events import Usage
 
 
 def usage_of(tokens: StreamTokens) -> Usage:
-    """Converts the token counts of Anthropic's API to `Usage`, whose input includes cached tokens."""
+    """Converts token counts of Anthropic's API."""
     details = tokens.output_tokens_details
     cached = tokens.cache_read_input_tokens or 0
     return Usage(
@@ -22,33 +21,29 @@ def usage_of(tokens: StreamTokens) -> Usage:
 
 
 class TurnUsage:
-    """Counts the tokens of one turn of the program, and those of them that belong to the client's current request."""
+    """The tokens of one turn of the program, and of the client's current request."""
 
     def __init__(self) -> None:
         self._calls = Usage()
-        """The usage of the model calls that have ended, since the program's turn began."""
+        """Of ended model calls, since the turn began."""
         self._before = Usage()
-        """The usage that was reported to earlier client requests of the same turn."""
+        """Reported to earlier requests."""
         self._begun = StreamTokens()
-        """The counts of the running model call."""
+        """Of the running model call."""
 
     def begin_turn(self) -> None:
-        """Resets all counts for another turn of the program."""
         self._calls = self._before = Usage()
         self._begun = StreamTokens()
 
     def begin_request(self) -> None:
-        """Sets the tokens of the client's current request to 0. Called when the client's next request continues the
-        same turn.
-        """
+        """Begins the client's next request, which continues the turn."""
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:
-        """Records the beginning of a model call, with the `usage` of its `message_start`, if any."""
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
-        """Adds the tokens of a model call, and returns them: those of its `message_delta`, where missing those of
+        """Adds a model call's tokens, and returns them: those of its `message_delta`, where missing those of
         `message_start`.
         """
         begun, last = self._begun, tokens or StreamTokens()
@@ -66,9 +61,7 @@ class TurnUsage:
         return usage
 
     def turn_ended(self, tokens: StreamTokens | None) -> None:
-        """Replaces the sum of the model calls by the total of the `result`, if that is larger, as it is if a call broke
-        off.
-        """
+        """Takes the total of the `result`, if that is larger, as it is if a call broke off."""
         if tokens is None:
             return
         whole = usage_of(tokens)
@@ -77,7 +70,7 @@ class TurnUsage:
 
     @property
     def request(self) -> Usage:
-        """The tokens of the client's current request so far."""
+        """Of the client's current request so far."""
         return self._calls.since(self._before)
 
 

@@ -1,7 +1,7 @@
 """The models of the installed Codex (`codex debug models --bundled`): the list for clients, and a patched catalog for
-plain-model turns (`model_catalog_json`). Entries must be patched because they put a client's tools behind a JavaScript
-tool (`code_mode_only`), add tools of the agent, cut tool outputs, and let Codex summarise a long history.
-`CatalogError` names the entry and the field, also if a field to patch is missing: it may have been renamed.
+plain-model turns (`model_catalog_json`). Unpatched entries put a client's tools behind a JavaScript tool, add tools of
+the agent, cut outputs, and summarise a long history. `CatalogError` names entry and field, also if one to patch is
+missing.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 NO_LIMIT: Final = 1_000_000_000
-"""A limit in tokens above any history, so that Codex cuts and summarises nothing. The provider's own limit applies."""
+"""Tokens above any history; the provider's own limit applies."""
 
 PLAIN_PATCH: Final[dict[str, Any]] = {
     "tool_mode": "direct",  # client tools are function calls, not JavaScript inside a V8 tool
@@ -24,7 +24,7 @@ PLAIN_PATCH: Final[dict[str, Any]] = {
     "supports_reasoning_effort_updates": False,  # the effort of the request stays as the client gave it
 }
 PLAIN_REMOVED: Final = ("multi_agent_version", "model_messages")
-"""Fields that add sub-agent tools and texts of Codex; they may be missing."""
+"""Fields that add sub-agent tools and texts of Codex."""
 
 CUSTOM_EFFORTS: Final = ("minimal", "low", "medium", "high")
 
@@ -48,11 +48,11 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
     "supports_reasoning_effort_updates": (bool,),
     "use_responses_lite": (bool,),
 }
-"""Fields that releases before 0.144 or 0.156 do not have."""
+"""Fields that older releases lack."""
 
 
 class CatalogError(ValueError):
-    """The catalog has an unknown form; the text names the entry and the field."""
+    """The catalog has an unknown form; the text says where."""
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
@@ -65,26 +65,25 @@ class CatalogModel(msgspec.Struct, frozen=True):
     efforts: tuple[str, ...]
     default_effort: str | None
     visibility: str
-    """`list` if Codex's own model picker shows the model."""
+    """`list` if Codex's model picker shows it."""
     service_tiers: tuple[str, ...] = ()
-    """The service tiers of the model other than the default one."""
+    """Those beside the default."""
     verbosity: bool = True
-    """Whether the model gets a request's verbosity. Codex leaves it out for the others."""
+    """Whether it gets a request's verbosity."""
     priority: int = 0
-    """The model's place in Codex's model picker."""
+    """Its place in Codex's picker."""
     is_own_default: bool = False
-    """Whether Codex uses the model for a turn that names none."""
+    """Whether Codex uses it for turns that name none."""
     native: bytes = b""
-    """The whole entry as JSON, for clients that are Codex themselves."""
+    """The whole entry as JSON, for Codex as a client."""
 
     @property
     def listed(self) -> bool:
-        """Whether Codex shows the model in its own model picker."""
         return self.visibility == "list"
 
 
 def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...]:
-    """Returns every model of the bundled catalog in order, hidden ones included. Raises `CatalogError`."""
+    """Returns every model, hidden ones included. Raises `CatalogError`."""
     return tuple(
         CatalogModel(
             slug=entry["slug"],
@@ -104,8 +103,8 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
 
 
 def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -> tuple[CatalogModel, ...]:
-    """Returns the models with `is_own_default` at one: the `configured` model of config.toml (added if needed), else
-    the first in Codex's model picker.
+    """Returns the models with `is_own_default` at the `configured` one (added if needed), else the first in Codex's
+    picker.
     """
     shown = sorted((model for model in models if model.listed), key=lambda model: model.priority)
     own = configured or next((model.slug for model in shown), None)
@@ -119,9 +118,8 @@ def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -
 def plain_catalog(
     bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
 ) -> bytes:
-    """Returns the patched catalog for plain-model turns, as JSON. Raises `CatalogError`. `extra_slugs` are models of a
-    provider in the user's config.toml. `lite` sets `use_responses_lite` (tools as an input item, no parallel calls);
-    None keeps it, and is False for `extra_slugs`.
+    """Returns the patched catalog as JSON. Raises `CatalogError`. `extra_slugs` are models of a provider in
+    config.toml. `lite` sets `use_responses_lite` (tools as an input item, no parallel calls); None keeps it.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
@@ -137,7 +135,7 @@ def _plain(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
 
 
 def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
-    """Returns an entry for an unknown model, with the fields of `template` but its descriptions."""
+    """Returns an entry for an unknown model, like `template`."""
     return template | {
         "slug": slug,
         "display_name": slug,
@@ -157,9 +155,7 @@ def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
 
 
 def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the entries of the catalog. Raises `CatalogError` for a missing list, or a field that is missing or of
-    another type.
-    """
+    """Raises `CatalogError` for a missing list or field, or one of another type."""
     if isinstance(bundled, bytes):
         try:
             catalog = msgspec.json.decode(bundled)

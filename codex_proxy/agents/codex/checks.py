@@ -54,7 +54,7 @@ SANDBOX_ADVICE = (
 
 
 async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgentName) -> list[Check]:
-    """Returns the checks, without those that depend on a failed one. `agent` determines the protocol."""
+    """Returns the checks, without those that depend on a failed one."""
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)
     program = find_codex(settings.codex_bin, search_path)
@@ -82,7 +82,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
 
 
 def version_check(version: Version) -> Check:
-    """Returns the check of the release, always `ok`: its number, and how many tests failed with it."""
+    """Returns the check of the release, always `ok`."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
     facts: dict[str, Fact] = {
         "version": str(version),
@@ -98,9 +98,7 @@ def version_check(version: Version) -> Check:
 
 
 def protocol_check(protocol: CodexProtocol) -> Check:
-    """Returns the check of the protocol: `failed` if this server cannot drive the release, `warning` if capabilities
-    are lacking.
-    """
+    """Returns the check of the protocol: `failed` if the release cannot be driven, `warning` if it lacks something."""
     if protocol.fault:
         return failed_check("protocol", protocol.fault)
     facts: dict[str, Fact] = {"agent": protocol.agent}
@@ -134,8 +132,8 @@ def protocol_check(protocol: CodexProtocol) -> Check:
 
 
 def program_check(program: str, named: str | None) -> Check:
-    """Returns the check of the program: `warning` for a script (npm's slower wrapper). `named` is the path in the
-    settings or on PATH, if any.
+    """Returns the check of the program: `warning` for npm's slower wrapper. `named` is the path in the settings or on
+    PATH.
     """
     path = os.path.realpath(program)
     wrapper = _is_script(path)
@@ -165,8 +163,8 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, agent: CodexAgentName, context: AgentContext
 ) -> list[Check]:
-    """Returns the checks of sign-in, confinement of plain-model turns, and sandbox; only a failed check if config.toml
-    cannot be read. With other protocols than `codex-app-server` only the credentials file is looked for.
+    """Returns the checks of sign-in, plain-model turns and sandbox; only a failed one if config.toml cannot be read.
+    With other protocols than `codex-app-server` only the credentials file is looked for.
     """
     settings, environ = context.settings, context.environ
     config = settings.codex_home / "config.toml"
@@ -185,9 +183,7 @@ async def sign_in_and_sandbox_checks(
 
 
 async def plain_turns(program: str, provider: ProviderConfig, context: AgentContext, folder: str) -> Check:
-    """Returns the check of what confines plain-model turns: runs the program confined, with `folder` as state folder
-    and home.
-    """
+    """Runs the program confined, with `folder` as state folder and home."""
     settings = context.settings.model_copy(update={"state_dir": Path(folder)})
     env = context.child_environment() | {"CODEX_HOME": folder}
     try:
@@ -199,9 +195,7 @@ async def plain_turns(program: str, provider: ProviderConfig, context: AgentCont
 
 
 def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
-    """Returns the check of the sign-in's file, if Codex cannot be asked: `ok` if it exists or the provider is the
-    user's own, else `warning`.
-    """
+    """Returns the check of the sign-in's file, if Codex cannot be asked."""
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
         return Check(name="sign-in", status="ok", message=f"Codex has a sign-in in {settings.codex_home}.")
@@ -212,9 +206,7 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Asks an app-server in the user's home who is signed in. `failed` if nobody is or it does not start; a `warning`
-    if the provider's variable is not set.
-    """
+    """Asks an app-server in the user's home who is signed in. `warning` if the provider's variable is not set."""
     home = settings.codex_home
     facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}
     missing = [name for name in provider.env_names if not environ.get(name)]
@@ -252,7 +244,7 @@ async def sign_in(
 
 
 def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
-    """Returns the shell command for signing in to the server's Codex home."""
+    """Returns the command that signs in to the server's Codex home."""
     on_path = shutil.which("codex", path=environ.get("PATH", os.defpath)) is not None
     home = ""
     if "codex_home" in settings.model_fields_set and not environ.get("CODEX_HOME"):
@@ -261,7 +253,7 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 
 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
-    """Runs a command in Codex's sandbox, with `folder` as home: `warning` if that fails or the settings use none."""
+    """Runs a command in Codex's sandbox, with `folder` as home."""
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}
     if settings.sandbox == "danger-full-access":

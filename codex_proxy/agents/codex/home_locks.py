@@ -1,6 +1,6 @@
-"""Locks on Codex's files, for all servers with one state folder. A new release creates its database at its first start,
-and fails if two processes do: so they start one after the other (`first_start_lock`). A temporary home (`private_home`)
-is locked while it is used; the next start removes unlocked ones.
+"""Locks on Codex's files, for all servers with one state folder. Two first starts of a release at once fail at its
+database, so they follow each other (`first_start_lock`). A temporary home (`private_home`) is locked while it is used;
+the next start removes unlocked ones.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 POLL_SECONDS = 0.02
-"""Seconds between tries for a lock, which cannot be awaited. A start takes at least 70 ms."""
+"""Seconds between tries for a lock."""
 
 
 @asynccontextmanager
 async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
-    """Runs its body under a lock if `mark` does not exist, so that one process at a time starts a new release; then
-    creates `mark`. Waits up to `within` seconds, then runs without the lock.
+    """Runs its body under a lock if `mark` does not exist, then creates that. Waits up to `within` seconds, then runs
+    without the lock.
     """
     if not mark or _exists(mark):
         yield
@@ -56,7 +56,7 @@ PREFIX = "home-"
 
 @contextmanager
 def private_home(state: str) -> Iterator[str]:
-    """Yields a new, empty folder in the state folder, and removes it at the end."""
+    """Yields a new, empty folder in the state folder, and removes it."""
     folder, lock = _new_home(state)
     try:
         yield folder
@@ -85,7 +85,7 @@ def _new_home(state: str) -> tuple[str, int]:
 
 
 def _lock(folder: str) -> int | None:
-    """Locks the folder; returns the descriptor, or None if it is locked or gone."""
+    """Locks the folder; None if it is locked or gone."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -29,47 +29,42 @@ from codex_proxy.process.launch import child_environment
 
 
 class CodexPaths(msgspec.Struct, frozen=True):
-    """The paths that the start of Codex's processes needs, and what commands in its sandboxes may do."""
+    """The paths of Codex's processes, and what commands in its sandboxes may do."""
 
     program: str
     """The Codex binary."""
     codex_home: str
-    """The user's Codex home, which may not exist yet."""
+    """The user's; may not exist yet."""
     state: str
     """The server's state folder."""
     workdir: str
-    """The folder that agent turns work in."""
     profiles: Profiles = Profiles("codex_proxy", ())
 
 
 def codex_environment(
     environment: Mapping[str, str], child_env: tuple[str, ...], provider: ProviderConfig
 ) -> dict[str, str]:
-    """Returns the variables of a Codex process: harmless ones of `environment`, `child_env`, and the credentials of
-    Codex and its provider.
-    """
+    """Returns a process's variables: harmless ones, `child_env`, and credentials of Codex and its provider."""
     return child_environment(environment, extra=child_env, env_keys=provider.env_names, credentials=True)
 
 
 def in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
-    """Returns the variables with CODEX_HOME; without it if that folder does not exist, since Codex then creates its
-    default one.
+    """Returns the variables with CODEX_HOME; without it if that folder does not exist: Codex then creates its default
+    one.
     """
     env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
     return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else env
 
 
 def make_empty_folder(state: str) -> Path:
-    """Creates the working folder of plain-model turns, empty so that nothing in it reaches the model.
-    Raises `OSError`.
-    """
+    """Creates the working folder of plain-model turns. Raises `OSError`."""
     empty = Path(state) / "empty"
     make_folder(empty)
     return empty
 
 
 def user_config(codex_home: str) -> tuple[str, ShadowHome]:
-    """Returns the text of the user's config.toml ("" without one), and the shadow home made from it. Raises `Fault`."""
+    """Returns the text of config.toml ("" without one), and its shadow home. Raises `Fault`."""
     config = Path(codex_home) / "config.toml"
     try:
         text = config.read_text("utf-8") if config.exists() else ""
@@ -79,9 +74,7 @@ def user_config(codex_home: str) -> tuple[str, ShadowHome]:
 
 
 def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
-    """Creates the home of plain-model turns, with the config.toml and links of `shadow`; returns its path. Raises
-    `OSError`.
-    """
+    """Creates the home of plain-model turns; returns its path. Raises `OSError`."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
     home = Path(state) / "homes" / name
     make_folder(home)
@@ -96,14 +89,12 @@ def _bundled_file(state: str, version: Version) -> Path:
 
 
 async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
-    """Returns the JSON of the binary's model catalog, kept in the state folder for each release. Raises `Fault` if the
-    binary cannot be run, or `OSError`.
-    """
+    """Returns the binary's catalog, kept in the state folder for each release. Raises `Fault` or `OSError`."""
     return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
 
 
 def _kept_catalog(state: str, version: Version) -> bytes:
-    """Returns the kept catalog of this release; empty without a usable one."""
+    """Returns the kept catalog, or empty."""
     make_folder(Path(state) / "catalogs")
     file = _bundled_file(state, version)
     try:
@@ -123,8 +114,8 @@ async def _ask_for_catalog(program: str, state: str, base: Mapping[str, str]) ->
 def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Writes the patched catalog and what it is made from. Returns its path, and the models, with that of config.toml
-    (text `config`). Raises `Fault` or `OSError`.
+    """Writes the patched catalog and its source. Returns its path, and the models, with that of config.toml (text
+    `config`). Raises `Fault` or `OSError`.
     """
     bundled_file = _bundled_file(state, version)
     try:
@@ -142,7 +133,7 @@ def write_catalog(
 
 
 def _write(file: Path, content: bytes) -> None:
-    """Replaces a file in one step, since another server may read it; nothing if it is the same."""
+    """Replaces a file in one step, since another server may read it."""
     if file.exists() and file.read_bytes() == content:
         return
     with replacing(file) as new:
@@ -150,7 +141,7 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _link(target: Path, link: Path) -> None:
-    """Creates or replaces a link in one step; its target need not exist."""
+    """Creates or replaces a link in one step."""
     if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
         return
     with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:

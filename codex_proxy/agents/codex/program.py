@@ -1,5 +1,5 @@
-"""The Codex binary: the one in the settings, on PATH, or of the extra `[codex]`. The native binary is used, because
-npm's Node wrapper takes 30 ms and 43 MiB for each child and leaves the binary running when killed.
+"""The Codex binary: the one in the settings, on PATH, or of the extra `[codex]`. npm's Node wrapper takes 30 ms and 43
+MiB for each child and leaves the binary running when killed, so the native binary is used.
 """
 
 from __future__ import annotations
@@ -27,16 +27,14 @@ NATIVE_PATTERNS = (
     "../codex-*/vendor/{machine}-*/codex/codex",
     "../codex-*/vendor/{machine}-*/bin/codex",
 )
-"""Where npm's packages keep the native binary; older ones have those of all machines."""
+"""Where npm's packages keep the native binary."""
 
 SYSTEMS = {"linux": "linux", "darwin": "apple"}
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
-    """Returns the `codex` to start: `named` in the settings (unchecked), else on `search_path`, else the extra's; None
-    without any.
-    """
+    """Returns the `codex` to start: `named` in the settings (unchecked), else on `search_path`, else the extra's."""
     if named:
         program = os.path.expanduser(named)
         if os.sep not in program:
@@ -47,12 +45,11 @@ def find_codex(named: str | None, search_path: str) -> str | None:
 
 
 def _absolute(program: str) -> str:
-    """Returns a relative path as absolute, because children start elsewhere; a bare name unchanged."""
+    """Returns the absolute path: children start in another folder."""
     return os.path.abspath(program) if os.sep in program else program
 
 
 def bundled_codex() -> str | None:
-    """Returns the path of the binary of the extra `[codex]`, if installed."""
     if importlib.util.find_spec("codex_cli_bin") is None:
         return None
     from codex_cli_bin import bundled_codex_path
@@ -64,7 +61,7 @@ def bundled_codex() -> str | None:
 
 
 def native_of(program: str) -> str:
-    """Returns the native binary that npm's wrapper starts; `program` itself if it is none, or none is found."""
+    """Returns the native binary that npm's wrapper starts; `program` itself if it is none."""
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):
         return program
@@ -77,7 +74,7 @@ def native_of(program: str) -> str:
 
 
 def _machine() -> str:
-    """Returns this machine's architecture as Rust spells it (`x86_64`, `aarch64`)."""
+    """Returns the architecture as Rust spells it."""
     name = platform.machine().lower()
     return MACHINES.get(name, name)
 
@@ -92,7 +89,7 @@ def _is_node_program(path: Path) -> bool:
 
 
 class Version(NamedTuple):
-    """The number of a release of Codex, without a pre-release suffix."""
+    """A release of Codex, without a pre-release suffix."""
 
     major: int
     minor: int
@@ -106,9 +103,7 @@ _VERSION = re.compile(r"(?:^codex-cli |^[^/\n]*/)(\d+)\.(\d+)\.(\d+)", re.MULTIL
 
 
 def version_from(text: str) -> Version | None:
-    """Returns the release in `codex --version` (`codex-cli 0.163.0`) or a `userAgent` (`name/0.163.0`), after any
-    warnings; None without one.
-    """
+    """Returns the release in `codex --version` or a `userAgent`, if any."""
     found = _VERSION.search(text)
     return Version(*(int(part) for part in found.groups())) if found else None
 
@@ -116,18 +111,18 @@ def version_from(text: str) -> Version | None:
 TESTED_RELEASES: Final[Mapping[Version, int]] = {
     Version(*(int(part) for part in release.split("."))): failed for release, failed in TESTED.items()
 }
-"""The tested releases, and how many tests failed with each."""
+"""How many tests failed with each tested release."""
 
 NEWEST_TESTED: Final = max(TESTED_RELEASES)
-"""A newer release is used too, if its app-server's schema has what is needed."""
+"""A newer release is used, too, if its schema has what is needed."""
 
 
 ASK_SECONDS = 20.0
-"""Seconds for the binary's version or models; 0.1 is usual, some from a cold disk."""
+"""The most seconds for version or models; 0.1 is usual."""
 
 
 ANSWER_BYTES = 64 << 20
-"""Bytes of output that are kept; a catalog has 0.2 MB."""
+"""A catalog has 0.2 MB."""
 
 NOT_SIGNED_IN = Failure(
     kind=FaultKind.AGENT_NOT_AUTHENTICATED,
@@ -146,17 +141,15 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Runs a short command in the current folder; see `run_short`. If `environment` names no home of Codex, it has an
-    empty one, because every command would create the user's.
+    """Runs a short command (see `run_short`) in an empty home, if `environment` names none: every command would create
+    the user's.
     """
     with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as home:
         return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))
 
 
 async def run_short(command: Command) -> bytes:
-    """Returns the stdout of a short command. Raises `Fault` if it cannot start, fails, or takes more than
-    `ASK_SECONDS`; it is ended in any case.
-    """
+    """Returns a short command's stdout. Raises `Fault` if it cannot start, fails, or takes too long."""
     try:
         exit, out = await run_for_output(command, ASK_SECONDS, ANSWER_BYTES)
     except SpawnError as error:
@@ -170,7 +163,7 @@ async def run_short(command: Command) -> bytes:
 
 
 def _reason(exit: Exit) -> str:
-    """Returns why a command failed: stderr's paragraph with `error: `, its last line, or the exit code or signal."""
+    """Returns why a command failed, by its stderr, exit code or signal."""
     said = exit.stderr_tail.strip()
     error = re.search(r"^error: .*(?:\n.+)*", said, re.MULTILINE | re.IGNORECASE)
     if said:
@@ -179,5 +172,5 @@ def _reason(exit: Exit) -> str:
 
 
 def misconfigured(message: str) -> Fault:
-    """Returns an AGENT_MISCONFIGURED `Fault`; `message` says what to change."""
+    """Returns a `Fault`; `message` says what to change."""
     return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

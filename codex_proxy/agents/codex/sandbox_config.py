@@ -1,5 +1,5 @@
-"""The `-c` switches that limit what Codex's commands read and write: pairs of a key and a TOML value. *Sandbox modes*
-limit writing only. *Permission profiles* can forbid reading too, but make each new thread take 0.2 s or more.
+"""The `-c` switches that limit what Codex's commands read and write. *Sandbox modes* limit writing only. *Permission
+profiles* can forbid reading too, but make each new thread take 0.2 s or more.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from codex_proxy.core.turn import Sandbox
 
 
 class WorkspaceWrite(msgspec.Struct, frozen=True):
-    """The table `[sandbox_workspace_write]` of a config.toml."""
+    """`[sandbox_workspace_write]` of a config.toml."""
 
     writable_roots: tuple[str, ...] = ()
     network_access: bool = False
@@ -23,9 +23,7 @@ class WorkspaceWrite(msgspec.Struct, frozen=True):
 
 
 def workspace_write(config_toml: str) -> WorkspaceWrite:
-    """Reads `[sandbox_workspace_write]` of the user's config.toml. Raises `ConfigError`; a flag that is no boolean is
-    False.
-    """
+    """Reads the user's table. Raises `ConfigError`; a flag that is no boolean is False."""
     table = table_of(parse_config(config_toml), "sandbox_workspace_write")
 
     def flag(name: str) -> bool:
@@ -40,7 +38,7 @@ def workspace_write(config_toml: str) -> WorkspaceWrite:
 
 
 def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:
-    """Returns these settings for `-c`, so that a project's config.toml cannot widen the sandbox."""
+    """Returns these settings for `-c`: a project's config.toml cannot widen the sandbox."""
     prefix = "sandbox_workspace_write"
     return [
         (f"{prefix}.writable_roots", _array(policy.writable_roots)),
@@ -59,8 +57,8 @@ def _bool(value: bool) -> str:
 
 
 class Profiles(msgspec.Struct, frozen=True):
-    """The permission profiles of a process: one for each sandbox, with the `denied` paths and the user's `policy` for
-    writing. `name` begins their names and must not be guessable, because a project's config.toml could change them.
+    """The permission profiles of a process, one for each sandbox, with the `denied` paths and the user's `policy`.
+    `name` begins their names and must not be guessable, because a project's config.toml could change them.
     """
 
     name: str
@@ -68,13 +66,13 @@ class Profiles(msgspec.Struct, frozen=True):
     policy: WorkspaceWrite = WorkspaceWrite()
 
     def of(self, sandbox: Sandbox) -> str | None:
-        """Returns the profile of a sandbox; None for `danger-full-access`."""
+        """Returns a sandbox's profile; None for `danger-full-access`."""
         if sandbox == "danger-full-access":
             return None
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the pairs that define the profiles, read-only as the default that Codex requires."""
+        """Returns the pairs that define the profiles; Codex requires a default."""
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
             (f"permissions.{read}", self._table(":read-only", {})),
@@ -95,7 +93,7 @@ class Profiles(msgspec.Struct, frozen=True):
 
 
 def outermost_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """Returns the paths, sorted, without those inside another one."""
+    """Returns the paths without those inside another."""
     kept: list[str] = []
     for path in sorted(set(paths)):
         if not any(path.startswith(folder.rstrip("/") + "/") for folder in kept):
@@ -104,5 +102,5 @@ def outermost_paths(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def toml_string(text: str) -> str:
-    """Returns `text` as a TOML string: as in JSON, with DEL escaped too."""
+    """Returns a TOML string."""
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

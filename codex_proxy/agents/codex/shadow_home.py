@@ -1,6 +1,5 @@
 """The Codex home of plain-model processes (the *shadow home*): the user's sign-in and model provider, and nothing else.
-In the user's own home the model would get AGENTS.md, `developer_instructions` and MCP servers, whatever the switches.
-`ConfigError` names the line, or the key. No file is written here.
+In the user's own home the model would get AGENTS.md, `developer_instructions` and MCP servers. No file is written here.
 """
 
 import tomllib
@@ -13,7 +12,7 @@ import tomli_w
 DEFAULT_PROVIDER: Final = "openai"
 
 BUILT_IN_PROVIDERS: Final = frozenset({"openai", "ollama", "lmstudio", "amazon-bedrock"})
-"""Provider ids that Codex reserves; their settings, retries included, cannot be changed."""
+"""Ids that Codex reserves; their settings cannot be changed."""
 
 PROVIDER_KEYS: Final = (
     "model",
@@ -26,21 +25,19 @@ PROVIDER_KEYS: Final = (
     "forced_chatgpt_workspace_id",
     "service_tier",  # what the user pays for, not what the model reads
 )
-"""Keys of config.toml that say where requests go and who pays; only these are copied."""
+"""Keys that say where requests go and who pays; only these are copied."""
 
 LINKED_FILES: Final = ("auth.json",)
-"""Linked, because a renewal of tokens in a copy would invalidate the other; Codex writes through the link, whose target
-need not exist.
-"""
+"""Linked, because a renewal of tokens in a copy would invalidate the other. The target need not exist."""
 
 
 class ConfigError(ValueError):
-    """The user's config.toml cannot be used; the text names the line or key, and why."""
+    """config.toml cannot be used; the text names line or key."""
 
 
 class ProviderConfig(msgspec.Struct, frozen=True):
     """The model provider of a Codex home. `custom`: the user has defined it. `env_names` are variables for Codex but
-    not for its shells. `shell_exclude` is the user's own list of such variables, which a switch replaces.
+    not for its shells. `shell_exclude` is the user's own such list, which a switch replaces.
     """
 
     id: str = DEFAULT_PROVIDER
@@ -48,17 +45,16 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     env_names: tuple[str, ...] = ()
     shell_exclude: tuple[str, ...] = ()
     service_tier: str = "default"
-    """The service tier in the user's settings, in OpenAI's spelling."""
+    """In OpenAI's spelling."""
     token_command: bool = False
-    """Whether a command of the user's prints the provider's token."""
+    """Whether a command prints the provider's token."""
     keyring: bool = False
-    """Whether the sign-in may be in the keyring, so that no file shows it."""
+    """Whether the sign-in may be in the keyring."""
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
-    """The text of the shadow home's config.toml, and the files that link to the user's (`links`).
-
-    `notices` are sentences about settings that could not be copied.
+    """The shadow home's config.toml, and its links to the user's files. `notices` are sentences about settings that
+    could not be copied.
     """
 
     config_toml: str
@@ -68,7 +64,7 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
-    """Returns the shadow home for a user's config.toml (its text). Raises `ConfigError`."""
+    """Returns the shadow home for a config.toml. Raises `ConfigError`."""
     config = parse_config(config_toml)
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
@@ -81,12 +77,12 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 
 def provider_config(config_toml: str) -> ProviderConfig:
-    """Returns the provider in a user's config.toml, for processes in the user's own home. Raises `ConfigError`."""
+    """Returns the provider in config.toml, for processes in the user's own home. Raises `ConfigError`."""
     return _provider(parse_config(config_toml))
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Parses the text of a config.toml. Raises `ConfigError` if it is not TOML."""
+    """Parses a config.toml. Raises `ConfigError`."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
@@ -127,7 +123,7 @@ def _env_names(provider: dict[str, Any], identity: str) -> tuple[str, ...]:
 
 
 def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, Any]:
-    """Returns a table of config.toml, empty if missing. Raises `ConfigError`."""
+    """Returns a table, empty if missing. Raises `ConfigError`."""
     value = parent.get(key, {})
     if not isinstance(value, dict):
         raise ConfigError(f"config.toml: {prefix}{key} is not a table")
@@ -135,7 +131,7 @@ def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, An
 
 
 def strings_of(values: Any, where: str) -> tuple[str, ...]:
-    """Returns `values` as a tuple. Raises `ConfigError` unless it is a list of strings."""
+    """Returns a list of strings as a tuple. Raises `ConfigError` for other values."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} must contain only strings")
     return tuple(values)

@@ -1,4 +1,4 @@
-"""What the specs of all agents that run Codex share: finding its program, protocol and provider."""
+"""What the specs of agents that run Codex share: program, protocol, paths, provider."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 
 CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
-"""The names of the agents that run Codex, one for each of its protocols."""
+"""One for each of Codex's protocols."""
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "child_env"})
 PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
-"""Settings that each Codex may have for itself; the second set is for those with plain-model turns."""
+"""Settings that each Codex may have for itself; the second set with plain-model turns."""
 
 NO_CODEX = (
     "Codex was not found. Install it (`npm install -g @openai/codex`, or the extra "
@@ -52,7 +52,7 @@ EXEC_INSTEAD = (
 
 
 def codex_program(context: AgentContext) -> str:
-    """Returns the path of the Codex to start. Raises `NoAgentError`."""
+    """Returns the Codex to start. Raises `NoAgentError`."""
     from codex_proxy.agents.codex.program import find_codex
 
     program = find_codex(context.settings.codex_bin, context.environ.get("PATH", os.defpath))
@@ -62,9 +62,7 @@ def codex_program(context: AgentContext) -> str:
 
 
 def codex_paths(context: AgentContext) -> CodexPaths:
-    """Creates the state folder; returns the paths and sandbox rules in the settings. Raises `NoAgentError` or
-    `Fault`.
-    """
+    """Creates the state folder; returns the settings' paths and sandbox rules. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.plain_home import CodexPaths
     from codex_proxy.agents.codex.program import misconfigured
     from codex_proxy.agents.codex.sandbox_config import Profiles
@@ -94,8 +92,8 @@ def codex_paths(context: AgentContext) -> CodexPaths:
 
 
 async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> PlainConfinement:
-    """Returns what confines plain-model processes, whose home is in a variable; of the user's files they may use the
-    sign-in only. Raises `NoAgentError`.
+    """Returns what confines plain-model processes; of the user's files they may use the sign-in. Raises
+    `NoAgentError`.
     """
     from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
@@ -113,15 +111,15 @@ async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> 
 
 
 class CodexProtocol(msgspec.Struct, frozen=True):
-    """The protocol by which an installed Codex is driven (`agent`), or why it cannot be (`fault`)."""
+    """How an installed Codex is driven, or why it cannot be (`fault`)."""
 
     agent: CodexAgentName
     check: BinaryCheck | None = None
-    """What the program's app-server supports, if that protocol is used; else None."""
+    """What the app-server supports, if used."""
     fault: str = ""
-    """Why Codex cannot be used, and what to do; empty if it can."""
+    """With what to do; else empty."""
     warning: str = ""
-    """Why a protocol with fewer capabilities is used unasked; else empty."""
+    """Why a protocol with less is used unasked; else empty."""
 
 
 async def protocol_of(
@@ -131,8 +129,8 @@ async def protocol_of(
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
 ) -> CodexProtocol:
-    """Returns the protocol of `agent`; for `auto` the first of app-server, proto and exec that the program supports. If
-    there is none, `fault` says so. `check` asks what the app-server supports.
+    """Returns the protocol of `agent`; for `auto` the first of app-server, proto and exec that the program supports.
+    `check` asks what its app-server supports.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)
@@ -156,7 +154,7 @@ async def protocol_of(
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
-    """Whether the program has `codex proto`, by its help: a release without it would take the word as a prompt."""
+    """Returns whether the program's help has `codex proto`: a release without it would take the word as a prompt."""
     from codex_proxy.agents.codex.program import output_of
 
     try:
@@ -166,7 +164,7 @@ async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
 
 
 async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
-    """Returns the needed options of `codex exec` that its help does not list; all if it cannot be run."""
+    """Returns the needed options that the help of `codex exec` does not list."""
     from codex_proxy.agents.codex.program import output_of
     from codex_proxy.agents.codex_exec.launch import missing_options
 
@@ -178,7 +176,7 @@ async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
 
 
 def provider_of(config: Path) -> ProviderConfig:
-    """Reads the provider from the user's config.toml, if there is one. Raises `ValueError`."""
+    """Reads the provider from config.toml, if there is one. Raises `ValueError`."""
     from codex_proxy.agents.codex.shadow_home import ConfigError, provider_config
 
     try:

@@ -1,6 +1,4 @@
-"""The `-c` switches of Codex processes, each with its reason. `COMMON_SWITCHES` turn off what a server does not need,
-`PLAIN_SWITCHES` also the agent's tools and instructions.
-"""
+"""The `-c` switches of Codex processes, each with its reason."""
 
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
@@ -10,13 +8,11 @@ from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
 
 SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
-"""The first release whose shell snapshots are safe: before, they give commands variables such as the provider's key
-(0.133 to 0.157.1), and are switched off.
-"""
+"""Before, shell snapshots give commands variables such as the provider's key, and are switched off."""
 
 
 class Switch(NamedTuple):
-    """A switch `-c key=value`; `value` is TOML. `reason` is for readers only."""
+    """`value` is TOML; `reason` is for readers."""
 
     key: str
     value: str
@@ -74,8 +70,8 @@ def switch_pairs(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> list[tuple[str, str]]:
-    """Returns the switches of a process for plain-model turns, which have a patched model `catalog` (its file), or for
-    agent turns (None), whose shells do not get the provider's keys and `hidden`. `unknown` switches are left out.
+    """Returns the switches of a process for plain-model turns, with a patched model `catalog` (its file), or for agent
+    turns (None), whose shells do not get the provider's keys and `hidden`. `unknown` ones are left out.
     """
     switches = COMMON_SWITCHES if catalog is None else (*COMMON_SWITCHES, *PLAIN_SWITCHES)
     pairs = [(switch.key, switch.value) for switch in switches if switch.key not in unknown]
@@ -86,9 +82,7 @@ def switch_pairs(
 
 
 def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
-    """Returns the switches against retries of the user's own provider, after which clients would get a text's beginning
-    twice.
-    """
+    """Returns the switches against retries of the user's own provider, which repeat the beginning of a text."""
     # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
     # the first half's name. So an id with a dot keeps its own counts.
     if not provider.custom or {".", "="} & set(provider.id):
@@ -100,8 +94,8 @@ def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
 
 
 def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Version) -> list[tuple[str, str]]:
-    """Returns the switches that keep `hidden` variables and the provider's keys from the agent's shells; they contain
-    the user's own list. Unsafe shell snapshots are turned off.
+    """Returns the switches that keep `hidden` variables and the provider's keys from the agent's shells, and turn
+    unsafe shell snapshots off.
     """
     pairs = []
     names = shell_exclude(provider, hidden)
@@ -114,5 +108,5 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
 
 
 def arguments_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the arguments (`-c`, `key=value`); of a repeated key Codex uses the last."""
+    """Returns the arguments; of a repeated key Codex uses the last."""
     return tuple(part for key, value in pairs for part in ("-c", f"{key}={value}"))

@@ -24,54 +24,51 @@ from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
 START_SECONDS = 20.0
-"""Seconds for `initialize`: 70 ms usually, 0.5 s in a new home, more from a cold disk."""
+"""For `initialize`: 70 ms usually, more in a new home or from a cold disk."""
 
 LIMITS_SECONDS = 5.0
-"""Seconds for the account's limits, which the agent asks its provider for."""
+"""The agent asks its provider for the account's limits."""
 
 CLIENT_NAME = "codex_openai_proxy"
 MODES: tuple[Mode, ...] = ("model", "agent")
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How the processes start, and what the program is: its release, models, and what its protocol lacks."""
+    """How the processes start, and what the program is."""
 
     name: str
     version: str
     plain: Command
-    """The command of processes for plain-model turns, unconfined."""
+    """For plain-model turns, unconfined."""
     confinement: PlainConfinement
-    """What keeps processes for plain-model turns from reading the user's files."""
+    """What keeps plain-model turns from reading the user's files."""
     agent: Command | None
-    """Starts processes for agent turns; None if one kind serves both (the fake agent)."""
+    """For agent turns; None if one kind serves both."""
     empty_folder: str
-    """The folder of plain-model turns; empty: the turn's (the fake agent)."""
+    """Of plain-model turns; empty: the turn's."""
     models: tuple[AgentModel, ...]
     any_model: bool
-    """Whether any model name is accepted, not only those in `models`."""
+    """Whether any model name is accepted."""
     sign_in_file: str = ""
-    """The path of the file that changes when somebody signs in."""
+    """Changes when somebody signs in."""
     start_mark: str = ""
-    """A file that exists once this release has started with this state folder."""
+    """A file that exists once this release has started."""
     profiles: Profiles | None = None
-    """The permission profiles of agent processes; None for the fake agent, which has none."""
+    """Of agent processes, if any."""
     can_confine: Callable[[], Awaitable[bool]] | None = None
-    """Whether commands can be kept from reading files here, which takes 0.1 s and more to find out. None: no turn's
-    reading is limited.
-    """
+    """Whether commands can be kept from reading files here, which takes 0.1 s to find out. None: no turn's reading is
+    limited."""
     notices: tuple[str, ...] = ()
     """Sentences for the operator about the user's config.toml."""
     contract: ContractCheck = ContractCheck()
-    """Which parts of the protocol the binary lacks."""
+    """What the binary lacks."""
     renew_check: Callable[[], Awaitable[None]] | None = None
-    """Asks the binary again what it supports, if the stored answer is a day old, for the next start. None for the fake
-    agent.
-    """
+    """Asks the binary again, for the next start, if the stored answer is a day old."""
 
 
 class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
-    """An `Agent` with processes for plain-model turns and for agent turns, or one kind for both. `start` starts those
-    for plain-model turns if `warm_plain`, else the others.
+    """An `Agent` with processes for plain-model turns and for agent turns, or one kind for both. `start` starts the
+    first if `warm_plain`, else the second.
     """
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
@@ -100,7 +97,6 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         return " ".join((self._processes.confinement.warning, *self._processes.notices)).strip()
 
     def _key(self, mode: Mode) -> Mode:
-        """Returns the key of the processes for turns of a mode."""
         return "model" if self._processes.agent is None else mode
 
     async def _start(self, process: AppServerProcess, key: Mode) -> None:
@@ -133,8 +129,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             self._renewal = asyncio.ensure_future(self._processes.renew_check())
 
     async def _try_confined(self) -> None:
-        """Tries out whether Codex works confined. Raises `Fault` if it does not with the mechanism that the operator
-        has named.
+        """Tries out whether Codex works confined. Raises `Fault` if not with the mechanism that the operator has
+        named.
         """
         if self._processes.confinement.confinement is None or "plain_model" in self.missing_features:
             return
@@ -162,8 +158,8 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         return AgentSession(turn, transport.dialect, transport)
 
     async def _permissions(self, turn: Turn) -> str | None:
-        """Returns the permission profile of an agent turn that must not read protected paths; None if it may read
-        everything, the release has no profiles, or reading cannot be limited here.
+        """Returns the profile of an agent turn that must not read protected paths; None if it may, or reading cannot be
+        limited.
         """
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:

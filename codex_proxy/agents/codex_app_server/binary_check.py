@@ -1,6 +1,5 @@
-"""Finds out which features the installed Codex supports: compares its protocol schema with the contract (`contract`),
-and tries which start switches it accepts. The answer is stored for one binary (path, size, modification time) and one
-contract; after a day it is renewed in the background.
+"""Finds out what the installed Codex supports: compares its protocol schema with the contract, and tries which switches
+it accepts. The answer is stored for the binary (path, size, modification time) and contract; after a day it is renewed.
 """
 
 from __future__ import annotations
@@ -25,27 +24,24 @@ from codex_proxy.files.private import make_folder, replacing
 log = structlog.get_logger(__name__)
 
 SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
-"""The file with the whole schema, among those that the binary writes."""
 
 KEPT_SECONDS: Final = 86400.0
-"""The age in seconds after which a start asks the binary again in the background."""
+"""The age after which the binary is asked again."""
 
 _NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
-"""The key in the binary's error about a switch: unknown, or of the wrong type."""
+"""The key in the binary's error about a switch."""
 
 
 class BinaryCheck(msgspec.Struct, frozen=True):
-    """What a Codex binary lacks: parts of the app-server protocol (`contract`), and start switches."""
+    """What a binary lacks."""
 
     contract: ContractCheck = ContractCheck()
     unknown_switches: tuple[str, ...] = ()
-    """Switches that the binary does not know; some would prevent its start."""
+    """Some would prevent its start."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The stored answer: what the `binary` (path, size, ns) lacks of the contract and switches with this digest. If
-    either has changed, the check is done again.
-    """
+    """The stored answer, for this `binary` and a digest of contract and switches."""
 
     binary: tuple[str, int, int]
     contract: str
@@ -53,16 +49,14 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Returns the stored answer for a binary, or runs it and stores one. Raises `Fault` if it cannot be run or its
-    schema not read, or `OSError`.
-    """
+    """Returns the stored answer, or runs the binary and stores one. Raises `Fault` or `OSError`."""
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
 
 
 async def renew_check(program: str, state: str, environment: Mapping[str, str], now: float) -> None:
-    """Renews an answer that is older than a day (`now`: seconds since 1970). A change is logged and used from the next
-    start on; nothing is raised.
+    """Renews an answer that is older than a day. A change is logged and used from the next start on; nothing is
+    raised.
     """
     try:
         if now - _file(program, state).stat().st_mtime < KEPT_SECONDS:
@@ -92,7 +86,7 @@ async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -
 
 
 async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -> bytes:
-    """Returns the protocol's JSON Schema, which the binary writes. Raises `Fault`."""
+    """Returns the JSON Schema that the binary writes. Raises `Fault`."""
     out = Path(folder) / "schema"
     make_folder(out)
     command = (program, "app-server", "generate-json-schema", "--experimental", "--out", str(out))
@@ -106,8 +100,8 @@ async def schema_of(program: str, folder: str, environment: Mapping[str, str]) -
 async def unknown_switches(
     command: tuple[str, ...], switches: Sequence[Switch], environment: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """Returns the switches that the binary does not know or whose type it refuses; `command` ends when stdin is empty.
-    Errors name one key, so it is run again without each.
+    """Returns the switches that the binary does not know or whose type it refuses. Errors name one key, so it is run
+    again without each.
     """
     left, unknown = list(switches), list[str]()
     while left:
@@ -139,7 +133,7 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
-    """Returns the stored answer that is valid for this binary and contract, or None."""
+    """Returns the stored answer that is valid, or None."""
     try:
         kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -154,7 +148,6 @@ def _file(program: str, state: str) -> Path:
 
 
 def _binary(program: str) -> tuple[str, int, int] | None:
-    """Returns the binary's resolved path, size and modification time, or None."""
     try:
         stat = os.stat(program)
     except OSError:
@@ -163,6 +156,5 @@ def _binary(program: str) -> tuple[str, int, int] | None:
 
 
 def _contract_digest() -> str:
-    """Returns a digest of the contract and of the switches. It changes when either changes."""
     asked = repr((CONTRACT, COMMON_SWITCHES, PLAIN_SWITCHES))
     return hashlib.sha256(asked.encode()).hexdigest()[:16]

@@ -1,5 +1,5 @@
-"""The JSON-RPC connection to one process, without IO. Each session has a *channel*, a number: its request ids are
-`<channel>.<n>`, and the thread that it starts belongs to it. Channel 0 is the connection's own.
+"""The JSON-RPC connection to one process, without IO. Each session has a *channel*: its request ids are
+`<channel>.<n>`, and its thread belongs to it. Channel 0 is the connection's own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from codex_proxy.agents.dialect import UNREADABLE, Received
 from codex_proxy.core.json_cost import LONG_JSON
 
 MAX_IN_FLIGHT = 64
-"""Unanswered requests at a time; from about 400 on Codex loses some."""
+"""Unanswered requests; from about 400 on Codex loses some."""
 
 MAX_CHANNEL_DIGITS = 18
 """Digits of a channel in an answer's id; longer ones are invalid."""
@@ -49,9 +49,7 @@ class _ThreadStartResult(msgspec.Struct, frozen=True):
 
 
 class AppServerConnection:
-    """The connection to one process. `ready`: it has answered `initialize` and who is signed in. `signed_in` is False
-    if that is needed and missing. `fault` is why the process cannot be used.
-    """
+    """`ready`: it has answered `initialize` and who is signed in. `fault` is why it cannot be used."""
 
     def __init__(self, client_name: str, client_version: str) -> None:
         self._client = (client_name, client_version)
@@ -59,7 +57,7 @@ class AppServerConnection:
         self.fault: str | None = None
         self.user_agent = ""
         self.signed_in = True
-        """False if the model provider needs a sign-in and nobody is signed in."""
+        """False if the provider needs a sign-in and there is none."""
         self._new_limits: bytes | None = None
         self._last_channel = 0
         self._threads: dict[str, int] = {}
@@ -67,36 +65,34 @@ class AppServerConnection:
         self._thread_of: dict[int, str] = {}
         """The thread of each channel that has one."""
         self._unanswered: dict[int, int] = {}
-        """The number of unanswered requests of each open channel."""
+        """Unanswered requests by open channel."""
         self._in_flight = 0
         self._held_writes: deque[tuple[int, bytes]] = deque()
-        """Writes that wait until fewer requests are in flight, with their channels."""
+        """Writes that wait until fewer requests are in flight."""
 
     def open(self) -> bytes:
-        """Returns the first line to write: the `initialize` request."""
         return request(INITIALIZE, "initialize", initialize_params(*self._client))
 
     def account_request(self) -> bytes:
-        """Returns the line with the request that asks who is signed in. The answer updates `signed_in`."""
+        """Returns the question who is signed in. The answer updates `signed_in`."""
         return request(ACCOUNT, "account/read", {})
 
     def limits_request(self) -> bytes:
-        """Returns the line with the request for the account's limits. Codex gets them from its model provider,
-        without a turn. The answer is in `Received.limits`.
+        """Returns the request for the account's limits, which Codex asks its provider for. The answer is in
+        `Received.limits`.
         """
         return request(LIMITS, "account/rateLimits/read", None)
 
     # --- channels -------------------------------------------------------------------------------
 
     def open_channel(self) -> int:
-        """Opens a channel and returns its number. Numbers are never reused."""
         self._last_channel += 1
         self._unanswered[self._last_channel] = 0
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel: messages for it are dropped (requests are refused), and its requests no longer count as
-        unanswered. Returns writes of other channels that were held until then.
+        """Closes a channel: its messages are dropped, requests among them refused. Returns writes of others that were
+        held until then.
         """
         self._in_flight -= self._unanswered.pop(channel, 0)
         thread = self._thread_of.pop(channel, None)
@@ -107,8 +103,8 @@ class AppServerConnection:
         return self._release_held()
 
     def send(self, channel: int, writes: bytes) -> bytes:
-        """Returns what to write now of a channel's writes. Beyond `MAX_IN_FLIGHT` requests they are held, and returned
-        by `receive` or `close_channel`.
+        """Returns what to write now. Beyond `MAX_IN_FLIGHT` requests writes are held, and returned by `receive` or
+        `close_channel`.
         """
         requests = count_requests(writes)
         if requests and (self._held_writes or self._in_flight + requests > MAX_IN_FLIGHT):
@@ -117,14 +113,13 @@ class AppServerConnection:
         return self._count_sent(channel, requests, writes)
 
     def _count_sent(self, channel: int, requests: int, writes: bytes) -> bytes:
-        """Counts a channel's requests as unanswered; returns `writes`."""
         if channel in self._unanswered:  # answers to a closed channel are not counted either
             self._unanswered[channel] += requests
             self._in_flight += requests
         return writes
 
     def _release_held(self) -> bytes:
-        """Removes and returns the held writes that may be written now."""
+        """Removes and returns what may be written now."""
         out = []
         while self._held_writes:
             channel, writes = self._held_writes[0]
@@ -138,8 +133,8 @@ class AppServerConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Decodes lines and assigns them to channels. Drops what is no JSON-RPC or for no open channel, and refuses
-        such requests. `routed` gets the lines by their channels. Raises nothing.
+        """Assigns messages to channels. Drops what is for none, and refuses requests among it. `routed` gets the lines
+        by channels.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
@@ -170,7 +165,7 @@ class AppServerConnection:
         return Received(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns a message's channel; None if it was handled here or has none. Lines to write are appended."""
+        """Returns a message's channel, if it has one. Lines to write are appended."""
         if message.method is None:
             return self._channel_of_answer(message, writes)
         thread = message.params.thread_id
@@ -187,7 +182,7 @@ class AppServerConnection:
         return None
 
     def _channel_of_answer(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns an answer's channel, and counts its request as answered; None for channel 0 and closed ones."""
+        """Counts a request as answered. None for channel 0 and closed ones."""
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
         if not (head.isascii() and head.isdigit() and len(head) <= MAX_CHANNEL_DIGITS):
             return None
@@ -205,7 +200,6 @@ class AppServerConnection:
         return channel
 
     def _bind_thread(self, channel: int, message: Message) -> None:
-        """Assigns the thread in the answer to `thread/start` to the channel."""
         if channel in self._thread_of:
             return
         try:
@@ -217,9 +211,7 @@ class AppServerConnection:
             self._thread_of[channel] = started.thread.id
 
     def _handle_own_answer(self, message: Message) -> bytes:
-        """Handles an answer on channel 0: sets `fault`, `ready` or `signed_in`, or stores limits. Returns lines to
-        write.
-        """
+        """Handles an answer on channel 0. Returns lines to write."""
         if message.error is not None:
             if message.id == INITIALIZE:
                 self.fault = f"the agent refused to start: {message.error.message}"

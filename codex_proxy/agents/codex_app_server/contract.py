@@ -1,8 +1,7 @@
-"""The contract: what this server needs of the protocol of `codex app-server`, compared with the binary's schema (`codex
-app-server generate-json-schema --experimental`). `ContractCheck` names what is missing, and the feature that needs it;
-without a feature, every turn does. Paths: `turn.id`, `input[].text` for elements, `item<reasoning>.summary` for the
-variant of that `type`; values are JSON types, or values of an enumeration in quotes. Of our messages the binary must
-require no field that we do not send.
+"""The contract: what this server needs of the protocol of `codex app-server`, compared with the binary's schema.
+`ContractCheck` names what is missing, and the feature that needs it; without a feature, every turn does. Paths:
+`turn.id`, `input[].text` for elements, `item<reasoning>.summary` for the variant of that `type`; values are JSON types,
+or values of an enumeration in quotes. Of our messages the binary must require no field that we do not send.
 """
 
 from __future__ import annotations
@@ -16,24 +15,22 @@ import msgspec
 from codex_proxy.agents.dialect import Capability
 
 MessageKind = Literal["request", "answer", "notification", "question", "reply"]
-"""`request`: parameters of our request; `answer`: its result; `notification`: parameters of the agent's; `question`:
-parameters of the agent's request; `reply`: our result.
-"""
+"""Our request's parameters and its result; the agent's notification's and request's parameters; our result."""
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponseItem/completed": "RawResponseItemCompletedNotification",
     "rawResponse/completed": "RawResponseCompletedNotification",
     "account/read": "GetAccountResponse",
 }
-"""Definitions that the schema's lists lack, or that are not named after the request."""
+"""What the schema's lists lack, or do not name after the request."""
 
 
 class SchemaError(ValueError):
-    """The text is not the JSON Schema of an app-server. The message explains why."""
+    """The text is no JSON Schema of an app-server."""
 
 
 class ProtocolSchema:
-    """The JSON Schema of a binary's messages. A *node* is the schema of one value."""
+    """A binary's JSON Schema. A *node* is the schema of one value."""
 
     def __init__(self, text: bytes) -> None:
         try:
@@ -44,9 +41,7 @@ class ProtocolSchema:
         self._lists = {name: self._methods(name) for name in lists}
 
     def _methods(self, name: str) -> dict[str, Any]:
-        """Returns the messages of a definition such as `ClientRequest`: nodes of the parameters by method. Raises
-        `SchemaError`.
-        """
+        """Returns nodes of parameters by method. Raises `SchemaError`."""
         listed = self._pointed(f"#/definitions/{name}")
         variants = listed.get("oneOf") if isinstance(listed, dict) else None
         if not isinstance(variants, list):
@@ -59,14 +54,13 @@ class ProtocolSchema:
         return methods
 
     def _pointed(self, reference: str) -> Any:
-        """Returns the node of a `$ref`, or None."""
         node: Any = self._document
         for part in reference.removeprefix("#/").split("/"):
             node = node.get(part) if isinstance(node, dict) else None
         return node
 
     def message(self, kind: MessageKind, method: str) -> Any:
-        """Returns the node of a message's parameters or result, or None."""
+        """Returns the node of a message's parameters or result, if any."""
         if kind in ("request", "answer"):
             listed = self._lists["ClientRequest"].get(method)
         elif kind == "notification":
@@ -79,12 +73,11 @@ class ProtocolSchema:
         return self._named(method) if listed is None and kind == "notification" else listed
 
     def _named(self, method: str) -> Any:
-        """Returns the node that `DEFINITIONS` names for a method, or None."""
         name = DEFINITIONS.get(method, "")
         return self._pointed(f"#/definitions/v2/{name}") or self._pointed(f"#/definitions/{name}")
 
     def at(self, node: Any, path: str) -> list[Any]:
-        """Returns the nodes of a field at a clause's path: several for alternatives, none without it."""
+        """Returns the nodes at a clause's path: several for alternatives."""
         found = [node]
         for step in path.split("."):
             step, _, tag = step.rstrip(">").partition("<")
@@ -97,12 +90,11 @@ class ProtocolSchema:
         return found
 
     def _inside(self, found: list[Any], part: Callable[[dict[str, Any]], Any]) -> list[Any]:
-        """Returns what `part` finds in the nodes and their alternatives."""
         parts = (part(inner) for each in found for inner in self.nodes(each))
         return [each for each in parts if each is not None]
 
     def nodes(self, node: Any, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
-        """Yields a node and its alternatives (`allOf`, `anyOf`, `oneOf`), references followed; `seen` ends cycles."""
+        """Yields a node and its alternatives; `seen` ends cycles."""
         if not isinstance(node, dict):
             return
         reference = node.get("$ref")
@@ -114,7 +106,7 @@ class ProtocolSchema:
                 yield from self.nodes(each, seen)
 
     def _variants(self, node: Any, tag: str) -> Iterator[dict[str, Any]]:
-        """Yields those alternatives of a node whose field `type` allows the value `tag`."""
+        """Yields the alternatives with this value of `type`."""
         for each in self.nodes(node):
             kind = (each.get("properties") or {}).get("type")
             if isinstance(kind, dict) and tag in (kind.get("enum") or ()):
@@ -141,14 +133,12 @@ Feature = (
         "command_clean_up",
     ]
 )
-"""What a binary may lack while turns still work: a capability, or a feature of
-docs/agents.md#features-that-can-be-off.
-"""
+"""What a binary may lack while turns still work (docs/agents.md#features-that-can-be-off)."""
 
 
 class Clause(NamedTuple):
-    """The fields that a message must have: each path with a JSON type, a value in quotes, or `ANY`. `feature` needs
-    them; None: every turn.
+    """What a message must have: each path with a JSON type, a value in quotes, or `ANY`. `feature` needs it; None:
+    every turn.
     """
 
     kind: MessageKind
@@ -164,7 +154,7 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
         *("system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
     }
 )
-"""The capabilities of the agent with a binary that lacks nothing."""
+"""With a binary that lacks nothing."""
 
 ANY: Final = "any"
 
@@ -311,36 +301,36 @@ CONTRACT: Final = (
         "activity",
     ),
 )
-"""What this server needs, in the order in which a turn uses the messages."""
+"""In the order of a turn."""
 
 NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
     "client_tools": ("tool_replies", "parallel_calls"),
     "usage": ("exact_usage",),
 }
-"""For a feature that is off, the other features that are off as well."""
+"""Features that are off with another one."""
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What a binary lacks: a field (`turn/start.outputSchema`) or a message."""
+    """A field (`turn/start.outputSchema`) or message."""
 
     name: str
     feature: Feature | None
-    """The feature that is off because the binary lacks `name`. None: no turn is possible."""
+    """Is off without it. None: no turn is possible."""
 
 
 class ContractCheck(msgspec.Struct, frozen=True):
-    """What the binary lacks, in the contract's order."""
+    """What the binary lacks."""
 
     missing: tuple[Missing, ...] = ()
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The names of the missing things that every turn needs."""
+        """What every turn needs of it."""
         return tuple(each.name for each in self.missing if each.feature is None)
 
     @property
     def refusal(self) -> str | None:
-        """Why the binary cannot be used, as the end of a sentence, or None."""
+        """Why the binary cannot be used, if so, as the end of a sentence."""
         if not self.needed:
             return None
         return (
@@ -350,7 +340,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def missing_features(self) -> dict[str, tuple[str, ...]]:
-        """The features that cannot be used, with what is missing for each."""
+        """The features that are off, with what each lacks."""
         missing_features: dict[str, tuple[str, ...]] = {}
         for each in self.missing:
             if each.feature is None:
@@ -363,12 +353,11 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The agent's capabilities with this binary."""
         return CAPABILITIES - frozenset(self.missing_features)
 
 
 def check_contract(schema: bytes) -> ContractCheck:
-    """Returns what `schema` lacks. Raises `SchemaError` if it is no JSON, or has no lists of methods."""
+    """Returns what `schema` lacks. Raises `SchemaError`."""
     return ContractCheck(tuple(_missing(ProtocolSchema(schema))))
 
 
@@ -382,7 +371,7 @@ def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
 
 
 def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the fields, or the message, that a clause needs and the schema lacks."""
+    """Yields what a clause needs and the schema lacks."""
     message = schema.message(clause.kind, clause.method)
     if message is None:
         yield clause.method if clause.kind != "answer" else f"the answer to {clause.method}"
@@ -394,7 +383,7 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields the fields that the binary requires in our message and we do not send."""
+    """Yields what the binary requires and we do not send."""
     if clause.kind not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
     message = schema.message(clause.kind, clause.method)
@@ -413,7 +402,6 @@ def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _allows(schema: ProtocolSchema, found: list[Any], wanted: str) -> bool:
-    """Whether a node of a field allows a JSON type, a quoted value, or `any`."""
     for node in found:
         if wanted == ANY or node is True or node == {}:
             return True

@@ -1,7 +1,7 @@
 """The dialect of `codex app-server`: the turns on one thread as messages, and its messages as events. No IO. A turn is
 `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until `turn/completed`.
-Calls are collected from raw items and reported at `rawResponse/completed`. A thread whose turn has ended well, or waits
-for outputs, can be resumed. Source: recordings of releases 0.163 and 0.169.
+Calls are reported at `rawResponse/completed`. A thread whose turn has ended well, or waits for outputs, can be resumed.
+Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ BAD_ANSWER = Failure(
 
 
 class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
-    """The `Dialect` of `codex app-server`: the turns on one thread. It reads the messages of one channel of an
-    `AppServerConnection`; `turn_states` has its states.
-    """
+    """The `Dialect` of `codex app-server`. It reads the messages of one channel."""
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
         """`channel` begins its request ids. `parallel_calls`: the release reports the end of a model's response, so
@@ -86,7 +84,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         )
         self._turn_id: str | None = None
         self._previous_turn_id: str | None = None
-        """The id of the agent's turn before this one, of which messages may still arrive."""
+        """Of which messages may still arrive."""
         self._model_items = ModelItems()
         self._tool_calls = PendingCalls(output_answer)
         self._usage = TurnUsage()
@@ -232,9 +230,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._end(TurnEnded(Stop.FAILED, "provider", failure), running=self._state in AGENT_MAY_WORK)
 
     def _continue_closing(self) -> None:
-        """Takes the next step of closing the thread: interrupts its turn, then unsubscribes; nothing while a request is
-        unanswered.
-        """
+        """Interrupts the turn, then unsubscribes; waits while a request is unanswered."""
         if self._requests:
             return
         if not self._session_id:
@@ -256,7 +252,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._unsubscribe()
 
     def _end_commands(self) -> None:
-        """Requests the end of shell commands, without waiting, so that the thread can be resumed at once."""
+        """Requests the end of shell commands, without waiting: the thread can be resumed at once."""
         if self._session_id:
             self._requests.send("thread/backgroundTerminals/clean", {"threadId": self._session_id})
 
@@ -309,7 +305,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._events.append(Notice("unknown_request", message.method or ""))
 
     def _is_expected_call(self, params: Params) -> bool:
-        """Whether the requested call is of a client's tool; one that came in no raw item is added."""
+        """Returns whether the requested call is of a client's tool."""
         call_id = params.call_id or ""
         return (
             self._model_items.has_call(call_id)
@@ -318,9 +314,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         )
 
     def _thread_closed(self) -> None:
-        """Handles the notification `thread/closed`: a running turn ends with a failure. Does nothing after
-        `thread/unsubscribe`.
-        """
+        """Fails a running turn. Does nothing after `thread/unsubscribe`."""
         if self._session_id:
             self._session_id = ""
             if self._state is ACTIVE:
@@ -399,7 +393,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
 
 def _ignore_response(_: Message) -> None:
-    """Handles the answer to `thread/unsubscribe`, which has no consequences."""
+    """Does nothing."""
 
 
 NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {
@@ -409,4 +403,3 @@ NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {
     "error": AppServerTurn._error,
     "turn/completed": AppServerTurn._turn_completed,
 }
-"""The handler of each notification about the turn."""

@@ -1,4 +1,4 @@
-"""Converts notifications about a thread's items to events: messages, reasoning, and the agent's own activities."""
+"""Converts notifications about a thread's items to events."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ REFUSED = "The model refused to answer. The agent does not report the text of th
 
 
 MAX_OUTPUT_CHARS = 8 << 20
-"""Characters of output kept of all running commands; Codex keeps 1 MiB of each."""
+"""Of all running commands; Codex keeps 1 MiB of each."""
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False):
-    """One changed file of a `fileChange` item."""
+    """Of a `fileChange` item."""
 
     path: str = ""
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of a thread, with the fields that are read; None or empty if its type lacks them."""
+    """An item of a thread, with the fields that are read."""
 
     type: str
     id: str = ""
     text: str | None = None
     phase: str | None = None
-    """In a message: `commentary` or `final_answer`; None if Codex does not say."""
+    """`commentary`, `final_answer`, or not said."""
     summary: list[str] | None = None
-    """In reasoning: the parts of its summary."""
+    """The parts of reasoning's summary."""
     content: msgspec.Raw = msgspec.Raw()
-    """In reasoning: the parts of its raw text, as a JSON list of strings."""
+    """The parts of raw reasoning, as a JSON list."""
     command: str | None = None
     changes: list[FileChange] | None = None
     server: str | None = None
@@ -59,11 +59,11 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     path: str | None = None
     status: str | None = None
     output: str | None = msgspec.field(default=None, name="aggregatedOutput")
-    """Everything that a command has printed."""
+    """What a command has printed."""
 
 
 class PlanStep(msgspec.Struct, frozen=True, gc=False):
-    """A step of the agent's plan. `step` is its text."""
+    """A step of the agent's plan."""
 
     step: str = ""
     status: str = ""
@@ -80,15 +80,15 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[ThreadItem], str]]]
     "webSearch": ("web_search", lambda item: item.query or ""),
     "imageView": ("image", lambda item: item.path or ""),
 }
-"""The items that are activities: kind, and what describes them."""
+"""Kind, and what describes it."""
 TEXT_AT_END = frozenset({"webSearch"})
-"""Item types whose description is empty until they are completed."""
+"""Types whose description comes when they are completed."""
 
 _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
 
 def activity_of(item: ThreadItem) -> Activity | None:
-    """Returns an item's activity, described in one line; None for other items."""
+    """Returns an item's activity in one line, if it is one."""
     known = ACTIVITIES.get(item.type)
     if known is None:
         return None
@@ -97,42 +97,39 @@ def activity_of(item: ThreadItem) -> Activity | None:
 
 
 def plan_activity(id: str, steps: list[PlanStep]) -> Activity:
-    """Returns the agent's plan as an activity in one line."""
     return Activity(
         id, "plan", "; ".join(f"{_STEP_MARKS.get(each.status, '[ ]')} {each.step}" for each in steps)
     )
 
 
 class ItemReader:
-    """Reads the notifications about one turn's items, and appends to `events`, which the caller empties."""
+    """Reads the notifications about one turn's items. The caller empties `events`."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.open_items: dict[str, type[items.Item]] = {}
-        """The open items by id, in order."""
         self.seen_messages: set[str] = set()
-        """Messages with a text or a raw item; one without either is a refusal."""
+        """With a text or raw item; one without either is a refusal."""
         self.ran_commands = False
-        """Whether the agent has started a command in this turn."""
         self._plans = 0
         self._outputs: dict[str, list[str]] = {}
-        """The output of each running command so far."""
+        """Of running commands so far."""
         self._output_room = MAX_OUTPUT_CHARS
 
     def start_turn(self) -> None:
-        """Prepares for another turn; open items are dropped."""
+        """Drops open items."""
         self.open_items.clear()
         self.seen_messages.clear()
         self._forget_outputs()
         self.ran_commands = False
 
     def discard_for_retry(self) -> None:
-        """Drops the open items: Codex never completes those of a model call that it retries."""
+        """Drops open items: Codex never completes them."""
         self.open_items.clear()
 
     def add_refusals(self) -> None:
-        """Adds a `RefusalDelta` with a fixed text for each open message without text or raw item: Codex does not pass
-        on what the model says then.
+        """Adds a fixed refusal for each open message without text or raw item: Codex does not pass on what the model
+        says.
         """
         self.events += [
             RefusalDelta(id, REFUSED)
@@ -141,7 +138,7 @@ class ItemReader:
         ]
 
     def flush_outputs(self) -> None:
-        """Adds the output of commands that still run at the turn's end."""
+        """Adds the output of commands that still run."""
         self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._outputs.items()]
         self._forget_outputs()
 
@@ -150,7 +147,7 @@ class ItemReader:
         self._output_room = MAX_OUTPUT_CHARS
 
     def item_started(self, params: Params) -> None:
-        """Adds the beginning of a message, reasoning or activity, or a `Notice` if Codex has shortened the history."""
+        """Adds an item's beginning, or a `Notice` if Codex has shortened the history."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         if item.type == "agentMessage":
             self._start(item.id, items.Message(item.id, phase=item.phase))
@@ -165,12 +162,11 @@ class ItemReader:
                 self._start(item.id, activity)
 
     def _start(self, id: str, item: items.Item) -> None:
-        """Adds `ItemStarted` for an item, and records it as open. `id` is the item's id."""
         self.open_items[id] = type(item)
         self.events.append(ItemStarted(item))
 
     def item_completed(self, params: Params) -> None:
-        """Adds an item's text or output and its end, and its beginning if that is missing."""
+        """Adds an item's text or output and its end, and its beginning if missing."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         was_started = item.id in self.open_items
         if item.type == "agentMessage":
@@ -201,17 +197,15 @@ class ItemReader:
         self.open_items.pop(item.id, None)
 
     def summary_delta(self, params: Params) -> None:
-        """Handles `item/reasoning/summaryTextDelta`: adds a piece of a reasoning summary."""
         if params.item_id and params.delta:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.summary_index))
 
     def raw_delta(self, params: Params) -> None:
-        """Handles `item/reasoning/textDelta`: adds a piece of raw reasoning."""
         if params.item_id and params.delta:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
 
     def output_delta(self, params: Params) -> None:
-        """Collects a command's output until it ends, up to `MAX_OUTPUT_CHARS`."""
+        """Collects a command's output, up to `MAX_OUTPUT_CHARS`."""
         # Kept back: the first part of an output, often all of it, comes only with the end of the command.
         if params.item_id and params.delta and params.item_id in self.open_items:
             size = len(params.delta) + DELTA_SIZE
@@ -220,14 +214,13 @@ class ItemReader:
                 self._outputs.setdefault(params.item_id, []).append(params.delta)
 
     def plan_updated(self, params: Params) -> None:
-        """Handles `turn/plan/updated`: adds the agent's plan as an activity."""
         self._plans += 1
         plan = plan_activity(f"plan_{self._plans}", msgspec.json.decode(params.plan, type=list[PlanStep]))
         self.events += [ItemStarted(plan), ItemEnded(plan.id)]
 
 
 def _texts(content: msgspec.Raw) -> list[str]:
-    """Returns the parts of raw reasoning; none if it is no list of strings."""
+    """Returns the parts of raw reasoning."""
     try:
         return msgspec.json.decode(content, type=list[str]) if content else []
     except UNREADABLE:
@@ -242,4 +235,4 @@ NOTIFICATIONS: dict[str, Callable[[ItemReader, Params], None]] = {
     "item/commandExecution/outputDelta": ItemReader.output_delta,
     "turn/plan/updated": ItemReader.plan_updated,
 }
-"""The handler of each notification about an item, except the frequent `item/agentMessage/delta`."""
+"""Without the frequent `item/agentMessage/delta`."""

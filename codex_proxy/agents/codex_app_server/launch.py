@@ -1,7 +1,6 @@
 """The arguments of `codex app-server`, and the parameters of `initialize`. A *plain-model* process runs in a home of
-its own (the shadow home) and only calls the model; an *agent* process in the user's home. Switches
-(`agents.codex.switches`) are arguments, because in `thread/start` they would be too late, or are ignored. An invalid
-one ends the process.
+its own (the shadow home) and only calls the model; an *agent* process in the user's home. Switches are arguments,
+because in `thread/start` they would be too late, or ignored. An invalid one ends the process.
 """
 
 from collections.abc import Collection, Iterable
@@ -36,7 +35,7 @@ OPT_OUT_NOTIFICATIONS: Final = (
     "skills/changed",
     "app/list/updated",
 )
-"""Notifications that `initialize` asks Codex not to send."""
+"""That Codex is asked not to send."""
 
 
 def app_server_argv(
@@ -50,9 +49,9 @@ def app_server_argv(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of an app-server for plain-model turns (`plain`) or agent turns. `catalog_path` is
-    the file of `plain_catalog`; a plain process without one raises `ValueError`. `extra` are further `-c` settings. The
-    others: see `switch_pairs`.
+    """Returns the arguments of an app-server for plain-model turns (`plain`) or agent turns. A plain process needs a
+    `catalog_path` (`plain_catalog`), or raises `ValueError`. `extra` are further `-c` settings. Others: see
+    `switch_pairs`.
     """
     if plain and catalog_path is None:
         raise ValueError("a plain-model process needs the patched model catalog")

@@ -1,4 +1,4 @@
-"""One `codex app-server` process for many threads. Each has a channel, whose reader gets its messages."""
+"""One `codex app-server` process for many threads, each on a channel."""
 
 from __future__ import annotations
 
@@ -12,18 +12,16 @@ from codex_proxy.process.child import Command
 
 
 class AppServerProcess(SharedProcess[AppServerConnection]):
-    """A process for many turns: `start` it, then `open_channel` for each thread."""
+    """`start` it, then `open_channel` for each thread."""
 
     def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
-        """Name and version are sent in `initialize`. `parallel_calls`: several calls in one answer, for programs that
-        report the end of a model's answer.
-        """
+        """`parallel_calls`: the program reports the end of a model's answer."""
         super().__init__(AppServerConnection(client_name, client_version))
         self.parallel_calls = parallel_calls
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Starts the process and initializes the connection. Raises `Fault`, and the process is ended, if that fails or
-        takes more than `timeout_seconds`.
+        """Starts and initializes the process. Raises `Fault`, and ends it, if that fails or takes more than
+        `timeout_seconds`.
         """
         child = await self._spawn(command)
         child.write(self.connection.open())
@@ -45,7 +43,6 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         return Failure(kind=FaultKind.SPAWN_FAILED, message=fault, quoted=fault.partition(": ")[2])
 
     def open_channel(self) -> ThreadTransport:
-        """Opens a channel for a thread, and returns its transport."""
         self.turns_served += 1
         channel = self.connection.open_channel()
         self._turn_began(channel)
@@ -55,12 +52,12 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         self._write(self.connection.send(channel, writes))
 
     def ask_limits(self) -> None:
-        """Requests the account's limits; `on_limits` gets them as JSON, or empty bytes after an error."""
+        """Requests the account's limits; `on_limits` gets them as JSON, empty after an error."""
         self._write(self.connection.limits_request())
 
 
 class ThreadTransport(SharedTransport[AppServerProcess]):
-    """The `Transport` of one thread (one channel) of a process that also serves other threads."""
+    """The `Transport` of one thread."""
 
     def __init__(self, process: AppServerProcess, channel: int) -> None:
         super().__init__(process, channel)

@@ -1,5 +1,5 @@
-"""Prepares the start of app-server processes: asks the binary for its release, protocol and models, reads the user's
-config.toml, and creates the home and catalog of plain-model turns in the state folder.
+"""Prepares the start of app-server processes: asks the binary, reads config.toml, and creates home and catalog of
+plain-model turns.
 """
 
 from __future__ import annotations
@@ -37,24 +37,21 @@ log = structlog.get_logger(__name__)
 
 
 class CodexSetup(msgspec.Struct, frozen=True):
-    """What is needed to start app-server processes: commands, models, and what the binary supports."""
+    """What is needed to start app-server processes."""
 
     version: Version
-    """The release of Codex."""
     provider: ProviderConfig
-    """The provider settings in the user's config.toml."""
     models: tuple[CatalogModel, ...]
-    """The models in Codex's catalog."""
     plain: Command
-    """The command of the processes for plain-model turns."""
+    """For plain-model turns."""
     agent: Command
-    """The command of the processes for agent turns."""
+    """For agent turns."""
     empty_folder: str
-    """The folder of plain-model turns, empty so that no file reaches the model."""
+    """Of plain-model turns."""
     start_mark: str = ""
-    """A file that is there once this release has started; until then one process starts at a time."""
+    """Is there once this release has started; until then one process starts at a time."""
     check: BinaryCheck = BinaryCheck()
-    """Which parts of the protocol and which start switches the binary supports."""
+    """What the binary supports."""
     notices: tuple[str, ...] = ()
     """Sentences for the operator about the user's config.toml."""
 
@@ -62,9 +59,8 @@ class CodexSetup(msgspec.Struct, frozen=True):
 async def prepare_app_server(
     paths: CodexPaths, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
-    """Returns what is needed to start processes, after creating their files. Raises `Fault`.
-
-    Children get harmless variables of `environment`, and `child_env`. `lite`: see `plain_catalog`.
+    """Creates what processes need. Raises `Fault`. Children get harmless variables of `environment`, and `child_env`.
+    `lite`: see `plain_catalog`.
     """
     base = child_environment(environment, extra=child_env)
     version = await find_version(paths.program, base)
@@ -124,8 +120,8 @@ def _lay_out(
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Returns whether Codex can limit reading here (bubblewrap and user namespaces, or macOS), by running `true` with
-    the read-only profile; if not, logs why.
+    """Returns whether Codex can limit reading here (bubblewrap and user namespaces, or macOS), by running `true`; if
+    not, logs why.
     """
     name = str(profiles.of("read-only"))
     switches = arguments_of(profiles.pairs())

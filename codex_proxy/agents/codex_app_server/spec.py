@@ -1,4 +1,4 @@
-"""The spec of the agent `codex-app-server`: Codex, in a few long-lived `codex app-server` processes."""
+"""The agent `codex-app-server`: Codex, in a few long-lived processes."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
 MAX_AGE: Final = 6 * 3600.0
 """Seconds after which a process is replaced."""
 MAX_TURNS: Final = 10_000
-"""Turns after which a process is replaced. One that leaks memory is replaced before, by its age or its memory."""
+"""One that leaks memory is replaced before."""
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
-    """Returns the pool's limits."""
     from codex_proxy.agents.process_pool.plan import PoolLimits
 
     return PoolLimits(
@@ -37,7 +36,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Returns the agent, not started; asks Codex for release, protocol and models. Raises `NoAgentError` or `Fault`."""
+    """Returns the agent, not started. Raises `NoAgentError` or `Fault`."""
     import msgspec
 
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
@@ -72,9 +71,8 @@ async def make_app_server(context: AgentContext) -> Agent:
 
 
 def lite_form(settings: Settings) -> bool | None:
-    """Returns `use_responses_lite` for plain-model turns; None leaves each model's own.
-
-    It is False for parallel calls, which the lite form excludes; else None.
+    """Returns `use_responses_lite` for plain-model turns: False for parallel calls, which it excludes; None leaves each
+    model's own.
     """
     return False if settings.enable_parallel_tool_calls else None
 

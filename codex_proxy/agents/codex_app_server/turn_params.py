@@ -1,5 +1,5 @@
-"""The parameters of `thread/start`, `thread/inject_items` and `turn/start`, from a `Turn`. Codex drops system messages
-silently, refuses all items because of an empty message, and replaces images of low detail by a text; this avoids it.
+"""The parameters of `thread/start`, `thread/inject_items` and `turn/start`. Codex drops system messages silently,
+refuses all items because of an empty message, and replaces images of low detail by a text; this avoids it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Sandbox, Turn
 
 MAX_TURN_INPUT = 1_000_000
-"""Characters of `turn/start.input`: Codex refuses more than 1,048,576; injected items may have any size."""
+"""Characters of `turn/start.input`: Codex refuses more than 1,048,576. Injected items may have any size."""
 
 MENTION = re.compile("[$@]")
-"""Begins what Codex looks for in `turn/start.input`, anywhere: `$NAME` adds a skill, and there are mentions of apps and
-plugins. Injected items are not searched.
-"""
+"""Begins what Codex looks for in `turn/start.input`: `$NAME` adds a skill, and there are mentions of apps and plugins.
+Injected items are not searched."""
 
 ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
-"""The prefix of an item's id that the provider requires, by type."""
+"""That the provider requires, by type."""
 MAX_ID_CHARS = 64
-"""The most characters of an id that the model provider accepts."""
+"""That the provider accepts."""
 
 
 def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
-    """Converts a history to Responses items, without empty messages. An item without an id gets one from its content
-    and position (from `first` on), since Codex's own would defeat the provider's cache.
+    """Converts a history to Responses items. An item without an id gets one from its content and position (from `first`
+    on): Codex's own would defeat the provider's cache.
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):
@@ -57,19 +56,18 @@ def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any
 
 
 def _usable_id(type: str, id: str | None) -> str | None:
-    """Returns the client's id, or None if the provider would refuse it."""
+    """Returns the client's id, unless the provider would refuse it."""
     fits = id is not None and id.startswith(ID_PREFIXES[type]) and len(id) <= MAX_ID_CHARS
     return id if fits else None
 
 
 def _digest(index: int, item: dict[str, Any]) -> str:
-    """Returns a hash of an item and its position, as 32 hex digits."""
     content = json.dumps([index, item], ensure_ascii=True).encode()
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
-    """Converts an item, without an id; None for an empty message."""
+    """Converts an item, without an id."""
     if isinstance(item, HistoryMessage):
         return _message(item)
     if isinstance(item, HistoryOutput):
@@ -86,7 +84,7 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
 
 
 def _message(item: HistoryMessage) -> dict[str, Any] | None:
-    """Converts a message, without an id; None without parts."""
+    """Converts a message; None without parts."""
     if not item.parts:
         return None
     content = content_of(item.parts, text_type_of(item.role), _detail)
@@ -97,16 +95,16 @@ def _message(item: HistoryMessage) -> dict[str, Any] | None:
 
 
 def _detail(part: ImagePart) -> str:
-    """Returns an image's detail, `auto` for `low`, which Codex replaces by a text."""
+    """Returns an image's detail. Codex replaces `low` by a text."""
     return "auto" if part.detail in (None, "low") else str(part.detail)
 
 
 def split_input(
     turn: Turn, history: Sequence[HistoryItem], *, first: int = 0
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Splits a history (from position `first` on) into items to inject and the `input` of `turn/start`. In the mode
-    `agent` the input is a last user message without a `MENTION`, of at most `MAX_TURN_INPUT` characters. Otherwise all
-    is injected, so that the model sees exactly the client's items.
+    """Splits a history into items to inject and the `input` of `turn/start`. In the mode `agent` that is a last user
+    message without a `MENTION`, of at most `MAX_TURN_INPUT` characters. Otherwise all is injected: the model sees
+    exactly the client's items.
     """
     if turn.mode == "agent" and history:
         last = history[-1]
@@ -118,14 +116,12 @@ def split_input(
 
 
 def _input(part: Part) -> dict[str, Any]:
-    """Converts a part to an input of the type `text` or `image`."""
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text, "text_elements": []}
     return {"type": "image", "url": part.url}
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:
-    """Returns the parameters of `thread/start` for a turn."""
     model = turn.model or None
     tools = [dynamic_tool(tool) for tool in turn.tools]
     if turn.mode == "model":
@@ -144,9 +140,8 @@ def thread_params(turn: Turn) -> dict[str, Any]:
 def plain_thread_params(
     cwd: str, *, model: str | None, tools: Sequence[dict[str, Any]] = ()
 ) -> dict[str, Any]:
-    """Returns those of a plain-model turn: no prompt, no environment, only these tools.
-
-    `cwd` should be empty, because Codex looks there for a project's configuration.
+    """Returns those of a plain-model turn: no prompt, no environment, only these tools. `cwd` should be empty: Codex
+    looks there for a project's configuration.
     """
     return _thread_params(cwd, model, "read-only") | {
         "environments": [],
@@ -158,10 +153,7 @@ def plain_thread_params(
 def agent_thread_params(
     cwd: str, *, model: str | None, sandbox: Sandbox = "read-only", permissions: str | None = None
 ) -> dict[str, Any]:
-    """Returns those of an agent turn in `cwd`. `model` None: Codex's default.
-
-    `permissions` is a profile that replaces the `sandbox`.
-    """
+    """Returns those of an agent turn. `permissions` is a profile that replaces the `sandbox`."""
     params = _thread_params(cwd, model, sandbox)
     if permissions is not None:
         del params["sandbox"]  # Codex refuses both
@@ -184,9 +176,7 @@ def _thread_params(cwd: str, model: str | None, sandbox: Sandbox) -> dict[str, A
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:
-    """Returns the optional parameters of `turn/start` that the turn sets: `effort`, `summary`, `serviceTier` and
-    `outputSchema`.
-    """
+    """Returns the optional parameters of `turn/start`."""
     optional = {
         "effort": turn.effort,
         "summary": turn.summary,

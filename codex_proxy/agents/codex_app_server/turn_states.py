@@ -9,9 +9,7 @@ from codex_proxy.core.states import StateTable
 
 
 class TurnState(Enum):
-    """The client's turn runs in ACTIVE; in all other states it has ended, but the agent's turn and thread
-    may not have.
-    """
+    """The client's turn runs in ACTIVE; in the others the agent's turn and thread may not have ended."""
 
     ACTIVE = "the agent is starting the turn, works on it, or waits for outputs of its calls"
     ABANDONED = "the client's turn has ended, while the agent may still work on it"
@@ -71,9 +69,7 @@ TABLE = StateTable(
     },
     always={TurnChange.PROCESS_ENDED: TurnState.DONE},
 )
-"""The changes of a turn. ENDED_BADLY is possible in most states: a turn that begins on a thread that cannot be resumed
-fails.
-"""
+"""ENDED_BADLY is possible in most states: a turn on a thread that cannot be resumed fails."""
 
 STATES = ConversationStates(
     TABLE,
@@ -83,6 +79,4 @@ STATES = ConversationStates(
 )
 ACTIVE = TurnState.ACTIVE
 AGENT_MAY_WORK = frozenset({TurnState.ACTIVE, TurnState.ABANDONED, TurnState.CLOSING})
-"""The states in which the agent may still work on its turn."""
 UNWANTED = frozenset({TurnState.CLOSING, TurnState.UNSUBSCRIBING, TurnState.DONE})
-"""The states in which the thread is no longer needed."""

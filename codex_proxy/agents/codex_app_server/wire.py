@@ -1,5 +1,5 @@
 """The messages of `codex app-server`: JSON-RPC lines without `jsonrpc`; their conversion to `Usage`, failures and
-events. A line is decoded once, into the fields that are used. Source: recordings of releases 0.163 and 0.169.
+events. Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -25,52 +25,44 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
 
 class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The parameters of any message, with the fields that are read; a `msgspec.Raw` is decoded when used."""
+    """The parameters of any message; a `msgspec.Raw` is decoded when used."""
 
     thread_id: str | None = None
     turn_id: str | None = None
     item_id: str | None = None
     delta: str | None = None
-    """A piece of text, reasoning or command output, for the item `item_id`."""
+    """Text, reasoning or command output of `item_id`."""
     summary_index: int = 0
-    """The summary part that a delta of reasoning belongs to."""
     content_index: int = 0
-    """The part of the raw reasoning that a delta belongs to."""
     will_retry: bool = False
-    """In an `error`: whether the agent repeats the model call."""
+    """In an `error`: the model call is repeated."""
     message: str | None = None
-    """In a request for an MCP approval: the question to the user."""
+    """Of an MCP approval: the question."""
     command: msgspec.Raw = NO_JSON
-    """The command to approve: a string or a list of words."""
+    """To approve: a string or words."""
     item: msgspec.Raw = NO_JSON
-    """A `ThreadItem`, or a raw item as the provider sent it."""
+    """A `ThreadItem`, or a raw item."""
     error: msgspec.Raw = NO_JSON
-    """In an `error`: a `TurnError`."""
+    """A `TurnError`."""
     turn: msgspec.Raw = NO_JSON
-    """In `turn/completed`: a `TurnPayload`."""
+    """A `TurnPayload`."""
     usage: msgspec.Raw = NO_JSON
-    """The tokens of one model call: `Tokens`."""
+    """`Tokens` of one model call."""
     token_usage: msgspec.Raw = NO_JSON
-    """The tokens of the thread so far: a `ThreadTokenUsage`."""
+    """A `ThreadTokenUsage`."""
     rate_limits: msgspec.Raw = NO_JSON
-    """The limits of the agent's account."""
     plan: msgspec.Raw = NO_JSON
-    """The steps of the agent's plan."""
     call_id: str | None = None
-    """The id of the call whose output is requested."""
+    """Of the call whose output is requested."""
     tool: str | None = None
-    """The name of that tool."""
     arguments: msgspec.Raw = NO_JSON
-    """The arguments of that call."""
 
 
 NO_PARAMS = Params()
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A decoded line: an answer (`id`, `result` or `error`), a request (`id`, `method`, `params`) or a notification.
-    Absent fields are None or empty.
-    """
+    """An answer (`id`, `result` or `error`), a request (`id`, `method`, `params`) or a notification."""
 
     id: int | str | None = None
     method: str | None = None
@@ -80,7 +72,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Thread and turn of a message, if named."""
+    """Thread and turn, if named."""
 
     thread_id: str | None = None
     turn_id: str | None = None
@@ -104,7 +96,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is invalid")
 
 decode_expected = msgspec.json.Decoder(Message).decode
-"""Decodes an expected line. Raises `UNREADABLE`; `_decode_loosely` may then read parts."""
+"""Raises `UNREADABLE`; `_decode_loosely` may then read parts."""
 
 _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
     msgspec.json.Decoder(_AddressedMessage),
@@ -113,8 +105,8 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC. Of a line with a wrong field or too many values, reads what it can,
-    because a request must be refused and a turn must end.
+    """Decodes a line; None if it is no JSON-RPC. Of one with a wrong field or too many values, reads what it can: a
+    request must be refused and a turn must end.
     """
     try:
         if not has_too_many_values(line):
@@ -125,9 +117,7 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_loosely(line: bytes) -> Message | None:
-    """Reads id and method and, if possible, thread and turn of a line. Without a method it is an answer with
-    `UNREADABLE_ANSWER`. None if it has neither.
-    """
+    """Reads id and method and, if possible, thread and turn. Without a method it is an `UNREADABLE_ANSWER`."""
     for decoder in _LOOSE_DECODERS:
         try:
             loose = decoder.decode(line)
@@ -142,23 +132,21 @@ def _decode_loosely(line: bytes) -> Message | None:
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
-    """Encodes a request as one line; line breaks in a client's JSON become spaces."""
+    """Encodes a request; line breaks in a client's JSON become spaces."""
     line = msgspec.json.encode({"id": id, "method": method, "params": params})
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
 
 def notification(method: str) -> bytes:
-    """Encodes a notification without parameters as one line."""
     return msgspec.json.encode({"method": method}) + b"\n"
 
 
 def answer(id: int | str, result: Any) -> bytes:
-    """Encodes a successful answer to the agent's request `id` as one line."""
     return msgspec.json.encode({"id": id, "result": result}) + b"\n"
 
 
 def refusal(id: int | str) -> bytes:
-    """Encodes the error -32601 for an unsupported request, without which the agent's turn would hang."""
+    """Encodes the error -32601, without which the agent's turn would hang."""
     return msgspec.json.encode({"id": id, "error": {"code": -32601, "message": "unsupported"}}) + b"\n"
 
 
@@ -166,7 +154,6 @@ _REQUEST = re.compile(rb'\{"id":"[^"]*","method":')
 
 
 def count_requests(writes: bytes) -> int:
-    """Counts the requests in complete lines."""
     count = start = 0
     while start < len(writes):
         count += _REQUEST.match(writes, start) is not None
@@ -178,9 +165,7 @@ def count_requests(writes: bytes) -> int:
 
 
 class TurnError(msgspec.Struct, frozen=True, rename="camel"):
-    """A turn's error. `codex_error_info` is JSON (`error_kind`), `additional_details` the provider's
-    message, if any.
-    """
+    """`codex_error_info`: see `error_kind`; `additional_details`: the provider's message."""
 
     message: str = ""
     codex_error_info: msgspec.Raw = msgspec.Raw()
@@ -188,9 +173,7 @@ class TurnError(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class TurnPayload(msgspec.Struct, frozen=True):
-    """A turn in a notification. `status`: `completed`, `interrupted`, `failed` or `inProgress`; `error` if
-    it failed.
-    """
+    """`status`: `completed`, `interrupted`, `failed` or `inProgress`."""
 
     id: str = ""
     status: str = ""
@@ -198,7 +181,7 @@ class TurnPayload(msgspec.Struct, frozen=True):
 
 
 class TurnHead(msgspec.Struct, frozen=True):
-    """A turn in the answer to a request; only its id is read."""
+    """A turn in an answer."""
 
     id: str
 
@@ -210,20 +193,20 @@ class TurnStartResult(msgspec.Struct, frozen=True):
 
 
 class ThreadHead(msgspec.Struct, frozen=True):
-    """A thread in the answer to a request; only its id is read."""
+    """A thread in an answer."""
 
     id: str
 
 
 class ThreadStartResult(msgspec.Struct, frozen=True):
-    """The result of `thread/start`; `model` is the thread's, if reported."""
+    """`model` is the thread's."""
 
     thread: ThreadHead
     model: str | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True, rename="camel"):
-    """Token counts of one or several model calls, as the app-server reports them."""
+    """Token counts as the app-server reports them."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -231,14 +214,13 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
     reasoning_output_tokens: int = 0
 
     def usage(self) -> Usage:
-        """Returns the counts as `Usage`."""
         return Usage(
             self.input_tokens, self.cached_input_tokens, self.output_tokens, self.reasoning_output_tokens
         )
 
 
 def decode_usage(tokens: msgspec.Raw) -> Usage | None:
-    """Decodes a model call's usage; None if empty, null or unreadable."""
+    """Decodes a model call's usage, if any."""
     try:
         tokens_or_none = msgspec.json.decode(tokens, type=Tokens | None) if tokens else None
     except UNREADABLE:
@@ -247,36 +229,32 @@ def decode_usage(tokens: msgspec.Raw) -> Usage | None:
 
 
 class ThreadTokenUsage(msgspec.Struct, frozen=True):
-    """The token counts of a thread; `total` is the sum of all its turns."""
+    """`total` is the sum of all turns."""
 
     total: Tokens
 
 
 class TurnUsage:
-    """Counts the tokens of one client's turn, on a thread that may serve several."""
+    """The tokens of one client's turn, on a thread that may serve several."""
 
     def __init__(self) -> None:
         self.total = Usage()
         self.from_provider = False
-        """Whether `total` includes a model call that the agent's own total does not include yet."""
+        """Whether `total` includes a model call that the agent's own total does not."""
         self._earlier_turns = Usage()
-        """The tokens of earlier turns on the thread, which the agent's totals include."""
+        """Which the agent's totals include."""
 
     def start_turn(self) -> None:
-        """Sets the count to zero for the next turn on the same thread."""
         self._earlier_turns += self.total
         self.total = Usage()
         self.from_provider = False
 
     def add_call(self, usage: Usage) -> None:
-        """Adds the tokens of one model call, as the provider counted them."""
         self.total += usage
         self.from_provider = True
 
     def set_thread_total(self, total: Usage) -> bool:
-        """Takes the thread's total, less earlier turns; returns whether that is more than the count so far, which it
-        then becomes.
-        """
+        """Takes the thread's total, less earlier turns; returns whether that is more than the count so far."""
         turn_total = total.since(self._earlier_turns)
         if turn_total.input + turn_total.output <= self.total.input + self.total.output:
             return False
@@ -285,7 +263,7 @@ class TurnUsage:
 
 
 class RawItemHead(msgspec.Struct, frozen=True):
-    """The fields that a raw item of any type may have."""
+    """Of a raw item of any type."""
 
     type: str = ""
     id: str | None = None
@@ -293,13 +271,13 @@ class RawItemHead(msgspec.Struct, frozen=True):
 
 
 class RawItemPart(msgspec.Struct, frozen=True):
-    """One content part of a raw item; `text` is None if it has none."""
+    """A content part of a raw item."""
 
     text: str | None = None
 
 
 class ReadableRawItem(RawItemHead, frozen=True):
-    """The fields of a raw item that are decoded later; one with a wrong type is not stored."""
+    """The fields that are decoded later; an item with a wrong type is not stored."""
 
     call_id: str | None = None
     name: str | None = None
@@ -322,7 +300,7 @@ def check_readable(item: msgspec.Raw) -> None:
 
 
 class RawItemCall(msgspec.Struct, frozen=True):
-    """A raw item that is a call (`arguments` or a custom tool's `input`) or an output."""
+    """A raw item that is a call or an output."""
 
     call_id: str
     name: str = ""
@@ -331,8 +309,8 @@ class RawItemCall(msgspec.Struct, frozen=True):
 
 
 def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
-    """Returns kind and HTTP status of `codexErrorInfo`, a string or `{KIND: {"httpStatusCode": ...}}`; None if absent.
-    Raises one of `UNREADABLE`.
+    """Returns kind and HTTP status of `codexErrorInfo`, a string or `{KIND: {"httpStatusCode": ...}}`. Raises one of
+    `UNREADABLE`.
     """
     if not info or info == b"null":
         return None, None
@@ -347,7 +325,6 @@ def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
 
 
 def command_text(value: msgspec.Raw) -> str:
-    """Returns a command (JSON of a string or words) as one line."""
     decoded = msgspec.json.decode(value) if value else ""
     if isinstance(decoded, list):
         decoded = " ".join(str(word) for word in decoded)
@@ -355,7 +332,7 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
-    """Returns the event for an approval or question of the agent; None for other requests."""
+    """Returns the event for the agent's approval or question; None for other requests."""
     request_id = f"{message.method}:{id}"
     match message.method:
         case "item/commandExecution/requestApproval":
@@ -370,7 +347,7 @@ def question_event(message: Message, id: int | str) -> ApprovalRequested | Input
 
 
 def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
-    """Returns the line with the client's decision; `request_id`, of the event, determines its form."""
+    """Encodes the client's decision; `request_id`, of the event, determines its form."""
     method = request_id.partition(":")[0]
     decision = "accept" if reply.approve else "decline"
     if method == "mcpServer/elicitation/request":
@@ -381,7 +358,6 @@ def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
 
 
 def output_answer(id: int | str, reply: ToolReply) -> bytes:
-    """Returns the line with the output of a client's tool."""
     content = [
         {"type": "inputText", "text": part.text}
         if isinstance(part, TextPart)
@@ -392,10 +368,10 @@ def output_answer(id: int | str, reply: ToolReply) -> bytes:
 
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
-"""Texts in the app-server's errors which mean that the client's request is at fault."""
+"""The client's request is at fault."""
 
 BAD_TOOL_TEXT = "dynamic tool "
-"""The first words of an error about a tool's schema."""
+"""Begins an error about a tool's schema."""
 
 OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
@@ -425,8 +401,8 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """Returns the end of a failed turn. Some errors only say that the answer was cut off: then it ends with
-    `Stop.LENGTH` or the like.
+    """Returns the end of a failed turn: with `Stop.LENGTH` or the like if the error only says that the answer was cut
+    off.
     """
     if error is None:
         return TurnEnded(Stop.FAILED)
@@ -440,7 +416,7 @@ def failed_end(error: TurnError | None) -> TurnEnded:
 
 
 def turn_end(turn: TurnPayload) -> TurnEnded:
-    """Returns the event that ends a turn, from the turn in the agent's notification `turn/completed`."""
+    """Returns the end of a turn in `turn/completed`."""
     if turn.status == "completed":
         return TurnEnded(Stop.STOP)
     return TurnEnded(Stop.INTERRUPTED) if turn.status == "interrupted" else failed_end(turn.error)

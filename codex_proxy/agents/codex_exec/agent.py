@@ -1,5 +1,5 @@
-"""The agent `codex-exec`: a child for each turn, with files for its images and schema in a temporary folder in the
-state folder, which is removed with the turn, or at the next start after a kill.
+"""The agent `codex-exec`: a child for each turn, with files for images and schema in a temporary folder in the state
+folder, which is removed with the turn, or at the next start.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TOO_LONG = Failure(
 
 
 class TurnFiles(msgspec.Struct, frozen=True):
-    """The files of one turn: images, and the answer's schema, if any."""
+    """Images, and the answer's schema, if any."""
 
     images: tuple[str, ...] = ()
     schema: str | None = None
@@ -88,7 +88,7 @@ class CodexExecAgent(ChildPerTurnAgent):
         return session
 
     async def _profile(self, turn: Turn) -> str | None:
-        """Returns the profile of a turn that must not read the server's data; None if Codex cannot enforce one here."""
+        """Returns the profile of a turn that must not read the server's data, if Codex can enforce one."""
         self._confines = self._confines or await self._can_confine()
         return self._profiles.of(turn.sandbox) if self._confines else None
 
@@ -110,7 +110,7 @@ class CodexExecAgent(ChildPerTurnAgent):
 
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
-    """Writes a turn's images (checked data URLs) and schema into `folder`. Raises `OSError`."""
+    """Writes a turn's images (checked data URLs) and schema. Raises `OSError`."""
     paths = []
     for number, image in enumerate(images, 1):
         head, _, data = image.url.partition(",")

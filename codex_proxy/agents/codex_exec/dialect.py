@@ -1,6 +1,5 @@
 """The dialect of `codex exec --json`: output lines to events, a turn to the prompt on stdin. Each line has a whole
-item: no deltas, no requests. Commands, file changes, MCP calls, searches and plans become `Activity` items. Source:
-recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
+item: no deltas, no requests. Source: recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ ActivityKind = Literal["command", "file_change", "web_search", "mcp_call"]
 
 
 TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
-"""Lines that count even if damaged; otherwise a finished turn would look like a crash."""
+"""Count even if damaged; otherwise a finished turn would look like a crash."""
 
 RECONNECTING: Final = "Reconnecting..."
-"""The prefix of an error line about a model call that is being retried."""
+"""Begins an error line about a retry."""
 
 READING_PROMPT: Final = "Reading "
-"""The prefix of stderr lines that only say that stdin is being read."""
+"""Begins lines of stderr that only say that stdin is being read."""
 
 
 class CodexExec(ChildTurn):
-    """One turn of a `codex exec` process, as a `Dialect`. Private methods append events to `out`."""
+    """One turn of a `codex exec` process. Private methods append to `out`."""
 
     # The body of a provider's 400 comes as it is, without its status.
     _unframed_error = "other"
@@ -55,19 +54,18 @@ class CodexExec(ChildTurn):
         self._model = ""
         self._count = 0
         self._open: dict[str, str] = {}
-        """The activities that are running: the id of each item, by the child's id."""
+        """Running activities: the item's id, by the child's."""
         self._done: set[str] = set()
-        """The child's ids of items that have ended."""
+        """The child's ids of ended items."""
         self._plan = ""
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that writes the prompt and then closes stdin."""
         self._model = turn.model
         prompt, _ = prompt_of(turn.history)
         return Step([], prompt.encode(errors="replace"), close_stdin=True)
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Returns the events of these lines; a line that is none becomes a `Notice`."""
+        """Reads lines; one that is no event becomes a `Notice`."""
         out: list[Event] = []
         for raw in lines:
             if self._ended:
@@ -87,7 +85,7 @@ class CodexExec(ChildTurn):
         return Step(out) if out else NOTHING
 
     def interrupt(self) -> Step:
-        """Records the interruption for `eof`; the child's owner ends it."""
+        """Does nothing here: the child's owner ends it."""
         self._interrupted = True
         return NOTHING
 
@@ -105,9 +103,7 @@ class CodexExec(ChildTurn):
         self._start("", self._model, out)
 
     def _item_started(self, line: Line, out: list[Event]) -> None:
-        """Starts the activity (command, file change, search) or updates the plan. Messages and reasoning follow with
-        `item.completed`.
-        """
+        """Starts the activity or updates the plan. Messages and reasoning follow with `item.completed`."""
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
             return
@@ -122,7 +118,6 @@ class CodexExec(ChildTurn):
             self._add_plan(line.item, out)
 
     def _item_completed(self, line: Line, out: list[Event]) -> None:
-        """Appends the events of a completed item, once."""
         item = line.item
         if item is None or item.id in self._done:
             return
@@ -134,8 +129,8 @@ class CodexExec(ChildTurn):
         handler(self, item, out)
 
     def _error(self, line: Line, out: list[Event]) -> None:
-        """A repeated model call becomes `Retrying`; the first other message is the failure if the turn fails without
-        one.
+        """Adds `Retrying` for a repeated model call; the first other text is the failure if the turn fails
+        without one.
         """
         text = line.message or ""
         if text.startswith(RECONNECTING):
@@ -192,7 +187,6 @@ class CodexExec(ChildTurn):
     def _begin_activity(
         self, kind: ActivityKind, described: Callable[[Item], str], item: Item, out: list[Event]
     ) -> str:
-        """Starts an activity; returns its new id."""
         own = self._next_id("a")
         out.append(ItemStarted(Activity(own, kind, one_line(described(item)))))
         return own
@@ -215,7 +209,7 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
     "mcp_tool_call": ("mcp_call", lambda item: f"{item.server or ''}.{item.tool or ''}"),
     "web_search": ("web_search", lambda item: item.query or ""),
 }
-"""The items that are activities: kind, and what describes them."""
+"""Kind, and what describes it."""
 
 ITEMS: Final[Mapping[str, ItemHandler]] = {
     "agent_message": CodexExec._message,
@@ -224,7 +218,7 @@ ITEMS: Final[Mapping[str, ItemHandler]] = {
     "error": CodexExec._warning,
     **dict.fromkeys(ACTIVITIES, CodexExec._activity),
 }
-"""The handler for each type of item, when the item is complete."""
+"""The handlers of complete items."""
 
 LINES: Final[Mapping[str, LineHandler]] = {
     "thread.started": CodexExec._thread_started,
@@ -236,4 +230,3 @@ LINES: Final[Mapping[str, LineHandler]] = {
     "turn.completed": CodexExec._turn_completed,
     "turn.failed": CodexExec._turn_failed,
 }
-"""The handler for each type of line."""

@@ -19,16 +19,16 @@ NEEDED_OPTIONS: Final = (
     "--image",
     "--output-schema",
 )
-"""The options that a release needs; 0.42 has no `--ephemeral` and prints other lines."""
+"""0.42 has no `--ephemeral` and prints other lines."""
 
 MAX_PROMPT: Final = 1_048_576
-"""The most characters of a prompt. Codex refuses longer ones."""
+"""Codex refuses longer ones."""
 
 _OPTION: Final = re.compile(r"^\s+(?:-\w, )?(--[a-z-]+)", re.MULTILINE)
 
 
 def missing_options(help_text: str) -> tuple[str, ...]:
-    """Returns those of `NEEDED_OPTIONS` that the text of ``codex exec --help`` does not list."""
+    """Returns those of `NEEDED_OPTIONS` that the help does not list."""
     listed = set(_OPTION.findall(help_text))
     return tuple(name for name in NEEDED_OPTIONS if name not in listed)
 
@@ -41,8 +41,8 @@ def exec_argv(
     images: Sequence[str] = (),
     schema: str | None = None,
 ) -> tuple[str, ...]:
-    """Returns a turn's argument vector. `pairs` are for `-c`; `images` and `schema` are files. A plain-model turn is
-    read-only. With `permissions` a turn uses that profile instead of a sandbox.
+    """Returns a turn's arguments. `pairs` are for `-c`; `images` and `schema` are files. A plain-model turn is
+    read-only. `permissions` replace the sandbox.
     """
     argv = [program, "exec"]
     for path in images:
@@ -60,7 +60,7 @@ def exec_argv(
 
 
 def _config_overrides(turn: Turn) -> list[tuple[str, str]]:
-    """Returns the turn's effort, summary, verbosity, tier, search and profile as `-c` pairs, over the user's own."""
+    """Returns the turn's options as `-c` pairs, over the user's own."""
     values = {
         "model_reasoning_effort": turn.effort,
         "model_reasoning_summary": turn.summary,

@@ -1,5 +1,5 @@
-"""Prepares the start of `codex exec`: reads the user's config.toml, asks the binary for its models, and creates a home
-and a catalog without Codex's prompts for plain-model turns, in the state folder.
+"""Prepares the start of `codex exec`: reads config.toml, asks the binary for its models, and creates home and catalog
+of plain-model turns.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from codex_proxy.process.launch import child_environment, credential_names
 log = structlog.get_logger(__name__)
 
 NO_BASE_PROMPT = ("instructions", '""')
-"""Removes Codex's own prompt, as a field of `thread/start` does with an app-server."""
+"""Removes Codex's own prompt."""
 
 
 class ExecLaunch(msgspec.Struct, frozen=True):
-    """How processes of one mode start: `pairs` for `-c`, `env`, and `folder` (None: the turn's)."""
+    """How one mode's processes start: `pairs` for `-c`, `env`, and `folder` (None: the turn's)."""
 
     pairs: tuple[tuple[str, str], ...]
     env: dict[str, str]
@@ -42,15 +42,13 @@ class ExecLaunch(msgspec.Struct, frozen=True):
 
 
 class ExecSetup(msgspec.Struct, frozen=True):
-    """How agent turns and plain-model turns start, and the models."""
+    """How turns start, and the models."""
 
     provider: ProviderConfig
-    """The provider settings in the user's config.toml."""
     agent: ExecLaunch
     plain: ExecLaunch | None
-    """None if the catalog cannot be patched, so that there are no plain-model turns."""
+    """None if the catalog cannot be patched."""
     models: tuple[CatalogModel, ...] = ()
-    """The models in Codex's catalog."""
 
 
 async def prepare_exec(
@@ -60,8 +58,8 @@ async def prepare_exec(
     child_env: tuple[str, ...],
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Returns how `codex exec` starts. Raises `Fault` or `OSError`. Children get harmless variables of `environment`,
-    and `child_env`. `unknown`: switches that the binary does not support.
+    """Returns how `codex exec` starts. Children get harmless variables of `environment`, and `child_env`. `unknown`
+    switches are left out. Raises `Fault` or `OSError`.
     """
     text, shadow = user_config(paths.codex_home)
     provider = shadow.provider

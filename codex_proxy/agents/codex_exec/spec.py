@@ -1,4 +1,4 @@
-"""The agent `codex-exec`: Codex, with one `codex exec --json` process for each turn."""
+"""The agent `codex-exec`: Codex, with a process for each turn."""
 
 from __future__ import annotations
 
@@ -33,14 +33,11 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
-"""Environment variables that Codex uses as its sign-in."""
+"""That Codex uses as its sign-in."""
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
-    """Returns the agent, not started; asks Codex for version, options and models. `warning` is logged for the operator.
-
-    Raises `NoAgentError` or `Fault`.
-    """
+    """Returns the agent, not started. `warning` is for the operator. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.program import run_short
     from codex_proxy.agents.codex_app_server.setup import can_confine
     from codex_proxy.agents.codex_app_server.spec import agent_model
@@ -117,7 +114,7 @@ async def _prepare(context: AgentContext, paths: CodexPaths) -> tuple[Version, E
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
     """Returns a failure for all turns if `auth.json` is missing (Codex would try for 13 s), unless another provider, a
-    keyring or a variable may have the credentials.
+    keyring or a variable may have credentials.
     """
     from codex_proxy.agents.codex.program import NOT_SIGNED_IN
     from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER

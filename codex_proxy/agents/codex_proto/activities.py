@@ -1,6 +1,4 @@
-"""The agent's own activities as `Activity` items, one line each, with new ids (`a0`, `a1`, ...); its call ids only
-connect beginning and end.
-"""
+"""The agent's own activities, one line each, with new ids; its call ids only connect beginning and end."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ ActivityKind = Literal["command", "file_change", "web_search", "mcp_call", "plan
 
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
-"""Programs whose argument after `-c` is the command to show."""
+"""Programs whose argument after `-c` is shown."""
 VERBS = frozenset({"add", "update", "delete"})
 
 
@@ -28,9 +26,7 @@ VERBS = frozenset({"add", "update", "delete"})
 
 
 def command_line(msg: Msg) -> str:
-    """Returns the command of an event or request, quoted, or SCRIPT of `bash -c SCRIPT`; one line, empty without a
-    command.
-    """
+    """Returns the command, quoted, or SCRIPT of `bash -c SCRIPT`, in one line."""
     command = msg.command
     if isinstance(command, str):
         return one_line(command)
@@ -41,7 +37,7 @@ def command_line(msg: Msg) -> str:
 
 
 def file_changes(msg: Msg, workdir: str) -> str:
-    """Returns the changed files (`add a.txt, update b/c.py`), relative to `workdir`."""
+    """Returns the changed files (`add a.txt`), relative to `workdir`."""
     root = workdir.rstrip("/") + "/"
     parts = []
     for path, change in (msg.changes or {}).items():
@@ -51,18 +47,16 @@ def file_changes(msg: Msg, workdir: str) -> str:
 
 
 def mcp_call(msg: Msg) -> str:
-    """Returns the called MCP tool (`server.tool`), or an empty string."""
     called = msg.invocation
     return one_line(f"{called.server}.{called.tool}" if called else "")
 
 
 def plan_steps(msg: Msg) -> str:
-    """Returns the steps of a plan, like `read (completed), write (in progress), test (pending)`."""
+    """Returns steps like `read (completed), write (in progress)`."""
     return one_line(", ".join(f"{step.step} ({step.status.replace('_', ' ')})" for step in msg.plan or ()))
 
 
 def with_reason(text: str, reason: str | None) -> str:
-    """Returns a request's text, with the agent's reason in parentheses."""
     return one_line(f"{text} ({reason})" if reason else text)
 
 
@@ -70,24 +64,23 @@ def with_reason(text: str, reason: str | None) -> str:
 
 
 class Activities:
-    """Converts a turn's activities to items, and remembers open ones. Methods append events to `out`."""
+    """Converts a turn's activities to items. Methods append to `out`."""
 
     __slots__ = ("_count", "_decoders", "_open", "workdir")
 
     def __init__(self) -> None:
         self.workdir = ""
-        """The folder in which the agent works."""
         self._count = 0
         self._open: dict[str, str] = {}
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def start(self, call_id: str, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """Starts an activity, unless this call has started one."""
+        """Starts an activity, once per call."""
         if call_id not in self._open:
             self._open[call_id] = self._start(kind, text, out)
 
     def add_output(self, call_id: str, chunk: str, out: list[Event]) -> None:
-        """Appends a base64 chunk of a command's output, which may cut a character; bad base64 becomes a `Notice`."""
+        """Appends a base64 chunk, which may cut a character; bad base64 becomes a `Notice`."""
         item = self._open.get(call_id)
         if item is None:
             return
@@ -103,18 +96,16 @@ class Activities:
             out.append(OutputDelta(item, text))
 
     def finish(self, call_id: str, succeeded: bool, out: list[Event]) -> None:
-        """Ends an activity as `completed` or `failed`, if it was started."""
         item = self._open.pop(call_id, None)
         if item is not None:
             self._decoders.pop(item, None)
             out.append(ItemEnded(item, "completed" if succeeded else "failed"))
 
     def add_finished(self, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """Starts and ends an activity that the agent reports only when it is over."""
+        """Adds an activity that is reported only when it is over."""
         out.append(ItemEnded(self._start(kind, text, out)))
 
     def _start(self, kind: ActivityKind, text: str, out: list[Event]) -> str:
-        """Adds the event that starts an activity, and returns the new item's id."""
         item = f"a{self._count}"
         self._count += 1
         out.append(ItemStarted(Activity(item, kind, text)))

@@ -1,7 +1,6 @@
-"""The dialect of `codex proto`: converts one turn's output lines to events, and the turn and answers to lines for
-stdin. A table maps each event's name to its handler; unknown events are ignored. Source: recordings of release 0.42
-(`tests/golden/recordings/proto`). The fake agent, which imitates `codex proto`, also has calls of the client's tools,
-choices and finish reasons.
+"""The dialect of `codex proto`. A table maps each event's name to its handler; unknown events are ignored. Source:
+recordings of release 0.42 (`tests/golden/recordings/proto`). The fake agent, which imitates it, also has calls of the
+client's tools, choices and finish reasons.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ from codex_proxy.core.items import HistoryCall
 from codex_proxy.core.turn import Turn
 
 SUBMISSION_ID = "1"
-"""The id of the operation that starts the turn; the turn's events carry it. Each child serves one turn."""
+"""Of the operation that starts the turn, and of the turn's events."""
 
 DELTA = "agent_message_delta"
 
 NO_FUNCTION = Function()
 
 TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
-"""Events that count even if damaged; otherwise the turn would hang."""
+"""Count even if damaged; otherwise the turn would hang."""
 
 
 class CodexProto(ChildTurn):
-    """One turn of a `codex proto` process, as a `Dialect`. `extended`: it is the fake agent, which accepts more fields.
-    Private methods append events to `out`.
+    """One turn of a `codex proto` process. `extended`: the fake agent, which accepts more fields. Private methods
+    append to `out`.
     """
 
     def __init__(self, *, extended: bool = False) -> None:
@@ -69,19 +68,17 @@ class CodexProto(ChildTurn):
         self._pending_writes = b""
         self._waits_for_model = False
         self._step_has_output = False
-        """Whether the model has put out something since the last step ended."""
+        """Whether the model has put out something since the last step."""
         self._finish_reason: tuple[str, str] | None = None
         self._last_limits = b""
         self._message_id: str | None = None
-        """`_delta_target` after the last line that was no plain delta; later plain deltas belong to it."""
+        """`_delta_target` after the last line that was no plain delta."""
 
     def facts(self) -> dict[str, Any]:
         return {"extended": True} if self._extended else {}
 
     def begin(self, turn: Turn) -> Step:
-        """Writes the turn's lines; if they need a model's name that the turn lacks, `receive` does when the child has
-        named it.
-        """
+        """Writes the turn; if that needs a model's name that it lacks, `receive` does when the child has named it."""
         self._turn = turn
         self._activities.workdir = turn.workdir
         self._calls = Calls(earlier_calls=sum(isinstance(item, HistoryCall) for item in turn.history))
@@ -91,7 +88,7 @@ class CodexProto(ChildTurn):
         return Step([], self._turn_lines(turn, turn.model))
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Returns the events of these lines; a line that is none becomes a `Notice`."""
+        """Reads lines; one that is no event becomes a `Notice`."""
         out: list[Event] = []
         message_id = None if self._ended else self._message_id
         for raw in lines:
@@ -111,7 +108,7 @@ class CodexProto(ChildTurn):
         return Step(out, writes) if out or writes else NOTHING
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Answers an open approval request: `approved`, or `denied` for any other reply."""
+        """Answers an open approval request."""
         request = self._open_approvals.pop(request_id, None)
         if request is None or self._ended:
             return NOTHING
@@ -120,7 +117,7 @@ class CodexProto(ChildTurn):
         return Step([RequestClosed(request_id)], self._op({"type": op, "id": event_id, "decision": decision}))
 
     def interrupt(self) -> Step:
-        """Asks the child to stop; it then ends the turn by `turn_aborted`."""
+        """Asks the child to end the turn by `turn_aborted`."""
         if self._ended or self._interrupted:
             return NOTHING
         self._interrupted = True
@@ -129,9 +126,7 @@ class CodexProto(ChildTurn):
     # --- one line -----------------------------------------------------------------------------
 
     def _handle_line(self, line: Line, out: list[Event]) -> None:
-        """Handles an event of this turn or session; of two names for one event, the first that the child
-        used counts.
-        """
+        """Handles an event of this turn or session."""
         msg = line.msg
         route = ROUTES.get(msg.type)
         if route is None:
@@ -154,7 +149,7 @@ class CodexProto(ChildTurn):
 
     @property
     def _delta_target(self) -> str | None:
-        """The open message to which a delta can simply be added, or None."""
+        """The open message to which a delta can simply be added."""
         if self._ended or self._reasoning or not self._step_has_output:
             return None
         return self._messages.without_choice if self._spellings.get(DELTA) == DELTA else None
@@ -198,7 +193,6 @@ class CodexProto(ChildTurn):
         self._each_call(self._calls.add_piece, msg, out)
 
     def _each_call(self, add: Callable[..., None], msg: Msg, out: list[Event]) -> None:
-        """Passes each call of an event to `add`, a method of `Calls`."""
         choice = self._choice_of_calls(msg)
         for position, call in enumerate(msg.tool_calls or ()):
             key = (choice, position if call.index is None else call.index)
@@ -207,7 +201,7 @@ class CodexProto(ChildTurn):
             add(key, call.id, function.name, function.arguments or "", kind, out)
 
     def _choice_of_calls(self, msg: Msg) -> int | None:
-        """Returns the choice of an event's calls, if the turn has choices. The child also writes 0 without choices."""
+        """Returns the choice of an event's calls, if the turn has choices: the child also writes 0 without."""
         return msg.choice_index if msg.choice_index or self._messages.by_choice else None
 
     def _function_call_delta(self, msg: Msg, out: list[Event]) -> None:
@@ -217,7 +211,7 @@ class CodexProto(ChildTurn):
             self._calls.add_piece(key, None, function.name, function.arguments or "", "legacy", out)
 
     def _begin_output(self, out: list[Event]) -> None:
-        """Ends the open reasoning item, because the model writes something else."""
+        """Ends the open reasoning: the model writes something else."""
         self._step_has_output = True
         if self._reasoning:
             self._reasoning.end(out)
@@ -307,7 +301,6 @@ class CodexProto(ChildTurn):
     # --- helpers ------------------------------------------------------------------------------
 
     def _end_items(self, out: list[Event]) -> None:
-        """Closes all open messages, reasoning items and calls."""
         self._reasoning.end(out)
         self._messages.end_all(out)
         self._calls.end_all(out)
@@ -328,7 +321,7 @@ class CodexProto(ChildTurn):
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _op(self, op: dict[str, Any]) -> bytes:
-        """Encodes an operation with the next number as id; the one that starts the turn has the first."""
+        """Gives an operation the next id."""
         self._op_count += 1
         return submissions.submission_line(str(self._op_count), op)
 
@@ -337,7 +330,7 @@ Handler: TypeAlias = Callable[[CodexProto, Msg, list[Event]], None]
 
 
 def _activity_handler(event: str) -> Handler:
-    """Returns a handler that ends the open reasoning item, then handles the event of an activity."""
+    """Returns a handler that ends the open reasoning item first."""
 
     def handler(dialect: CodexProto, msg: Msg, out: list[Event]) -> None:
         dialect._begin_output(out)
@@ -367,7 +360,6 @@ HANDLERS: dict[str, Handler] = {
     "turn_aborted": CodexProto._turn_aborted,
     **{name: _activity_handler(name) for name in ACTIVITY_EVENTS},
 }
-"""The handlers of events; others are ignored."""
 
 
 ROUTES = {spelling: (name, HANDLERS[name]) for spelling, name in spellings(HANDLERS).items()}

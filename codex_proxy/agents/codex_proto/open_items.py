@@ -1,5 +1,5 @@
 """The items that the model is writing: messages, reasoning, and calls of the client's tools. The child gives no ids to
-the first two, so they get `m0`, `r0` here (calls `c0`).
+the first two.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ CallKind = Literal["function", "custom", "legacy"]
 
 
 class Messages:
-    """The open messages, at most one for each `choice` (None if the child names none). `count`: messages so far;
-    `by_choice`: whether any had a choice.
-    """
+    """The open messages, at most one for each `choice` (None if the child names none)."""
 
     __slots__ = ("_ids", "by_choice", "count")
 
@@ -39,38 +37,33 @@ class Messages:
         self._ids: dict[int | None, str] = {}
         self.count = 0
         self.by_choice = False
-        """Whether any message so far belonged to a particular choice."""
+        """Whether any had a choice."""
 
     def __bool__(self) -> bool:
-        """Returns whether any message is open."""
         return bool(self._ids)
 
     @property
     def without_choice(self) -> str | None:
-        """The id of the open message without a choice, or None."""
         return self._ids.get(None)
 
     def add_delta(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Adds text to the choice's message, opened if needed."""
+        """Opens the message if needed."""
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the choice's message, opened if needed, with its full text (of which `core.repair` drops
-        what was sent).
-        """
+        """Ends the message, opened if needed, with its full text, of which `core.repair` drops what was sent."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out.append(FullText(item, text))
         out.append(ItemEnded(item))
 
     def refuse(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the choice's message, opened if needed, with the model's refusal."""
+        """Ends the message, opened if needed, with a refusal."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out += (RefusalDelta(item, text), ItemEnded(item))
 
     def end_all(self, out: list[Event]) -> None:
-        """Closes all open messages, whose deltas had the whole texts."""
         out.extend(map(ItemEnded, self._ids.values()))
         self._ids.clear()
 
@@ -79,7 +72,6 @@ class Messages:
         self._ids.clear()
 
     def _start(self, choice: int | None, out: list[Event]) -> str:
-        """Opens a message for this choice, and returns its item id."""
         item = self._ids[choice] = f"m{self.count}"
         self.count += 1
         self.by_choice = self.by_choice or choice is not None
@@ -88,8 +80,8 @@ class Messages:
 
 
 class ReasoningItems:
-    """The open reasoning item, if any. The child writes the deltas of all summary parts, then each part's full text,
-    with a section break before each.
+    """The open reasoning item. The child writes the deltas of all summary parts, then each part's full text, with a
+    section break before each.
     """
 
     __slots__ = ("_count", "_full_texts", "_item", "_part", "_parts_with_deltas", "_raw_deltas")
@@ -103,18 +95,17 @@ class ReasoningItems:
         self._full_texts = {"summary": 0, "raw": 0}
 
     def __bool__(self) -> bool:
-        """Returns whether a reasoning item is open."""
         return bool(self._item)
 
     def section_break(self, out: list[Event]) -> None:
-        """Moves to the next summary part; after a full text, ends the item. Nothing before the first delta."""
+        """Moves to the next summary part; after a full text, ends the item."""
         if self._has_full_text():
             self.end(out)
         elif self._part in self._parts_with_deltas:
             self._part += 1
 
     def add_delta(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Appends a delta: of raw reasoning, or of the current summary part. Opens an item if needed."""
+        """Adds a delta of raw reasoning, or of the current summary part."""
         if self._has_full_text():
             self.end(out)
         self._start(out)
@@ -139,7 +130,6 @@ class ReasoningItems:
             out.append(FullReasoning(self._item, text, part))
 
     def end(self, out: list[Event]) -> None:
-        """Closes the open item, if there is one."""
         if self._item:
             out.append(ItemEnded(self._item))
         self.drop_open()
@@ -153,11 +143,9 @@ class ReasoningItems:
         self._full_texts = {"summary": 0, "raw": 0}
 
     def _has_full_text(self) -> bool:
-        """Returns whether the open item has received the full text of any part."""
         return any(self._full_texts.values())
 
     def _start(self, out: list[Event]) -> None:
-        """Opens a reasoning item, if none is open."""
         if not self._item:
             self._item = f"r{self._count}"
             self._count += 1
@@ -165,18 +153,18 @@ class ReasoningItems:
 
 
 class _Call:
-    """A call whose arguments are still arriving."""
+    """A call whose arguments are arriving."""
 
     __slots__ = ("call_id", "early_arguments", "item_id", "kind")
 
     def __init__(self, kind: CallKind) -> None:
         self.call_id: str | None = None
-        """The child's id of the call; None until it has given one."""
+        """The child's id, once given."""
         self.kind: CallKind = kind
         self.item_id = ""
-        """Empty until the tool's name is known."""
+        """Empty until the name is known."""
         self.early_arguments: list[str] = []
-        """The pieces of the arguments that came before the name."""
+        """That came before the name."""
 
 
 _Key = tuple[int | None, int | str]
@@ -187,12 +175,12 @@ _STOPS: dict[CallKind | None, Stop] = {
     "legacy": Stop.FUNCTION_CALL,
 }
 LEGACY = "function_call"
-"""The index of a call in Chat's old `function_call`: no id, once per choice."""
+"""The index of a call in Chat's old `function_call`."""
 
 
 class Calls:
-    """The open calls, by `key`: choice (or None) and index. `last_kind` is the newest one's kind. A call without an id
-    gets a number after `earlier_calls` of the conversation.
+    """The open calls, by `key`: choice (or None) and index. A call without an id gets a number after
+    `earlier_calls`.
     """
 
     __slots__ = ("_count", "_done", "_earlier_calls", "_held", "_keys", "_open", "last_kind")
@@ -200,19 +188,17 @@ class Calls:
     def __init__(self, earlier_calls: int = 0) -> None:
         self._open: dict[_Key, _Call] = {}
         self._keys: dict[tuple[int | None, str], _Key] = {}
-        """The keys of open calls with an id, by choice and id."""
+        """Of open calls with an id."""
         self._held = HeldSize("arguments of calls before their names")
         self._done: set[_Key] = set()
         self._count = 0
         self._earlier_calls = earlier_calls
         self.last_kind: CallKind | None = None
-        """The kind of the last call; None if there was none."""
+        """Of the last call, if any."""
 
     @property
     def stop(self) -> Stop:
-        """The stop reason of a turn that names none: `STOP` without calls, else `TOOL_CALLS`, or `FUNCTION_CALL` for
-        the old form.
-        """
+        """The stop reason of a turn that names none."""
         return _STOPS[self.last_kind]
 
     def add_piece(
@@ -224,9 +210,7 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Handles a piece of a call. Starts its item once the tool's name is known, with arguments kept until then;
-        ignored for a complete call.
-        """
+        """Starts the item once the name is known. Ignored for a complete call."""
         call = self._open.get(key)
         if call and call_id and call.call_id not in (None, call_id):
             self._end(key, out)
@@ -258,7 +242,7 @@ class Calls:
         kind: CallKind,
         out: list[Event],
     ) -> None:
-        """Ends a call with its full arguments (of which `core.repair` drops what was sent), unless it is complete."""
+        """Ends a call with its full arguments, of which `core.repair` drops what was sent."""
         if self._is_done(key, call_id):
             return
         key = self._key_of(key, call_id)
@@ -269,7 +253,6 @@ class Calls:
         self._end(key, out)
 
     def end_all(self, out: list[Event]) -> None:
-        """Closes all open calls, because the model's answer is complete."""
         for key in list(self._open):
             self._end(key, out)
         self._held.clear()
@@ -280,18 +263,15 @@ class Calls:
         self._keys.clear()
 
     def _key_of(self, key: _Key, call_id: str | None) -> _Key:
-        """Returns the key of the open call with this id, else `key`: pieces and full form may have
-        different indexes.
-        """
+        """Returns the key of the open call with this id: pieces and full form may have different indexes."""
         return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        """Whether the call is complete; never for one without an id, except `function_call`."""
+        """Returns whether the call is complete; never for one without an id, except `function_call`."""
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 
     def _start(self, key: _Key, call: _Call, name: str, out: list[Event]) -> None:
-        """Opens a call's item, with the arguments that came before its name."""
         call_id = call.call_id or f"call_{self._earlier_calls + self._count}"
         call.item_id = f"c{self._count}"
         self._count += 1

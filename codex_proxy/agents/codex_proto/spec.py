@@ -1,4 +1,4 @@
-"""The agent `codex-proto`: older releases of Codex, with one `codex proto` process for each turn."""
+"""The agent `codex-proto`: older Codex, with a process for each turn."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 NO_VIEW_IMAGE: Mapping[str, object] = {"tools.view_image": False}
-"""Switches off the tool that reads images from the disk, which the model would be offered."""
+"""Switches off the tool that reads images from the disk."""
 
 RETRY_COUNTS = ("request_max_retries", "stream_max_retries")
-"""The provider's settings for how often Codex repeats a request."""
+"""How often Codex repeats a request."""
 
 
 def proto_argv(
@@ -39,8 +39,8 @@ def proto_argv(
     custom_provider: str | None = None,
     parallel_tool_calls: bool = False,
 ) -> tuple[str, ...]:
-    """Returns the argument vector of `codex proto`; 0.42 reads `-c` values as JSON. `config` overrides the proxy's own
-    settings. `custom_provider` is a provider in config.toml, whose retries are switched off, because they repeat text.
+    """Returns the arguments of `codex proto`; 0.42 reads `-c` values as JSON. `config` overrides the proxy's settings.
+    `custom_provider` is a provider in config.toml, whose retries are off, because they repeat text.
     """
     overrides = {
         **NO_VIEW_IMAGE,
@@ -56,15 +56,11 @@ def proto_argv(
 
 
 def no_retries(provider: str | None) -> dict[str, object]:
-    """Returns overrides that set a custom provider's retries to 0, if there is one."""
     return {f"model_providers.{provider}.{name}": 0 for name in RETRY_COUNTS} if provider else {}
 
 
 async def make_proto(context: AgentContext) -> Agent:
-    """Returns the agent, not started; asks the program for its version.
-
-    Raises `NoAgentError` or `Fault`.
-    """
+    """Returns the agent, not started. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.shadow_home import shell_exclude
     from codex_proxy.agents.codex_proto.dialect import CodexProto

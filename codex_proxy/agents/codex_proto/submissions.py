@@ -1,5 +1,5 @@
-"""Converts a `Turn` to lines for `codex proto`. Release 0.42 takes one user message: a longer history becomes one
-transcript with labels. The fake agent (`extended`) also takes history, tools and choices.
+"""Converts a `Turn` to lines for `codex proto`. 0.42 takes one user message: a longer history becomes a transcript. The
+fake agent (`extended`) also takes history, tools and choices.
 """
 
 from __future__ import annotations
@@ -32,31 +32,27 @@ EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-"""The efforts for 0.42, which silently drops a submission with an unknown one."""
+"""0.42 silently drops a submission with an unknown one."""
 
 SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
 
 
 def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
-    """Encodes the operation `op` as one line. `submission_id` becomes the operation's id."""
     return msgspec.json.encode({"id": submission_id, "op": op}) + b"\n"
 
 
 def is_flattened(turn: Turn) -> bool:
-    """Whether a real `codex proto` gets the history as a transcript, without roles."""
     return not (len(turn.history) == 1 and _is_user(turn.history[0]))
 
 
 def needs_model(turn: Turn) -> bool:
-    """Whether the turn can be written only when the child has named its model."""
+    """Whether the child has to name its model first."""
     # The operation for a schema requires a model's name.
     return turn.output_schema is not None and not turn.model
 
 
 def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) -> bytes:
-    """Returns the lines that start the turn, whose events will have `submission_id`. Without a `model` the child's
-    default is used.
-    """
+    """Returns the lines that start the turn. Without a `model` the child's default is used."""
     settings: dict[str, Any] = {
         "cwd": turn.workdir or ".",
         "approval_policy": "never",
@@ -80,7 +76,6 @@ def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) ->
 
 
 def _input_items(turn: Turn) -> list[dict[str, Any]]:
-    """Returns the input of a real `codex proto`: the user message, or the transcript."""
     first = turn.history[0] if turn.history else None
     if isinstance(first, HistoryMessage) and not is_flattened(turn):
         return _inputs(first.parts)
@@ -88,7 +83,6 @@ def _input_items(turn: Turn) -> list[dict[str, Any]]:
 
 
 def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
-    """Converts parts to inputs of the type `text` or `image`."""
     return [
         {"type": "text", "text": part.text}
         if isinstance(part, TextPart)
@@ -98,13 +92,11 @@ def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
 
 
 def transcript(history: Sequence[HistoryItem]) -> list[dict[str, Any]]:
-    """Returns the history as one text with numbers for images, and these behind it."""
     text, images = flattened(history)
     return _inputs([TextPart(text), *images])
 
 
 def _extended_fields(turn: Turn) -> dict[str, Any]:
-    """Returns the fake agent's fields: `items` (a last user message), `history` before it, tools, choices."""
     history = list(turn.history)
     last = history.pop() if history and _is_user(history[-1]) else None
     return {
@@ -122,7 +114,6 @@ def _is_user(item: HistoryItem) -> bool:
 
 
 def _response_item(item: HistoryItem) -> object:
-    """Converts an item of the history to a Responses item."""
     if isinstance(item, RawHistoryItem):
         return msgspec.Raw(item.json)
     if isinstance(item, HistoryCall):

@@ -1,6 +1,5 @@
-"""Decodes one line of `codex proto` into a `Line`. Release 0.42 writes `{"id": submission id, "msg": {"type", ...}}`;
-older ones write type and fields at the top level, or `codex/event/` before the type; later ones renamed some types.
-Each line is decoded once.
+"""Decodes a line of `codex proto`. 0.42 writes `{"id": submission id, "msg": {"type", ...}}`; older ones write type and
+fields at the top level, or `codex/event/` before the type; later ones renamed some types.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 PREFIX = "codex/event/"
-"""The prefix of an event's name in older releases."""
+"""Of events' names in older releases."""
 
 ALIASES = {
     "agent_message_content_delta": "agent_message_delta",
@@ -25,31 +24,25 @@ ALIASES = {
     "turn_started": "task_started",
     "turn_complete": "task_complete",
 }
-"""Names of events in other releases, and the name used here. Some releases write an event twice, under both names."""
+"""Names in other releases. Some write an event twice, under both names."""
 
 
 class TokenInfo(msgspec.Struct, gc=False):
-    """The token counts in a `token_count` event: `total_token_usage` is the sum for the session, `last_token_usage`
-    is for the last model call.
-    """
+    """The sum for the session, and the last model call."""
 
     total_token_usage: TokenCounts
     last_token_usage: TokenCounts | None = None
 
 
 class Function(msgspec.Struct, gc=False):
-    """The function of a call, or a piece of it: the tool's name, and the arguments as JSON text. None for what a
-    piece does not have.
-    """
+    """The function of a call, or a piece of it."""
 
     name: str | None = None
     arguments: str | None = None
 
 
 class CallPiece(msgspec.Struct, gc=False):
-    """A call of a client's tool, or a piece of one, in the form of Chat Completions. Only the fake agent, a test
-    program, writes these.
-    """
+    """A call of a client's tool, or a piece, in Chat's form. Only the fake agent writes these."""
 
     index: int | None = None
     id: str | None = None
@@ -58,54 +51,50 @@ class CallPiece(msgspec.Struct, gc=False):
 
 
 class Invocation(msgspec.Struct, gc=False):
-    """The names of the MCP server and the tool that are called."""
+    """The called MCP tool."""
 
     server: str = ""
     tool: str = ""
 
 
 class McpContent(msgspec.Struct, gc=False):
-    """The result of an MCP tool call, of which only `isError` is read."""
+    """The result of an MCP call."""
 
     isError: bool | None = None
 
 
 class McpResult(msgspec.Struct, gc=False):
-    """Rust's `Result`: it has no `Ok` if the call failed before the server answered."""
+    """Rust's `Result`: without `Ok` the call failed before the server answered."""
 
     Ok: McpContent | None = None
 
 
 class PlanStep(msgspec.Struct, gc=False):
-    """One step of the agent's plan; `status` is `pending`, `in_progress` or `completed`."""
+    """`status` is `pending`, `in_progress` or `completed`."""
 
     step: str = ""
     status: str = ""
 
 
 class Msg(msgspec.Struct, gc=False):
-    """The `msg` of an event of any type, with the fields that the proxy reads. Fields that an event does not have
-    keep their defaults.
-    """
+    """The `msg` of any event, with the fields that are read."""
 
     type: str = ""
     # Text.
     delta: str | None = None
-    """A piece of a message or of reasoning."""
+    """Of a message or reasoning."""
     message: str | None = None
-    """The full text of a message of the model, or the text of an error."""
+    """Of the model, or the text of an error."""
     text: str | None = None
-    """The full text of a reasoning part."""
+    """Of a reasoning part."""
     last_agent_message: str | None = None
-    """In `task_complete`: the text of the turn's last message."""
+    """In `task_complete`."""
     # Session, usage, end.
     session_id: str | None = None
     model: str | None = None
     info: TokenInfo | None = None
-    """The token counts of release 0.42; older releases have the four fields `*_tokens` instead, for one model call.
-    """
+    """Of 0.42; older releases have the fields `*_tokens`, for one model call."""
     rate_limits: msgspec.Raw = msgspec.Raw()
-    """The limits of the agent's account, as JSON."""
     input_tokens: int | None = None
     cached_input_tokens: int | None = None
     output_tokens: int | None = None
@@ -114,22 +103,21 @@ class Msg(msgspec.Struct, gc=False):
     call_id: str = ""
     command: list[str] | str | None = None
     chunk: str | None = None
-    """A piece of a command's output, in base64."""
+    """Of a command's output, in base64."""
     exit_code: int | None = None
     changes: dict[str, dict[str, msgspec.Raw]] | None = None
-    """The files of a patch: by path, an object whose key is `add`, `update` or `delete`."""
+    """By path, an object whose key is `add`, `update` or `delete`."""
     success: bool | None = None
-    """Whether a patch was applied."""
+    """Of a patch."""
     invocation: Invocation | None = None
     result: McpResult | None = None
-    """The result of an MCP call."""
+    """Of an MCP call."""
     query: str | None = None
-    """The query of a web search."""
     path: str | None = None
-    """The path of an image that the agent has viewed."""
+    """Of a viewed image."""
     plan: list[PlanStep] | None = None
     reason: str | None = None
-    """Why the agent requests an approval."""
+    """Of an approval request."""
     # The fake agent's extensions.
     choice_index: int | None = None
     tool_calls: list[CallPiece] | None = None
@@ -149,7 +137,7 @@ class _HeadMsg(msgspec.Struct, gc=False):
 
 
 class _Head(msgspec.Struct, gc=False):
-    """The id and type of an event, for lines whose other fields cannot be decoded."""
+    """For lines whose other fields cannot be decoded."""
 
     id: str | int | None = None
     type: str = ""
@@ -162,15 +150,11 @@ class _Delta(msgspec.Struct, gc=False):
 
 
 class _DeltaLine(msgspec.Struct, gc=False):
-    """A line of which only the text delta is decoded."""
-
     msg: _Delta
 
 
 class Line(msgspec.Struct, gc=False):
-    """A decoded line. `id` may be None. `flat`: type and fields are at the top level. `damaged`: a field has an
-    unexpected type; then `msg` has only its type.
-    """
+    """`flat`: type and fields are at the top level. `damaged`: `msg` has only its type."""
 
     id: str | int | None
     msg: Msg
@@ -186,16 +170,14 @@ _DELTA_HEAD: Final = b'{"id":"1","msg":{"type":"agent_message_delta",'
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Returns a table with every spelling of these event names (later aliases, older prefixes) as a key, and the name
-    as the value.
-    """
+    """Returns the name for every spelling of these events."""
     plain = {name: name for name in names} | ALIASES
     return plain | {PREFIX + spelling: name for spelling, name in plain.items()}
 
 
 def plain_delta(line: bytes) -> str | None:
-    """Returns the text of a line in release 0.42's form of text deltas, without a choice; None for other lines. Most
-    lines are such deltas, and this is twice as fast as decoding a `Msg`.
+    """Returns the text of a delta in 0.42's form, without a choice; None for other lines. Most lines are such deltas,
+    and this is twice as fast as decoding a `Msg`.
     """
     if not line.startswith(_DELTA_HEAD):
         return None
@@ -207,8 +189,8 @@ def plain_delta(line: bytes) -> str | None:
 
 
 def decode(line: bytes) -> Line | None:
-    """Decodes a line; None if it is not a JSON object of this protocol. If a field has an unexpected type, or the line
-    has too many values, only id and type are decoded, and `damaged` is True.
+    """Decodes a line; None if it is not of this protocol. With a wrong field or too many values only id and type are
+    decoded.
     """
     if len(line) > LONG_JSON and has_too_many_values(line):
         return _decode_damaged(line)
@@ -224,9 +206,6 @@ def decode(line: bytes) -> Line | None:
 
 
 def _decode_damaged(line: bytes) -> Line | None:
-    """Returns a `Line` with only the id and type, for a line whose other fields have unexpected types; None if
-    these two cannot be decoded either.
-    """
     try:
         head = _HEAD.decode(line)
     except UNREADABLE:
@@ -240,8 +219,8 @@ NO_USAGE = Usage()
 
 
 class TurnUsage:
-    """Counts the tokens of one turn: the session's total now, minus the total before the turn. At the start of each
-    model call the child repeats the session's total, so the counts of the last call must not be summed.
+    """The tokens of one turn: the session's total less that before. At the start of each model call the child repeats
+    the total, so the last calls' counts must not be summed.
     """
 
     __slots__ = ("_session_before", "_session_total")
@@ -252,12 +231,11 @@ class TurnUsage:
 
     @property
     def so_far(self) -> Usage:
-        """The tokens that the turn has used so far."""
         return self._session_total.since(self._session_before or NO_USAGE)
 
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
-        """Handles a `token_count` event. Returns the tokens that it adds to the turn, or None. `has_output`: the model
-        has sent output since the previous count, so the last call of the first count belongs to this turn.
+        """Handles a `token_count`. Returns the tokens that it adds, if any. `has_output`: the model has sent output
+        since the previous count, so the last call of the first count belongs to this turn.
         """
         info = msg.info
         if info is None:
@@ -273,9 +251,7 @@ class TurnUsage:
         return None if new == NO_USAGE else new
 
     def _add(self, msg: Msg) -> Usage | None:
-        """Adds a count in the form of the oldest releases: the tokens of one model call. Returns them, or None if they
-        are all 0.
-        """
+        """Adds a count of the oldest releases: the tokens of one model call."""
         used = Usage(
             msg.input_tokens or 0,
             msg.cached_input_tokens or 0,

@@ -1,6 +1,6 @@
-"""Creates the server's agents, by name: the agent given by `--agent`, or those in the tables `[agents.NAME]` and
-`[upstreams.NAME]`. A single upstream is `[upstreams.default]`, with short settings (`upstream_url`). An error in the
-tables prevents the server's start; a problem of one agent affects only that agent.
+"""Creates the server's agents, by name: that of `--agent`, or those of the tables `[agents.NAME]` and
+`[upstreams.NAME]`. A single upstream is `[upstreams.default]`, with short settings. An error in the tables prevents the
+start; a problem of one agent affects only that.
 """
 
 from __future__ import annotations
@@ -23,37 +23,34 @@ if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
 
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
-"""The `wire` of an upstream, by the name of the agent that uses it."""
+"""The `wire` by agent."""
 OF_ALL: Final = frozenset({"codex_model", "idle_timeout"})
-"""Settings of several agents that the server itself uses for every agent."""
+"""Settings of agents that the server itself uses for all."""
 CODEX: Final = "codex"
-"""The name of the agent `auto` if it is one of several."""
+"""The agent `auto` as one of several."""
 
 
 class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the server's agents, with its name and its settings."""
+    """One of the server's agents."""
 
     name: str
-    """The agent's name in the settings file; empty if it is the only agent and has no table."""
+    """Empty if it is the only one and has no table."""
     settings: Settings
-    """The settings for this agent: the server's, with the values in the agent's table in place of the server's."""
+    """The server's, with the values of its table."""
     spec: AgentSpec
-    """The declaration of the agent."""
     upstream: UpstreamConfig | None = None
-    """The configuration of the upstream; None if the agent is not one."""
+    """If it is one."""
     has_table: bool = False
-    """Whether the agent is an upstream whose address is in its table `[upstreams.NAME]`."""
+    """Whether it is an upstream whose address is in its table."""
 
     @property
     def default_model(self) -> str:
-        """The model that the operator has set as the agent's default; empty if none is set."""
+        """That the operator has set, or empty."""
         return self.settings.codex_model or ""
 
 
 def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
-    """Returns every agent in the settings, the default one first. Raises `NoAgentError` if a table has an error or
-    a plugin cannot be used.
-    """
+    """Returns every agent, the default one first. Raises `NoAgentError`."""
     if settings.cassettes.replay is not None:
         return (ConfiguredAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
     if is_single(settings):
@@ -82,9 +79,7 @@ def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
 
 
 def is_single(settings: Settings) -> bool:
-    """Returns whether the server has one agent, whose models have no prefix: there are no tables, or only
-    `[upstreams.default]` and no other agent.
-    """
+    """Returns whether models have no prefix: there are no tables, or only `[upstreams.default]` and no other agent."""
     alone = not settings.agents and not settings.upstreams.keys() - {DEFAULT}
     return alone and (not settings.upstreams or settings.agent in (DEFAULT, *WIRES))
 
@@ -98,7 +93,7 @@ def _without_name(settings: Settings) -> ConfiguredAgent:
 
 
 def _of_settings(name: str, settings: Settings) -> ConfiguredAgent:
-    """Returns the agent that `settings.agent` names. If it is an upstream, its short settings describe it."""
+    """Returns the agent of `settings.agent`."""
     spec = registry.chosen_spec(settings)
     upstream = None
     if spec.name in WIRES:
@@ -107,35 +102,29 @@ def _of_settings(name: str, settings: Settings) -> ConfiguredAgent:
 
 
 def runs_codex(settings: Settings) -> bool:
-    """Whether any agent runs Codex. False if the agents cannot be determined (an invalid table, an unusable
-    plugin), since the server does not start then.
-    """
+    """Returns whether any agent runs Codex; False if the agents cannot be determined."""
     return any(each.spec.uses_codex for each in _agents_or_none(settings))
 
 
 def is_plain_only(settings: Settings) -> bool:
-    """Whether every agent only serves plain models, so that none has a folder, commands or a sandbox. False if the
-    agents cannot be determined.
-    """
+    """Whether every agent only serves plain models."""
     known = _agents_or_none(settings)
     return bool(known) and all(each.spec.plain_only for each in known)
 
 
 def codex_settings(settings: Settings) -> tuple[Settings, ...]:
-    """Returns the settings of each agent that runs Codex; none if the agents cannot be determined."""
+    """Returns the settings of each agent that runs Codex."""
     return tuple(each.settings for each in _agents_or_none(settings) if each.spec.uses_codex)
 
 
 def plugin_references(settings: Settings) -> tuple[str, ...]:
-    """Returns the reference (`module:attribute`) of every plugin whose agent is used."""
+    """Returns the reference of every plugin in use."""
     found = (registry.plugin_reference(each.settings) for each in _agents_or_none(settings))
     return tuple(reference for reference in found if reference is not None)
 
 
 def settings_without_effect(settings: Settings) -> tuple[str, ...]:
-    """Returns the names of the settings that are set but have no effect with the server's agents
-    (`AgentSpec.effective_settings`). None if the agents cannot be determined, or one is a plugin's.
-    """
+    """Returns the settings that are set but have no effect with these agents. None if an agent is a plugin's."""
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
         return ()
@@ -151,9 +140,7 @@ def _used_by(named: ConfiguredAgent) -> frozenset[str]:
 
 
 def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
-    """Returns every agent of the server, also if `settings` are those of one agent; None if they cannot be
-    determined.
-    """
+    """Returns every agent, also if `settings` are those of one; none if they cannot be determined."""
     try:
         return configured_agents(settings.of_server)
     except NoAgentError:
@@ -161,9 +148,7 @@ def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
 
 
 def _settings_for_one(settings: Settings, **more: Any) -> Settings:
-    """Returns a copy of the settings without the tables, for one agent of several, with the fields `more` replaced. The
-    server's settings are `of_server`.
-    """
+    """Returns the settings for one agent of several, with the fields `more` replaced; the server's are `of_server`."""
     own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
     own._server = settings
     return own
@@ -200,8 +185,8 @@ def _own_settings(table: AgentTable) -> dict[str, Any]:
 
 
 def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> ConfiguredAgent:
-    """Returns the upstream of a table; `name` is empty if it is the only agent. The short settings are part of the
-    table `[upstreams.default]`.
+    """Returns a table's upstream; `name` is empty for the only agent. The short settings are part of
+    `[upstreams.default]`.
     """
     is_default = name in ("", DEFAULT)
     has_table = not (is_default and settings.upstream_url)
@@ -221,7 +206,6 @@ def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> 
 
 
 def _with_short_settings(settings: Settings, config: UpstreamConfig) -> UpstreamConfig:
-    """Returns the configuration with the address in `upstream_url`, if it is set."""
     update = {"url": settings.upstream_url} if settings.upstream_url else {}
     return _with_timeout(settings, config.model_copy(update=update))
 
@@ -243,9 +227,7 @@ def _check_fallbacks(settings: Settings) -> None:
 
 
 def context_of(named: ConfiguredAgent, context: AgentContext) -> AgentContext:
-    """Returns the context from which the agent `named` is created: `context` with the agent's own name, settings and
-    upstream.
-    """
+    """Returns the context from which the agent is created."""
     table = f"[upstreams.{named.name or DEFAULT}]" if named.has_table else ""
     return msgspec.structs.replace(
         context, settings=named.settings, name=named.name, upstream=named.upstream, upstream_table=table
@@ -253,8 +235,8 @@ def context_of(named: ConfiguredAgent, context: AgentContext) -> AgentContext:
 
 
 async def make_agent(context: AgentContext) -> Agent:
-    """Returns the agent of the settings, not yet started; with tables one agent which combines theirs. Raises
-    `NoAgentError`, or `Fault` if it cannot be used.
+    """Returns the agent of the settings, not yet started; with tables one that combines theirs. Raises `NoAgentError`
+    or `Fault`.
     """
     named = configured_agents(context.settings)
     if named[0].name:
@@ -291,7 +273,7 @@ async def _make_router(named: tuple[ConfiguredAgent, ...], context: AgentContext
 
 
 def _maker(named: ConfiguredAgent, context: AgentContext) -> Callable[[], Awaitable[Agent]]:
-    """Returns a function that creates the agent `named`, and raises `Fault` if it cannot."""
+    """Returns a function that creates the agent, or raises `Fault`."""
 
     async def make() -> Agent:
         try:

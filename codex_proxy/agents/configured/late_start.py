@@ -1,6 +1,4 @@
-"""Makes and starts something that may fail to start, such as one of several agents, without ending the server: the
-first turn after 30 seconds tries again.
-"""
+"""Makes and starts what may fail to start, without ending the server: the first turn after 30 seconds tries again."""
 
 from __future__ import annotations
 
@@ -17,7 +15,6 @@ from codex_proxy.core.interfaces import Clock
 log = structlog.get_logger(__name__)
 
 RETRY_START_SECONDS: Final = 30.0
-"""Seconds after which a turn tries again to start what could not start."""
 
 T = TypeVar("T")
 
@@ -26,13 +23,10 @@ class LateStart(Generic[T]):
     """What `make` returns, once it has succeeded."""
 
     def __init__(self, name: str, make: Callable[[], Awaitable[T]], clock: Clock) -> None:
-        """`name` is the agent's name, for messages. `make` returns the value, started; it raises `Fault` if it
-        cannot.
-        """
+        """`make` returns the value, started, or raises `Fault`."""
         self.value: T | None = None
-        """What `make` has returned; None before that."""
         self.failure: Failure | None = None
-        """Why the last start has failed; None if it has not."""
+        """Of the last start, if it has failed."""
         self._name = name
         self._make = make
         self._clock = clock
@@ -40,7 +34,7 @@ class LateStart(Generic[T]):
         self._lock = asyncio.Lock()
 
     async def start(self) -> T:
-        """Makes the value, unless it exists, and returns it. Raises `Fault` if that fails, which is also logged."""
+        """Makes the value, unless it exists. Raises `Fault` if that fails, which is also logged."""
         async with self._lock:
             if self.value is not None:
                 return self.value
@@ -63,9 +57,7 @@ class LateStart(Generic[T]):
             raise Fault(self.failure)
 
     async def for_turn(self) -> T:
-        """Returns the value for a turn. If it does not exist, makes it, unless that failed a moment ago. Raises
-        `Fault` (UNAVAILABLE) if it cannot be made.
-        """
+        """Returns the value for a turn; makes it, unless that failed a moment ago. Raises `Fault` (UNAVAILABLE)."""
         if self.value is None and self._clock.monotonic() - self._failed_at >= RETRY_START_SECONDS:
             with contextlib.suppress(Fault):
                 await self.start()

@@ -1,5 +1,5 @@
-"""Combines several agents into one `Agent`, which passes each turn to the agent that has its model (`NAME/MODEL`, of
-which the agent gets MODEL). Content that only one agent can decrypt is marked with its name.
+"""Combines several agents into one, which passes each turn to the agent that has its model (`NAME/MODEL`, of which the
+agent gets MODEL). Content that only one agent can decrypt is marked.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ Listed = tuple[tuple[AgentModel, ...], ...]
 
 
 class AgentRouter(AgentBase):
-    """Passes each turn to one of its members, by the model; the first is the default. A model without a member's name
-    must be in the list of models.
-    """
+    """The first member is the default. A model without a member's name must be in the list of models."""
 
     name = "several"
     version = __version__
 
     def __init__(self, members: Mapping[str, Agent], *, defaults: Mapping[str, str] | None = None) -> None:
-        """`members` are the agents by name. `defaults`: the default models that the operator has set, by member."""
+        """`defaults`: the members' default models that the operator has set."""
         super().__init__()
         self.members = dict(members)
         self._defaults = defaults or {}
@@ -44,15 +42,11 @@ class AgentRouter(AgentBase):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The capabilities of all members together. `agent_for` returns the member for a model, which
-        has its own.
-        """
+        """Of all members; `agent_for` returns the one for a model."""
         return frozenset().union(*(member.capabilities for member in self.members.values()))
 
     async def start(self) -> None:
-        """Starts all members at the same time. Raises `Fault` only if no member could start. If some could not,
-        `trouble` of each of them says why.
-        """
+        """Raises `Fault` only if no member could start; `trouble` of each says why."""
         starts = await asyncio.gather(
             *(member.start() for member in self.members.values()), return_exceptions=True
         )
@@ -68,7 +62,6 @@ class AgentRouter(AgentBase):
             raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Opens a session with the member that has the turn's model. Raises `Fault` if it cannot be opened."""
         name, model = self._agent_and_model(turn.model)
         member = self.members[name]
         session = await member.open(msgspec.structs.replace(turn, model=model))
@@ -79,7 +72,7 @@ class AgentRouter(AgentBase):
         await self._member_of_session.pop(session).release(session, finished=finished)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models of all members as `NAME/MODEL`. The same object as long as they are unchanged."""
+        """Returns all models as `NAME/MODEL`: the same object while they are unchanged."""
         listed = tuple(member.models() for member in self.members.values())
         if len(listed) != len(self._listed) or any(
             new is not old for new, old in zip(listed, self._listed, strict=True)
@@ -104,7 +97,6 @@ class AgentRouter(AgentBase):
         await asyncio.gather(*(member.ask_limits() for member in self.members.values()))
 
     def processes(self) -> ProcessCounts:
-        """Returns the counts of processes, summed over all members."""
         counts = [member.processes() for member in self.members.values()]
         return ProcessCounts(
             idle=sum(each.idle for each in counts),
@@ -116,9 +108,7 @@ class AgentRouter(AgentBase):
         return tuple(process for member in self.members.values() for process in member.each_process())
 
     def trouble(self) -> Failure | None:
-        """Returns the failure of the first member if every member has one, so that no turn can be served; else
-        None.
-        """
+        """Returns the first member's failure if every one has one."""
         troubles = [member.trouble() for member in self.members.values()]
         return troubles[0] if None not in troubles else None
 
@@ -130,9 +120,7 @@ class AgentRouter(AgentBase):
             member.kill()
 
     def _agent_and_model(self, model: str) -> tuple[str, str]:
-        """Splits `NAME/MODEL` into the member's name and its own name for the model (empty: its default); without a
-        member's name, the whole is a model of the first.
-        """
+        """Splits `NAME/MODEL` (empty: the default); without a member's name, all is a model of the first."""
         name, _, own = model.partition(MODEL_SEPARATOR)
         if name not in self.members:
             name, own = next(iter(self.members)), model
@@ -140,12 +128,11 @@ class AgentRouter(AgentBase):
 
 
 class AgentSlot:
-    """One member of a router, whose `Agent` is made when the server starts. If it cannot start, its turns are refused
-    (UNAVAILABLE); other members go on.
+    """One member, whose `Agent` is made when the server starts. If it cannot start, its turns are refused
+    (UNAVAILABLE).
     """
 
     members: Mapping[str, Agent] = {}
-    """Empty: the agent contains no others."""
 
     def __init__(
         self,
@@ -155,8 +142,8 @@ class AgentSlot:
         *,
         capabilities: frozenset[Capability] = frozenset(),
     ) -> None:
-        """`make` returns the actual agent, not yet started; it raises `Fault` if it cannot. `capabilities` are
-        reported until the agent has been started.
+        """`make` returns the actual agent, not yet started, or raises `Fault`. `capabilities` are reported until it has
+        started.
         """
         self.name = name
         self._make = make
@@ -202,9 +189,7 @@ class AgentSlot:
 
     @property
     def any_model(self) -> bool:
-        """Whether any model name is accepted. True as long as the agent has not started, because its models are not
-        known then.
-        """
+        """True until the agent has started: its models are not known."""
         return self._agent is None or self._agent.any_model
 
     def models(self) -> tuple[AgentModel, ...]:
@@ -226,11 +211,10 @@ class AgentSlot:
     # --- from its start to its end --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Creates and starts the actual agent. Raises `Fault` if that fails, which `trouble` then returns, too."""
+        """Raises `Fault` if the agent cannot start, which `trouble` then returns."""
         await self._late.start()
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Opens a session of the actual agent for a turn with the agent's own name of the model. Raises `Fault`."""
         agent = await self._late.for_turn()
         history = self._marks.unmark(turn.history)
         session = await agent.open(msgspec.structs.replace(turn, history=history))

@@ -1,7 +1,6 @@
-"""Confines the process of an agent: it can write only to listed folders and, if wanted, read only what is listed.
+"""Confines an agent's process: it can write only to listed folders and, if wanted, read only what is listed.
 `find_confinement` chooses the mechanism (`codex sandbox`, bubblewrap or Landlock) by a probe that tries to write and
-read outside; a `Confinement` converts commands. The network is free; sockets of the user's session (`/run/user`) are
-hidden if the mechanism can do that.
+read outside. The network is free; sockets of the user's session (`/run/user`) are hidden if possible.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from codex_proxy.process.launch import find_program
 Mechanism: TypeAlias = Literal["codex", "bubblewrap", "landlock"]
 Wanted: TypeAlias = Literal["auto", "codex", "bubblewrap", "landlock", "none"]
 MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
-"""The mechanisms, in the order in which they are tried for programs that run commands: the strictest first."""
+"""The order for programs that run commands: the strictest first."""
 CHEAPEST_FIRST: Final = tuple(reversed(MECHANISMS))
-"""The order for programs that run no commands: Landlock costs a start 5 ms, and leaves no process between."""
+"""For programs that run none: Landlock costs a start 5 ms, and leaves no process between."""
 TITLES: Final[Mapping[Mechanism, str]] = {
     "codex": "Codex's sandbox (codex sandbox)",
     "bubblewrap": "bubblewrap",
@@ -39,11 +38,10 @@ TITLES: Final[Mapping[Mechanism, str]] = {
 
 LANDLOCK: Final = str(Path(__file__).parents[2] / "process" / "landlock.py")
 PROBE_SECONDS: Final = 20.0
-"""The most seconds that a probe may take. It usually takes 0.1 to 0.3 s."""
+"""0.1 to 0.3 s are usual."""
 CODEX_FOLDERS: Final = ("home", "tmp")
 SESSION_SOCKETS: Final = "/run/user"
-"""The folder with the sockets of the user's session. Through these (the session bus) a confined program could make
-other programs act for it."""
+"""Through these (the session bus) a program could make others act for it."""
 MAX_REASON: Final = 160
 
 PROBE: Final = """
@@ -78,32 +76,28 @@ PROBE_WORDS: Final[Mapping[int, str]] = {
     5: "a command in it had no network access",
     6: "a command in it could read outside of its folder",
 }
-"""Why a mechanism is not used, as the end of a sentence, by the exit code of the probe that ran in it."""
+"""Why a mechanism is not used, by the probe's exit code."""
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
-    """A mechanism that was found to work on this machine, and the folders that confined programs use. `around`
-    applies it to a command.
-    """
+    """A mechanism that works here. `around` applies it to a command."""
 
     mechanism: Mechanism
     codex_folder: str
-    """The folder for the home and the temporary files of `codex sandbox` itself. Confined programs cannot write to
-    it."""
+    """For `codex sandbox` itself; confined programs cannot write to it."""
     tmp: str
-    """The folder for temporary files of confined programs, in place of `/tmp`."""
+    """In place of `/tmp`."""
     program: str = ""
-    """The path of Codex or bubblewrap, if the mechanism is one of these; else empty."""
+    """The path of Codex or bubblewrap."""
     sees_others: bool = False
-    """Whether programs that bubblewrap confines see the processes outside, because a process namespace is not
-    available."""
+    """Whether confined programs see the processes outside: there is no process namespace."""
 
     @property
     def title(self) -> str:
         return TITLES[self.mechanism]
 
     def clear_tmp(self) -> None:
-        """Removes the temporary files that earlier processes have left. Ignores what cannot be removed."""
+        """Removes what earlier processes have left, if possible."""
         for entry in os.scandir(self.tmp):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -114,9 +108,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def around(
         self, command: Command, writable: Iterable[str], readable: Iterable[str] | None = None
     ) -> Command:
-        """Returns `command` confined: it can write only to the paths in `writable` that exist, and to its temporary
-        folder. With `readable` it can read only these, those, its working folder and its `read_list`. Raises
-        `SpawnError`.
+        """Returns `command` confined: it can write only to existing paths in `writable`, and its temporary folder. With
+        `readable` it can read only these, those, its working folder and its `read_list`. Raises `SpawnError`.
         """
         program = find_program(command)
         written = _existing((*writable, self.tmp), by_name=readable is not None)
@@ -140,7 +133,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _needs(self) -> tuple[str, ...]:
-        """What the mechanism itself has to read when it has confined itself: Codex starts itself again."""
+        """What the mechanism has to read when it has confined itself."""
         package = os.path.dirname(os.path.dirname(os.path.realpath(self.program)))
         return (package,) if self.mechanism == "codex" else ()
 
@@ -151,9 +144,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         readable: Sequence[str] | None,
         env: Mapping[str, str],
     ) -> tuple[str, ...]:
-        """Returns the arguments that run `inner` with `codex sandbox`, which gets a CODEX_HOME and TMPDIR of its own
-        and changes PATH; for `inner` they are restored from `env`. The profile has a random name, because Codex merges
-        it with one of the same name in other files.
+        """Runs `inner` with `codex sandbox`, which gets its own CODEX_HOME and TMPDIR and changes PATH; for `inner`
+        they are restored. The profile has a random name: Codex merges it with one of the same name in other files.
         """
         name = f"confined_{secrets.token_hex(8)}"
         # Codex takes whatever may be written for a folder; a single file stays readable.
@@ -179,8 +171,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def _bubblewrap(
         self, inner: Sequence[str], writable: Sequence[str], readable: Sequence[str] | None, cwd: str
     ) -> tuple[str, ...]:
-        """Returns the arguments that run `inner` in `cwd` with bubblewrap. The user namespace and the dropped
-        capabilities keep root from mounting the folders writable again.
+        """Runs `inner` in `cwd` with bubblewrap. User namespace and dropped capabilities keep root from mounting the
+        folders writable again.
         """
         devices = ("--dev", "/dev", *(() if self.sees_others else ("--unshare-pid", "--proc", "/proc")))
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
@@ -198,9 +190,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _existing(paths: Iterable[str], *, by_name: bool) -> tuple[str, ...]:
-    """Returns those of the paths that exist, each once, with their symbolic links resolved. `by_name`: also as they are
-    named.
-    """
+    """Returns the existing paths with links resolved. `by_name`: also as they are named."""
     spellings = (os.path.abspath, os.path.realpath) if by_name else (os.path.realpath,)
     found = dict.fromkeys(spelled(path) for path in paths for spelled in spellings)
     return tuple(path for path in found if os.path.exists(path))
@@ -210,12 +200,11 @@ class FoundConfinement(msgspec.Struct, frozen=True):
     """The result of `find_confinement`."""
 
     confinement: Confinement | None
-    """The mechanism that works; None if there is none."""
+    """If any works."""
     reasons: Mapping[Mechanism, str]
-    """Why each mechanism that was tried without success does not work."""
+    """Why others do not."""
 
     def why_none(self) -> str:
-        """Returns `reasons` as one text: `codex: ...; bubblewrap: ...`."""
         return "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
 
 
@@ -228,9 +217,8 @@ async def find_confinement(
     reading: bool = False,
     unusable: Mapping[Mechanism, str] = {},
 ) -> FoundConfinement:
-    """Tries the mechanism `wanted`, or each (`auto`), and returns the first that works, or the reasons why none does.
-    `reading`: it has to limit reading, too. `folder` gets the folders for confined programs; `codex` is the Codex
-    program, if any; `path` is PATH; `unusable` are mechanisms that are not tried, with the reason. Raises `OSError`.
+    """Returns the first mechanism of `wanted` that works, or why none does. `reading`: it has to limit reading.
+    `folder` gets the folders for confined programs; `unusable` are not tried. Raises `OSError`.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
@@ -265,8 +253,8 @@ def _tried(wanted: Wanted, order: Sequence[Mechanism]) -> Sequence[Mechanism]:
 
 
 def _variants(plain: Confinement) -> Iterator[Confinement]:
-    """Yields the variants of a mechanism, the strictest first: bubblewrap with a process namespace of its own (which
-    mounts /proc, often forbidden in containers), then without one.
+    """Yields a mechanism's variants, the strictest first: bubblewrap with a process namespace (which mounts /proc,
+    often forbidden in containers), then without.
     """
     yield plain
     if plain.mechanism == "bubblewrap":
@@ -274,8 +262,8 @@ def _variants(plain: Confinement) -> Iterator[Confinement]:
 
 
 async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) -> str:
-    """Tries the mechanism with a program that writes inside and outside (with `reading`: also reads outside). Returns
-    why it cannot be used, or empty.
+    """Tries the mechanism with a program that writes (and reads) inside and outside. Returns why it cannot be used, or
+    empty.
     """
     if sys.platform != "linux" and candidate.mechanism == "landlock":
         return "only Linux has it"
@@ -305,9 +293,7 @@ async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) 
 
 
 def _reason_against(exit: Exit | None) -> str:
-    """Returns why a mechanism cannot be used, by the end of the probe (None: not started, or not ended in time); empty
-    if it can.
-    """
+    """Returns why a mechanism cannot be used, by the end of the probe (None: not started, or too late), or empty."""
     if exit is None:
         return "it did not start, or did not end in time"
     if exit.code == 0:

@@ -1,6 +1,6 @@
-"""Keeps the processes of an agent's plain-model turns from reading the user's files. Such a process may read what it
-needs to run, its own state (with its sign-in) and its temporary folder. This is tried when the agent starts; a program
-that does not work so is served unconfined, and the operator is told.
+"""Keeps the processes of plain-model turns from reading the user's files. They may read what they need to run, their
+own state and temporary folder. This is tried at the start; a program that does not work so is served unconfined, and
+the operator is told.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STATE_VARIABLES: Final = (
     *("CLAUDE_CONFIG_DIR", "CODEX_HOME", "CODEX_SQLITE_HOME"),
     *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
 )
-"""Environment variables that name a folder in which a program keeps its state."""
+"""That name a folder with a program's state."""
 
 UNLIMITED: Final = "Nothing keeps plain-model turns of {title} from reading your files: {why}."
 NOT_SIGNED_IN: Final = "{title} finds its sign-in only without it"
@@ -38,9 +38,7 @@ PROGRAM_ADVICE: Final = (
 
 
 class PlainConfinement:
-    """Confines the processes of plain-model turns of one agent. After `try_out` it never stops doing so, whatever
-    fails.
-    """
+    """For one agent. After `try_out` it never stops confining, whatever fails."""
 
     def __init__(
         self,
@@ -53,9 +51,9 @@ class PlainConfinement:
         advice: str = "",
         required: bool = False,
     ) -> None:
-        """`title` is the agent's name for messages. Processes may also read and write `written` (the program's state),
-        and read `read`. `confinement` None: none is confined, for the reason `why`, with `advice` for the operator.
-        `required`: the operator named the mechanism, so a program that does not work with it is not served.
+        """Processes may also read and write `written` (the program's state), and read `read`. `confinement` None: none
+        is confined, for the reason `why`, with `advice`. `required`: the operator named the mechanism, so a program
+        that does not work with it is not served.
         """
         self.confinement = confinement
         self.advice = advice
@@ -67,15 +65,13 @@ class PlainConfinement:
 
     @property
     def warning(self) -> str:
-        """A sentence for the operator if plain-model turns are not confined, and what to do; else empty."""
+        """For the operator, if plain-model turns are not confined; else empty."""
         if self.confinement is not None or not self._why:
             return ""
         return f"{UNLIMITED.format(title=self._title, why=self._why)} {self.advice}".strip()
 
     def around(self, command: Command) -> Command:
-        """Returns the command with which to start `command` confined; the same command if none is confined. Raises
-        `SpawnError` if the program cannot be found.
-        """
+        """Returns the command that starts `command` confined, if any is. Raises `SpawnError`."""
         if self.confinement is None:
             return command
         state = (command.env[name] for name in STATE_VARIABLES if name in command.env)
@@ -87,8 +83,8 @@ class PlainConfinement:
         command: Command,
         is_signed_in: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """Starts the program confined, by `start`, and returns the result. If that raises `Fault`, or nobody is signed
-        in, starts it unconfined; if that is better, plain-model turns stay unconfined. Raises the last `Fault`.
+        """Starts the program confined. If that raises `Fault`, or nobody is signed in, starts it unconfined; if that is
+        better, plain-model turns stay unconfined. Raises the last `Fault`.
         """
         if self.confinement is None:
             return await start(command)

@@ -1,6 +1,5 @@
-"""Lists what a program has to read to run, for a process that may read nothing else of the user: the system's programs,
-libraries, settings and certificates; the program with its package and interpreter; and what its variables and arguments
-name.
+"""Lists what a program has to read to run: the system's programs, libraries, settings and certificates; itself with its
+package and interpreter; and what its variables and arguments name.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ SYSTEM: Final = (
     *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf"),
     *("/var/lib/ca-certificates", "/nix/store", "/run/current-system", "/snap", "/home/linuxbrew/.linuxbrew"),
 )
-"""Paths that hold nothing of a user's. Those that do not exist are ignored. What another process reveals in /proc
-is not readable for a confined one."""
+"""Paths that hold nothing of a user's. What /proc reveals of other processes is not readable for a confined one."""
 UNNAMED: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
-"""Variables whose folders are not readable because they are named: they are there to find something in."""
+"""Folders that are there to find something in."""
 PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
     "AWS_PROFILE": ".aws",
     "CLAUDE_CODE_USE_BEDROCK": ".aws",
@@ -31,16 +29,14 @@ PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
     "CLAUDE_CODE_USE_FOUNDRY": ".azure",
     "GOOGLE_GENAI_USE_VERTEXAI": ".config/gcloud",
 }
-"""The folder in the home with the sign-in of the model provider that a variable selects."""
+"""The home's folder with the sign-in of the provider that a variable selects."""
 SCRIPTS: Final = (".js", ".mjs", ".cjs", ".ts", ".py")
 PACKAGES: Final = "node_modules"
 MAX_SHEBANG: Final = 256
 
 
 def read_list(command: Command) -> tuple[str, ...]:
-    """Returns the paths that `command` needs to read, each once; some may not exist. Raises `SpawnError` if the
-    program cannot be found.
-    """
+    """Returns the paths that `command` needs; some may not exist. Raises `SpawnError`."""
     home = command.env.get("HOME", "")
     named = [value for name, value in command.env.items() if name not in UNNAMED]
     named += [
@@ -65,14 +61,11 @@ def read_list(command: Command) -> tuple[str, ...]:
 
 
 def _is_path(text: str, home: str) -> bool:
-    """Returns whether a text is the absolute path of something that exists, and is not a folder that contains the
-    home, such as `/`.
-    """
+    """Returns whether a text is an existing absolute path, and no folder that contains the home."""
     return os.path.isabs(text) and len(text) < 4096 and os.path.exists(text) and not _contains(text, home)
 
 
 def _contains(folder: str, path: str) -> bool:
-    """Returns whether `path` is the folder, or lies in it."""
     folder, path = os.path.realpath(folder), os.path.realpath(path) if path else ""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
@@ -84,7 +77,7 @@ def _argument(path: str, home: str) -> Iterator[str]:
 
 
 def _code(program: str, home: str, search_path: str) -> Iterator[str]:
-    """Yields the program, its package, and the same for the interpreter that its first line names."""
+    """Yields the program, its package, and the same for its interpreter."""
     for path in dict.fromkeys((program, os.path.realpath(program))):
         yield path
         yield from _package(path, home)
@@ -94,8 +87,8 @@ def _code(program: str, home: str, search_path: str) -> Iterator[str]:
 
 
 def _package(path: str, home: str) -> Iterator[str]:
-    """Yields the folders of what the program loads: packages that were installed together (npm), the installation above
-    `bin`, else the program's folder; of a folder with the user's own files only the libraries.
+    """Yields what the program loads: packages installed together (npm), the installation above `bin`, else its folder;
+    of a folder with the user's own files only the libraries.
     """
     folder = os.path.dirname(path)
     parts = path.split("/")
@@ -109,9 +102,7 @@ def _package(path: str, home: str) -> Iterator[str]:
 
 
 def _interpreter(program: str, search_path: str) -> str:
-    """Returns the path of the interpreter in the first line of a script; empty if `program` is no script, or its
-    interpreter is not found.
-    """
+    """Returns a script's interpreter, if found."""
     try:
         with open(program, "rb") as file:
             line = file.readline(MAX_SHEBANG)

@@ -1,4 +1,4 @@
-"""Finds what confines an agent's processes on this machine, by the agent's settings, and says it in `doctor`."""
+"""Finds what confines an agent's processes, by its settings, and says it in `doctor`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NO_MECHANISM: Final = (
 
 
 def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the folders of the program's state: `names` in the folder `home`, which are created, and the setting
-    `agent_state_folders`. Raises `NoAgentError` if one contains files of the server, or `OSError`.
+    """Returns the folders of the program's state: `names` in `home`, which are created, and `agent_state_folders`.
+    Raises `NoAgentError` if one contains files of the server, or `OSError`.
     """
 
     own = [os.path.join(home, name) for name in names if os.path.isdir(home)]
@@ -51,8 +51,7 @@ async def plain_confinement(
     read: tuple[str, ...] = (),
     unusable: Mapping[Mechanism, str] = {},
 ) -> PlainConfinement:
-    """Returns what keeps plain-model turns from reading the user's files, by the setting `agent_confinement`. `title`,
-    `written`, `read`: see `PlainConfinement`; `unusable` are mechanisms that do not fit the program, with the reason.
+    """Returns what keeps plain-model turns from reading files. `unusable` are mechanisms that do not fit the program.
     Raises `NoAgentError`.
     """
 
@@ -82,7 +81,7 @@ async def plain_confinement(
 
 
 def confinement_check(confinement: PlainConfinement) -> Check:
-    """Returns the check of `codex-proxy doctor` of whether plain-model turns are kept from reading files."""
+    """Returns `doctor`'s check of plain-model turns."""
 
     found = confinement.confinement
     facts: dict[str, Fact] = {"confinement": "none" if found is None else found.mechanism}

@@ -1,6 +1,5 @@
-"""The common part of the dialects whose agents keep a conversation: the turns of one session, one after the other.
-Whether the session takes another turn, waits for outputs or is given up is a state of a table (`ConversationStates`).
-Without IO.
+"""The common part of dialects whose agents keep a conversation: the turns of one session, one after the other, with a
+table of states (`ConversationStates`). Without IO.
 """
 
 from __future__ import annotations
@@ -32,36 +31,31 @@ NO_TURN = Turn(model="", history=())
 
 
 class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
-    """The table of a dialect's states, and what its states and changes mean for the client."""
+    """A dialect's table of states, and what they mean for the client."""
 
     table: StateTable[S, C]
     client_waits: frozenset[S]
-    """The states in which the client's turn has not ended."""
+    """The states in which its turn has not ended."""
     reusable: S
-    """The state in which the session takes another turn."""
     process_ended: C
-    """The change if the agent's process ends."""
 
 
 class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
-    """The common part of the `Dialect`s whose sessions serve several turns. `Q` is what a dialect keeps of an agent's
-    question to the client until it is answered.
-    """
+    """`Q` is what a dialect keeps of an agent's question to the client."""
 
     def __init__(self, states: ConversationStates[S, C], events: list[Event]) -> None:
-        """`events` gets the events of the next step; the dialect's readers append to the same list."""
+        """`events` gets the next step's events; the dialect's readers append to the same list."""
         self._states = states
         self._state = states.table.start
         self._turn = NO_TURN
         self._session_id = ""
-        """The agent's id of the session; empty before it is known."""
+        """The agent's id of the session, once known."""
         self._model_name = ""
-        """The model that serves the session, as the agent reports it; empty if it does not."""
+        """The session's model, as the agent reports it."""
         self._events = events
         self._writes: list[bytes] = []
-        """What is written with the next step."""
         self._questions: dict[str, Q] = {}
-        """The agent's unanswered questions to the client, by the ids of their events."""
+        """Unanswered questions, by the ids of their events."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -104,15 +98,15 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
 
     @abstractmethod
     def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
-        """Starts another turn on the session, which has not seen `new_items`."""
+        """Starts another turn; the session has not seen `new_items`."""
 
     @abstractmethod
     def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None:
-        """Continues the turn with the client's outputs of the calls that the agent waits for."""
+        """Continues the turn with outputs that the agent waits for."""
 
     @abstractmethod
     def _give_output(self, call_id: str, reply: ToolReply) -> None:
-        """Gives the agent the output of one call; does nothing if the call does not wait for one."""
+        """Gives the agent the output of a call that waits for one."""
 
     @abstractmethod
     def _write_answer(self, request_id: str, question: Q, reply: Decision) -> None:
@@ -120,21 +114,20 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
 
     @abstractmethod
     def _fail(self, failure: Failure) -> None:
-        """Ends the client's turn with a failure. The session takes no other turn."""
+        """Ends the client's turn with a failure, and the session's use."""
 
     def _close_items(self) -> None:
-        """Ends what is open in the answer, because the turn ends. By default nothing has to be."""
+        """Ends what is open in the answer."""
 
     # --- for the dialect ------------------------------------------------------------------------
 
     def _decide(self, request_id: str, reply: Decision) -> None:
-        """Answers a question; does nothing if it was answered before."""
+        """Answers a question, once."""
         question = self._questions.pop(request_id, None)
         if question is not None:
             self._write_answer(request_id, question, reply)
 
     def _deny_all(self) -> None:
-        """Answers every open question with a refusal."""
         for request_id in list(self._questions):
             self._decide(request_id, Decision())
 
@@ -151,7 +144,7 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
 
 
 class ChannelRequests(Generic[Id, M]):
-    """The requests of one channel of a connection that serves many sessions, and the handlers of their answers."""
+    """The requests of one channel, and the handlers of their answers."""
 
     def __init__(
         self,
@@ -159,9 +152,7 @@ class ChannelRequests(Generic[Id, M]):
         id_of: Callable[[int], Id],
         encode: Callable[[Id, str, dict[str, Any]], bytes],
     ) -> None:
-        """Requests are appended to `writes`. `id_of` returns the id of the channel's request with a number, `encode`
-        the line of a request.
-        """
+        """`id_of` returns the id of the request with a number, `encode` its line, which is appended to `writes`."""
         self._writes = writes
         self._id_of = id_of
         self._encode = encode
@@ -169,7 +160,7 @@ class ChannelRequests(Generic[Id, M]):
         self._handlers: dict[Hashable, Callable[[M], None]] = {}
 
     def __bool__(self) -> bool:
-        """Returns whether a request waits for its answer."""
+        """Whether a request waits for its answer."""
         return bool(self._handlers)
 
     def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:
@@ -182,16 +173,16 @@ class ChannelRequests(Generic[Id, M]):
         self._writes.append(self._encode(id, method, params))
 
     def expect(self, on_answer: Callable[[M], None]) -> Id:
-        """Sets the handler of the answer to the next request, and returns the request's id."""
+        """Sets the handler of the next request's answer, and returns its id."""
         self._count += 1
         id = self._id_of(self._count)
         self._handlers[id] = on_answer
         return id
 
     def take_handler(self, id: Hashable) -> Callable[[M], None] | None:
-        """Returns the handler of the answer with this id, which is called once; None if there is none."""
+        """Returns the answer's handler, once."""
         return self._handlers.pop(id, None)
 
     def clear(self) -> None:
-        """Drops the handlers, because no answer will come. What waits for one refers to the dialect."""
+        """Drops the handlers, because no answer will come."""
         self._handlers.clear()

@@ -1,5 +1,5 @@
 """Converts what an agent's protocol lacks: custom tools become functions with one string `input`; raw items of the
-Responses API become other history items, or are left out; the client's tools become tools of an MCP server.
+Responses API other history items; the client's tools tools of an MCP server.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "required": ["input"],
     "additionalProperties": False,
 }
-"""The parameters of the function that represents a custom tool."""
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-"""The JSON Schema of the parameters of a function, if the request gives none."""
+"""The parameters of a function, if the request gives none."""
 MAX_OPENING: Final = 1000
 """The most characters before the input in arguments that are read as they arrive."""
 
@@ -45,55 +44,51 @@ _HEX: Final = "[0-9a-fA-F]"
 _HIGH: Final = rf"\\u[dD][89abAB]{_HEX}{{2}}"
 _LOW: Final = rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
 _TOKEN: Final = re.compile(rf'[^"\\]+|{_HIGH}{_LOW}|\\u{_HEX}{{4}}|\\.|"|\\', re.DOTALL)
-"""A piece of a JSON string: plain characters, an escape (a pair of surrogates is one), or the quote at its end."""
+"""A piece of a JSON string: plain characters, an escape (a pair of surrogates is one), or the closing quote."""
 _CUT_ESCAPE: Final = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F]{_HEX}?)?)?)?)?")
-"""The beginning of an escape that the next piece may complete."""
+"""An escape that the next piece may complete."""
 
 
 class NamedSchema(msgspec.Struct, frozen=True):
-    """A JSON Schema of which only the `title` is read: it holds the name that the client gave the schema."""
+    """A JSON Schema, whose `title` holds the client's name of it."""
 
     title: str = "answer"
 
 
 def function_parameters(tool: Tool) -> Any:
-    """Returns the JSON Schema of the function that represents a tool: the client's, that of `input` for a custom tool,
-    or one without parameters.
-    """
+    """Returns the schema of the function that represents a tool."""
     if tool.kind == "custom":
         return INPUT_SCHEMA
     return NO_PARAMETERS if tool.parameters is None else tool.parameters
 
 
 def custom_arguments(text: str) -> str:
-    """Returns the input of a custom tool as the JSON arguments of the function that represents it."""
+    """Returns a custom tool's input as the JSON arguments of its function."""
     return json.dumps({"input": text}, ensure_ascii=False)
 
 
 def custom_input(arguments: str) -> str:
-    """Returns the input of a custom tool from the JSON arguments of its function; unchanged if they do not have the
-    expected form.
-    """
+    """Returns a custom tool's input from the JSON arguments of its function; unchanged if they have another form."""
     reader = CustomInput()
     return reader.feed(arguments) + reader.close()
 
 
 class CustomInput:
-    """Reads the arguments of a function that represents a custom tool, piece by piece. What `feed` and `close` return
-    is, joined, the tool's input. `{"input": "..."}` is read as it arrives; anything else when it is complete. Invalid
-    JSON is read as far as possible, since models leave newlines unescaped.
+    """Reads such arguments piece by piece: `feed` and `close` return the input. `{"input": "..."}` is read as it
+    arrives; anything else when it is complete. Invalid JSON is read as far as possible, since models leave newlines
+    unescaped.
     """
 
     def __init__(self) -> None:
         self._begin: list[str] | None = []
-        """The pieces so far, until it is known that the arguments are the usual ones."""
+        """The pieces until it is known that the arguments are the usual ones."""
         self._rest = ""
-        """The beginning of an escape that was cut."""
+        """The beginning of a cut escape."""
         self._usual = True
         self._ended = False
 
     def feed(self, piece: str) -> str:
-        """Takes the next piece of the arguments. Returns the next part of the input; empty if none is known yet."""
+        """Takes the next piece. Returns the next part of the input, if any."""
         if self._begin is None:
             return "" if self._ended else self._read(piece)
         self._begin.append(piece)
@@ -109,7 +104,7 @@ class CustomInput:
         return ""
 
     def close(self) -> str:
-        """Ends the arguments. Returns the part of the input that `feed` has not returned."""
+        """Returns the rest of the input."""
         if self._begin is None:
             return ""
         arguments = "".join(self._begin)
@@ -121,9 +116,7 @@ class CustomInput:
         return given if isinstance(given, str) else arguments
 
     def _read(self, piece: str) -> str:
-        """Decodes a piece of the JSON string that is the value of `input`. Returns its characters, up to the quote
-        that ends the string.
-        """
+        """Decodes a piece of the JSON string, up to its closing quote."""
         text = self._rest + piece
         out: list[str] = []
         position, self._rest = 0, ""
@@ -142,9 +135,7 @@ class CustomInput:
 
 
 def _end_of_opening(text: str) -> int | None:
-    """Returns the index behind `{"input": "`; -1 if `text` ends before that, None if the arguments have
-    another form.
-    """
+    """Returns the index behind `{"input": "`; -1 if `text` ends before, None for another form."""
     position = 0
     for token in ("{", '"input"', ":", '"'):
         while text[position : position + 1] in _SPACES:
@@ -157,9 +148,7 @@ def _end_of_opening(text: str) -> int | None:
 
 
 def _unescaped(token: re.Match[str]) -> str:
-    """Returns the characters that a token of a JSON string stands for. An escape that JSON does not know is
-    returned unchanged.
-    """
+    """Returns a token's characters. An unknown escape is unchanged."""
     text = token[0]
     if text[0] != "\\":
         return text
@@ -175,19 +164,16 @@ READ_ONLY: Final[Mapping[str, bool]] = {
     "destructiveHint": False,
     "openWorldHint": False,
 }
-"""The MCP annotations of the client's tools. They declare a tool harmless, so that an agent makes several calls at
-the same time."""
+"""MCP annotations that declare a tool harmless, so that an agent makes several calls at the same time."""
 WHOLE_OUTPUTS: Final[Mapping[str, Any]] = {"anthropic/maxResultSizeChars": 500_000}
-"""The `_meta` of a tool with which Claude Code gives outputs of up to so many characters to its model whole."""
+"""The `_meta` with which Claude Code gives its model outputs of so many characters whole."""
 CLAUDE_MAX_OUTPUT: Final = 400_000
-"""The largest output of a tool with `WHOLE_OUTPUTS` that was seen to reach Claude Code's model whole, in bytes."""
+"""The largest such output, in bytes, that was seen to arrive whole."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)
 
 
 def mcp_tool(name: str, tool: Tool, schema: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the entry of a client's tool in the result of MCP's `tools/list`, with this name and schema of its
-    arguments.
-    """
+    """Returns a tool's entry in the result of MCP's `tools/list`."""
     return {
         "name": name,
         "description": tool.description,
@@ -198,8 +184,8 @@ def mcp_tool(name: str, tool: Tool, schema: Any, meta: Mapping[str, Any]) -> dic
 
 
 def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Converts texts and images to content blocks of MCP (and ACP). An image that is no `data:` URL becomes a text that
-    says so; without parts there is one empty text.
+    """Converts parts to content blocks of MCP and ACP. An image without a `data:` URL becomes a text that says so;
+    without parts there is one empty text.
     """
     content: list[dict[str, Any]] = []
     for part in parts:
@@ -213,7 +199,7 @@ def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def image_data(part: ImagePart) -> tuple[str, str] | None:
-    """Returns an image's media type and base64 text; None if its URL is not a `data:` URL."""
+    """Returns media type and base64 text of an image with a `data:` URL."""
     head = _DATA_URL.match(part.url[:100])
     return None if head is None else (head.group(1).lower(), part.url[head.end() :])
 
@@ -229,8 +215,8 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 
 def items_of(raw: bytes) -> list[HistoryItem]:
-    """Converts a raw item (JSON of Responses) to history items: none for types without an equivalent, and for calls and
-    outputs without call id or name. Raises `ValueError` if `raw` is not JSON.
+    """Converts a raw item to history items: none for types without an equivalent, and calls and outputs without id or
+    name. Raises `ValueError`.
     """
     item = json.loads(raw)
     match item.get("type", "message"):
@@ -248,7 +234,7 @@ def items_of(raw: bytes) -> list[HistoryItem]:
 
 
 def reasoning_text(raw: bytes) -> str:
-    """Returns the text in the `content` of a reasoning item (valid JSON); empty if there is none."""
+    """Returns the text in a reasoning item's `content`, or empty."""
     item = json.loads(raw)
     if item.get("type") != "reasoning":
         return ""

@@ -1,7 +1,6 @@
 """Converts an agent's error text to a `Failure`. The tables come from real binaries (proto 0.42, exec and app-server
-0.169) whose provider failed on purpose. The kind is that of the first that is known: the provider's error code; an
-error kind with one meaning; a text with one meaning; the HTTP status; an ambiguous text; an ambiguous error kind.
-Addresses, keys and request ids are removed.
+0.169) whose provider failed on purpose. The first that is known counts: the provider's error code; a clear error kind;
+a clear text; the HTTP status; a vague text; a vague error kind. Addresses, keys and request ids are removed.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ K = FaultKind
 CONVERSATION_LOST = Failure(
     kind=K.AGENT_CRASHED, message="The agent has lost this conversation. Send the request again."
 )
-"""The failure of a turn on a thread or session that the agent no longer has."""
 
 MAX_READ = 65_536
-"""The most characters of an error text that are read."""
+"""The most characters of a text that are read."""
 MAX_MESSAGE = 600
-"""The most characters of an error text in a message for the client."""
+"""The most characters of it in a message."""
 
 MAX_LINE = 300
 """The most characters of a line of stderr in a message."""
@@ -42,7 +40,7 @@ CODES: dict[str, FaultKind] = {
     "invalid_api_key": K.UPSTREAM_UNAUTHORIZED,
     "server_error": K.UPSTREAM_ERROR,
 }
-"""The kind of fault by the provider's error `code` (or `type` if that is null), from the JSON body in the text."""
+"""By the provider's error `code` (or `type`), in the JSON body in the text."""
 
 CLEAR_KINDS: dict[str, FaultKind] = {
     "contextWindowExceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -50,7 +48,7 @@ CLEAR_KINDS: dict[str, FaultKind] = {
     "rateLimitExceeded": K.AGENT_RATE_LIMITED,
     "serverOverloaded": K.UNAVAILABLE,
 }
-"""The kind of fault by those values of `codexErrorInfo` that have one meaning, whatever the text says."""
+"""By values of `codexErrorInfo` with one meaning."""
 
 VAGUE_KINDS: dict[str, FaultKind] = {
     "usageLimitExceeded": K.USAGE_LIMIT_REACHED,
@@ -64,8 +62,7 @@ VAGUE_KINDS: dict[str, FaultKind] = {
     # What the provider refuses with a 400 comes as `other`, its message (or whole body) being the text.
     "other": K.REJECTED_BY_PROVIDER,
 }
-"""The kind of fault by those values of `codexErrorInfo` that are ambiguous. They are used only if neither the text
-nor the status determines the kind."""
+"""By its ambiguous values, if neither text nor status decide."""
 
 KindsByText = tuple[tuple[re.Pattern[str], FaultKind], ...]
 
@@ -99,7 +96,7 @@ CLEAR_TEXTS = kinds_by_text(
         K.AGENT_MISCONFIGURED,
     ),
 )
-"""The kind of fault by texts that have one meaning, whatever the HTTP status is."""
+"""By texts with one meaning."""
 
 VAGUE_TEXTS = kinds_by_text(
     (r"timeout|timed out", K.UPSTREAM_TIMEOUT),
@@ -111,7 +108,7 @@ VAGUE_TEXTS = kinds_by_text(
     (r"agent loop died|fatal error", K.AGENT_CRASHED),
     (r"incomplete response returned", K.UPSTREAM_ERROR),
 )
-"""The kind of fault by texts that are ambiguous. They are used only if no HTTP status determines the kind."""
+"""By ambiguous texts, if no status decides."""
 
 STATUSES: dict[int, FaultKind] = {
     401: K.UPSTREAM_UNAUTHORIZED,
@@ -126,8 +123,7 @@ STATUSES: dict[int, FaultKind] = {
     504: K.UPSTREAM_TIMEOUT,
     529: K.UNAVAILABLE,  # Anthropic's
 }
-"""The kind of fault by those HTTP statuses to which the general rule (4xx: the request is at fault; 5xx: the
-provider) does not apply."""
+"""By HTTP statuses beside the rule (4xx: the request; 5xx: the provider)."""
 
 MESSAGES: dict[FaultKind, str] = {
     K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (run `codex login`; "
@@ -148,7 +144,7 @@ MESSAGES: dict[FaultKind, str] = {
     K.UPSTREAM_UNREACHABLE: "The model provider cannot be reached",
     K.USAGE_LIMIT_REACHED: "The usage limit of the agent's account is reached",
 }
-"""The message for each kind of fault, if the agent's text has nothing readable."""
+"""The message if the agent's text has nothing readable."""
 
 EXPLAINED = frozenset(
     {
@@ -162,8 +158,7 @@ EXPLAINED = frozenset(
         K.UPSTREAM_UNREACHABLE,
     }
 )
-"""Kinds of faults for which an agent's own text (`internal`, `forbidden`) says too little. The text in `MESSAGES`
-is put before it."""
+"""Kinds for which an agent's text (`internal`, `forbidden`) says too little; `MESSAGES` is put before it."""
 
 _STOPS = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 _INCOMPLETE = re.compile(r"Incomplete response returned, reason: (\w+)")
@@ -201,15 +196,13 @@ _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def stop_from_text(text: str) -> str | None:
-    """Returns `length` or `content_filter` if the error only reports that the answer was cut off for that reason;
-    else None.
-    """
+    """Returns `length` or `content_filter` if the error only says that the answer was cut off."""
     found = _INCOMPLETE.search(text[:MAX_READ])
     return _STOPS.get(found.group(1)) if found else None
 
 
 def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
-    """Returns the text without terminal colours, addresses, keys and request ids, cut to `limit` characters."""
+    """Returns the text without terminal colours, addresses, keys and request ids, cut to `limit`."""
     text = _ANSI.sub("", text[:MAX_READ])
     for pattern, instead in _CUTS:
         text = pattern.sub(instead, text)
@@ -220,8 +213,8 @@ def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
 def failure_from_text(
     text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
 ) -> Failure:
-    """Returns the failure for the text of an error that has ended a turn; UPSTREAM_ERROR if it is unknown. `kind` is
-    the name in Codex's `codexErrorInfo`, `http_status` its number, `details` the error's `additionalDetails`; or None.
+    """Returns the failure for an error text; UPSTREAM_ERROR if unknown. `kind` is the name in `codexErrorInfo`,
+    `http_status` its number, `details` the `additionalDetails`.
     """
     said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)
@@ -240,9 +233,7 @@ def failure_from_text(
 
 
 def retrying(failure: Failure, status: int | None) -> Retrying:
-    """Returns the event for a repeated call of the model. An UPSTREAM_ERROR without a status is only a guess, and left
-    out.
-    """
+    """Returns the event for a repeated model call. An UPSTREAM_ERROR without a status is a guess, and left out."""
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
     return Retrying(failure.message, status, failure if told else None)
 
@@ -269,9 +260,7 @@ def kind_of_status(status: int) -> FaultKind:
 
 
 def _provider_text(text: str, details: str) -> str:
-    """Returns the provider's own text: if `text` is Codex's sentence about a retry, `details` or the text in that
-    sentence.
-    """
+    """Returns the provider's own text, within or beside Codex's sentence about a retry."""
     note = _RECONNECTING.match(text)
     if note:
         wrapped = text[note.end() :].strip()
@@ -280,7 +269,7 @@ def _provider_text(text: str, details: str) -> str:
 
 
 def _body_in(text: str) -> dict[str, object]:
-    """Returns the provider's error object if the text contains its JSON body; else an empty dict."""
+    """Returns the provider's error object in the text, or empty."""
     start = text.find("{")
     if start < 0:
         return {}
@@ -297,9 +286,7 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable(said: str, body: dict[str, object]) -> str:
-    """Returns the readable part of an error: the message in `body`, else `said` without Codex's words around it; empty
-    if that is HTML, JSON or a status.
-    """
+    """Returns the message in `body`, else `said` without Codex's words; empty if that is HTML, JSON or a status."""
     for name in ("message", "detail"):
         message = body.get(name)
         if isinstance(message, str) and message.strip():
@@ -317,15 +304,13 @@ def _message(fault: FaultKind, said: str, status: int | None) -> str:
 
 
 def status_in(text: str) -> int | None:
-    """Returns the HTTP status that an error text names, as in `unexpected status 503`; None if it names none."""
+    """Returns the HTTP status that a text names, if any."""
     found = _STATUS.search(text)
     return int(found.group(1)) if found else None
 
 
 def _wait_in(text: str, body: dict[str, object]) -> float | None:
-    """Returns the seconds to wait, from the body's `resets_in_seconds` or from words like `try again in 6m0s`; None
-    if there are neither.
-    """
+    """Returns the seconds to wait, by the body's `resets_in_seconds` or words like `try again in 6m0s`."""
     told = body.get("resets_in_seconds")
     if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < math.inf:
         return float(told)
@@ -339,7 +324,7 @@ def _wait_in(text: str, body: dict[str, object]) -> float | None:
 
 
 def _unit(name: str) -> float | None:
-    """Returns how many seconds a unit of time (`s`, `secs`, `minutes`, `ms`) has; None for other words."""
+    """Returns a unit's seconds (`secs`, `minutes`, `ms`); None for other words."""
     name = name.lower()
     if name.startswith(("ms", "milli")):
         return _UNITS["ms"]
@@ -347,7 +332,7 @@ def _unit(name: str) -> float | None:
 
 
 def failure_from_exit(ended: Ended) -> Failure:
-    """Returns the failure of a turn whose child ended before the turn did. This is a failure even with exit code 0."""
+    """Returns the failure of a turn whose child ended before; also with exit code 0."""
     line = last_useful_line(ended.stderr_tail)
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
@@ -357,26 +342,20 @@ def failure_from_exit(ended: Ended) -> Failure:
 
 
 def how_it_ended(ended: Ended) -> str:
-    """Returns how a process ended, for the end of a sentence: ` (exit code 1): ` and the last useful line of its
-    stderr, or ` (signal 9).`
-    """
+    """Returns the end of a sentence: ` (exit code 1): ` and the last useful line of stderr, or ` (signal 9).`"""
     line = last_useful_line(ended.stderr_tail)
     return f"{exit_of(ended)}: {line}" if line else f"{exit_of(ended)}."
 
 
 def exit_of(ended: Ended) -> str:
-    """Returns how a process ended, for the end of a sentence: ` (exit code 1)` or ` (signal 9)`; empty if neither
-    is known.
-    """
+    """Returns ` (exit code 1)` or ` (signal 9)`; empty if not known."""
     if ended.signal is not None:
         return f" (signal {ended.signal})"
     return "" if ended.code is None else f" (exit code {ended.code})"
 
 
 def last_useful_line(stderr: str) -> str:
-    """Returns the last line of stderr that begins with `Error`, else the last above level INFO, without colours,
-    addresses, keys and request ids.
-    """
+    """Returns the last line of stderr that begins with `Error`, else the last above level INFO, cleaned."""
     lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]
     errors = [line for line in loud if line.startswith("Error")]

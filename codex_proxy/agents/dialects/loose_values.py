@@ -12,12 +12,12 @@ MAX_LINE_CHARS: Final = 300
 
 
 def objects_in(value: object) -> list[dict[str, Any]]:
-    """Returns the objects in a JSON array; none if the value is something else."""
+    """Returns the objects in a JSON array; none of other values."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def one_line(text: str) -> str:
-    """Returns the words of the text joined by single spaces, at most `MAX_LINE_CHARS` characters."""
+    """Returns the words of a text in one line of at most `MAX_LINE_CHARS`."""
     text = " ".join(text[: MAX_LINE_CHARS * 4].split())
     return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
 

@@ -1,6 +1,5 @@
-"""Marks encrypted content (reasoning, summaries) with the name of the agent that made it, because another provider
-refuses what it cannot decrypt. In a history for an agent the mark is removed from its own items; items of other agents
-are left out.
+"""Marks encrypted content with the name of the agent that made it: another provider refuses it. In a history for an
+agent, its own marks are removed, and items of others left out.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from codex_proxy.core.events import Event, RawItem
 from codex_proxy.core.items import HistoryItem, RawHistoryItem
 
 ENCRYPTED: Final = frozenset({"reasoning", "compaction"})
-"""The types of items with encrypted text."""
 _FIELD: Final = "encrypted_content"
 
 
@@ -25,18 +23,14 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class OriginMarks:
-    """Adds the marks of one agent to encrypted content, and removes them. The mark is the agent's name and a colon;
-    the name contains no colon.
-    """
+    """The mark is the agent's name and a colon."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._mark = f"{name}:"
 
     def mark(self, events: list[Event]) -> list[Event]:
-        """Returns the events, with the mark put before the encrypted text of each raw item (a Responses item as the
-        provider sent it).
-        """
+        """Returns the events, with raw items marked."""
         return [
             RawItem(event.type, self._marked(event.json))
             if type(event) is RawItem and event.type in ENCRYPTED
@@ -45,9 +39,7 @@ class OriginMarks:
         ]
 
     def unmark(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
-        """Returns the history for this agent: its own marks are removed, encrypted items of other or unknown agents
-        are left out, and all other items are unchanged.
-        """
+        """Returns the history for this agent."""
         kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
         return tuple(item for item in kept if item is not None)
 
@@ -65,7 +57,7 @@ class OriginMarks:
 
 
 def _encrypted(raw: bytes) -> str | None:
-    """Returns the encrypted text of a raw item, given its JSON; None if it has none."""
+    """Returns a raw item's encrypted text, if any."""
     try:
         head = msgspec.json.decode(raw, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):

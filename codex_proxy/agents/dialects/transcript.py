@@ -1,5 +1,5 @@
-"""Writes a conversation as one text, for an agent that accepts a single prompt: every message with the name of its
-speaker. Images are numbered in the text, and returned in that order.
+"""Writes a conversation as one text, for an agent with a single prompt: every message with its speaker's name. Images
+are numbered, and returned in that order.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ _ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """Returns the prompt for a history, and its images: a single user message with text as it is, otherwise
-    `flattened`.
-    """
+    """Returns a history's prompt and images: a single user message with text as it is, otherwise `flattened`."""
     first = history[0] if len(history) == 1 else None
     if isinstance(first, HistoryMessage) and first.role == "user":
         text = "\n".join(part.text for part in first.parts if isinstance(part, TextPart))
@@ -35,9 +33,7 @@ def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
 
 
 def with_instructions_of_user(history: Iterable[HistoryItem]) -> tuple[HistoryItem, ...]:
-    """Returns the history with each developer message as a user message with a label, for a model that takes no
-    system prompt.
-    """
+    """Returns the history with instructions as user messages with a label, for a model without a system prompt."""
     return tuple(_as_users(item) for item in history)
 
 
@@ -49,9 +45,7 @@ def _as_users(item: HistoryItem) -> HistoryItem:
 
 
 def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """Returns the whole history as one text in which every message has the name of its speaker, and the images, for
-    which numbers stand in the text.
-    """
+    """Returns the history as one text, and its images."""
     images: list[ImagePart] = []
     blocks = [PREAMBLE]
     blocks += [_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]
@@ -59,7 +53,6 @@ def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
 
 
 def _block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[ImagePart]) -> str:
-    """Returns one item as text with a label. Appends its images to `images`."""
     if isinstance(item, HistoryMessage):
         return f"[{_ROLES[item.role]}]\n{_numbered(item.parts, images)}"
     if isinstance(item, HistoryCall):
@@ -68,7 +61,7 @@ def _block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[Imag
 
 
 def _numbered(parts: Iterable[Part], images: list[ImagePart]) -> str:
-    """Returns the text of the parts, with `[image N]` in place of each image, which is appended to `images`."""
+    """Returns the text, with `[image N]` for each image."""
     words = []
     for part in parts:
         if isinstance(part, TextPart):

@@ -1,5 +1,5 @@
-"""Reads one answer of a Chat Completions server: decoded chunks (`choices[0].delta`), or a whole answer
-(`choices[0].message`), in any form, to the events of its items.
+"""Reads one answer of a Chat Completions server: chunks (`choices[0].delta`), or a whole one (`choices[0].message`), in
+any form.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message, Reasoning, ToolCall
 
 DETAILS: Final = ("service_tier", "system_fingerprint")
-"""Fields of OpenAI's answers, other than choices and usage, that are passed on to the client."""
+"""Fields that are passed on to the client."""
 TOKEN_DETAILS: Final = {
     "prompt_tokens_details": ("audio_tokens", "cache_write_tokens"),
     "completion_tokens_details": (
@@ -35,15 +35,13 @@ TOKEN_DETAILS: Final = {
         "rejected_prediction_tokens",
     ),
 }
-"""The token counts of `usage` that have no field in `Usage` and are passed on, by the object that has them."""
+"""Token counts without a field in `Usage`, which are passed on."""
 MAX_ANNOTATIONS: Final = 1000
 Kind: TypeAlias = Literal["function", "custom"]
 
 
 class ChatAnswer:
-    """Converts the answer to one request to events. The attributes hold the rest: finish reason, usage, calls. Private
-    methods append events to `out`.
-    """
+    """Converts one answer to events. Private methods append to `out`."""
 
     def __init__(
         self,
@@ -52,46 +50,44 @@ class ChatAnswer:
         streamed_kind: Callable[[str], Kind | None],
         taken_ids: Container[str] = (),
     ) -> None:
-        """`new_id` returns a new id with the given prefix. `streamed_kind` returns the kind of a tool whose calls are
-        sent while their arguments arrive, or None. `taken_ids`: of earlier calls in the conversation; a call with one
-        of them gets a new id.
+        """`streamed_kind` returns the kind of a tool whose calls are sent while they arrive, or None. `taken_ids`: of
+        earlier calls; a call with one of them gets a new id.
         """
         self.finish: str | None = None
-        """The first finish reason in the answer; None before there is one."""
+        """The first finish reason, if any."""
         self.usage: Usage | None = None
-        """The last usage that was reported: servers that report it in each chunk send running totals."""
+        """The last usage: servers that report it in each chunk send running totals."""
         self.calls = ToolCalls(new_id, taken_ids)
         self.text: list[str] = []
-        """The texts and refusals of the answer so far."""
+        """The texts and refusals so far."""
         self.reasoning: list[str] = []
-        """The texts of the reasoning so far."""
         self.reasoning_id = ""
         """The id of the first item with reasoning."""
         self.message_id = ""
-        """The id of the open or last message; empty before there is one."""
+        """The id of the last message, if any."""
         self.fields: dict[str, str] = {}
-        """The fields in `DETAILS`, with the value that came last."""
+        """The `DETAILS` so far."""
         self.has_new_fields = False
-        """Whether a value in `fields` was added or changed; the reader of `fields` sets it back."""
+        """Whether they have changed since the reader set this to False."""
         self.annotations: list[Any] = []
-        """The first annotations of the message, up to `MAX_ANNOTATIONS`."""
+        """The message's first annotations."""
         self._told_annotations = 0
-        """How many of them were returned as events."""
+        """How many were returned."""
         self.tokens: dict[str, dict[str, int]] = {}
-        """The token counts of the last usage that `usage` has no field for, by the field of `TOKEN_DETAILS`."""
+        """The last `TOKEN_DETAILS`."""
         self._new_id = new_id
         self._streamed_kind = streamed_kind
         self._think = ThinkTags()
         self._open: dict[str, str] = {}
-        """The ids of open items, by `message`, `reasoning`, or the id of the call."""
+        """The ids of open items: `message`, `reasoning`, or by call."""
 
     @property
     def begun(self) -> bool:
-        """Whether the answer has any content, a call or a finish reason."""
+        """Whether there is any content, call or finish reason."""
         return bool(self.finish or self._open or self.message_id or self.reasoning_id or self.calls.all)
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
-        """Reads a chunk. Returns the events that it adds. Parts of an unexpected form are ignored."""
+        """Reads a chunk. Parts of an unexpected form are ignored."""
         usage = usage_in(chunk)
         if usage is not None:
             self.usage = usage
@@ -114,7 +110,7 @@ class ChatAnswer:
         return out
 
     def close(self) -> list[Event]:
-        """Ends the answer. Returns the last events: held text, complete calls, and the ends of all open items."""
+        """Ends the answer: returns held text, complete calls, and the ends of items."""
         out: list[Event] = []
         self._add_split(self._think.close(), out)
         for call in self.calls.named():
@@ -163,7 +159,7 @@ class ChatAnswer:
             self._add_call(self.calls.feed({"index": 0, "function": legacy}, old_form=True), out)
 
     def _add_part(self, part: Any, out: list[Event]) -> None:
-        """Adds one part of a `content` that is a list of parts, as Mistral's servers send for reasoning."""
+        """Adds a part of a `content` that is a list, as Mistral's servers send."""
         if not isinstance(part, dict):
             return
         if isinstance(part.get("text"), str):
@@ -192,7 +188,7 @@ class ChatAnswer:
         out.append(ReasoningDelta(self._open["reasoning"], text))
 
     def _message(self, out: list[Event]) -> str:
-        """Returns the id of the open message. If there is none, ends the open reasoning item and opens a message."""
+        """Returns the open message's id. Opens one if there is none."""
         if "message" not in self._open:
             self._end("reasoning", out)
             self.message_id = self._open["message"] = self._new_id("msg_")
@@ -213,7 +209,7 @@ class ChatAnswer:
             self._begin_call(call, kind, out)
 
     def _begin_call(self, call: Call, kind: Kind, out: list[Event]) -> None:
-        """Appends the event that opens the item of a call, and the arguments that have arrived so far."""
+        """Opens a call's item, with the arguments so far."""
         self._end("reasoning", out)
         self._end("message", out)
         call.item_id = self._open[call.id] = self._new_id("fc_")
@@ -222,7 +218,7 @@ class ChatAnswer:
         self._add_arguments(call, "".join(call.arguments), out)
 
     def _add_arguments(self, call: Call, text: str, out: list[Event]) -> None:
-        """Appends a delta with a piece of the arguments of an open call; for a custom tool, with its input."""
+        """Adds a piece of arguments; for a custom tool, of its input."""
         self._add_call_text(call, text if call.input is None else call.input.feed(text), out)
 
     def _add_call_text(self, call: Call, text: str, out: list[Event]) -> None:
@@ -236,8 +232,8 @@ class ChatAnswer:
 
 
 def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
-    """Converts an annotation (`{"type": "url_citation", "url_citation": {...}}`) to the form of the Responses API,
-    whose fields are beside `type`. None for what is no object.
+    """Converts an annotation to the form of the Responses API, whose fields are beside `type`. None for what is no
+    object.
     """
     if not isinstance(annotation, dict):
         return None
@@ -247,7 +243,7 @@ def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
 
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the first choice whose `index` is 0 or missing, if any; requests ask for only one."""
+    """Returns the first choice with the `index` 0 or none."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict) and not choice.get("index"):
@@ -256,7 +252,7 @@ def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _reasoning_in(delta: dict[str, Any]) -> str:
-    """Returns the reasoning in a delta: of the first field that has any, because servers with two repeat the text."""
+    """Returns the reasoning of the first field that has any: servers with two repeat the text."""
     for name in ("reasoning_content", "reasoning"):
         said = delta.get(name)
         if isinstance(said, str) and said:
@@ -271,16 +267,14 @@ def _reasoning_in(delta: dict[str, Any]) -> str:
 
 
 def usage_in(chunk: dict[str, Any]) -> Usage | None:
-    """Returns the tokens in a chunk's `usage`, or in Groq's `x_groq.usage`; None if there are none."""
+    """Returns the tokens in a chunk's `usage`, or in Groq's `x_groq.usage`, if any."""
     groq = chunk.get("x_groq")
     usage = chunk.get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
     return usage_of(usage)
 
 
 def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns the token counts in `usage` that `Usage` has no field for (`audio_tokens`), by their object
-    (`prompt_tokens_details`).
-    """
+    """Returns the `TOKEN_DETAILS` in `usage`."""
     usage = chunk.get("usage")
     found: dict[str, dict[str, int]] = {}
     for field, names in TOKEN_DETAILS.items():

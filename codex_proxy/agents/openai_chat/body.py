@@ -1,6 +1,4 @@
-"""Converts a turn to the body of a request to `/chat/completions`. Images, tools, sampling and formats are passed on
-unchanged; custom tools are functions with one string.
-"""
+"""Converts a turn to the body of a request to `/chat/completions`. Custom tools are functions with one string."""
 
 from __future__ import annotations
 
@@ -22,9 +20,8 @@ OPTIONAL: Final[Mapping[str, bytes]] = {
     "json_object": b"response_format",
     "strict": b"strict",
 }
-"""Fields that are left out, or sent in another form, for an upstream that refuses them, with the word by which its
-error is recognised.
-"""
+"""Fields that are left out, or sent in another form, for an upstream that refuses them; with the word by which its
+error is recognised."""
 _NO_SCHEMAS: Final = re.compile(
     rb"json_schema.{0,200}(?:support|available|must be|expected|one of|unknown|invalid type)"
     rb"|(?:support|available|must be|expected|one of|unknown|invalid type).{0,200}json_schema",
@@ -37,9 +34,8 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the JSON body for a turn whose conversation is `messages`. `refused` are names of `refused_field`: fields
-    of `OPTIONAL` are left out or renamed; for `json_schema` a message describes the schema; for `parts` text parts are
-    one string.
+    """Returns the body for a turn with these `messages`. `refused` are names of `refused_field`: `OPTIONAL` ones are
+    left out or renamed; with `json_schema` a message describes the schema; with `parts` text parts are one string.
     """
     told = [*messages, _schema_words(turn)] if _schema_in_words(turn, refused) else messages
     told = list(map(_without_parts, told)) if "parts" in refused else told
@@ -53,9 +49,7 @@ def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Colle
 
 
 def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
-    """Returns the fields that control the answer: effort, verbosity, service tier, stop sequences, length and format,
-    but for those in `refused`; `max_tokens` is then `max_completion_tokens`.
-    """
+    """Returns the fields that control the answer, without `refused` ones."""
     fields: dict[str, Any] = {
         "reasoning_effort": turn.effort,
         "verbosity": turn.verbosity,
@@ -81,18 +75,14 @@ def _schema_in_words(turn: Turn, refused: Collection[str]) -> bool:
 
 
 def _schema_words(turn: Turn) -> dict[str, Any]:
-    """Returns a system message that asks for JSON with the turn's schema, for a server that accepts no schema in
-    `response_format`.
-    """
+    """Returns a system message with the schema, for a server that accepts none."""
     assert turn.output_schema is not None
     words = "Answer with JSON alone, that matches this JSON schema: " + bytes(turn.output_schema).decode()
     return {"role": "system", "content": words}
 
 
 def _without_parts(message: Any) -> Any:
-    """Returns the message with a string as its `content` if that is a list of text parts only; otherwise the
-    message itself.
-    """
+    """Returns the message with text parts joined to a string."""
     content = message.get("content")
     if not _has_text_parts(message):
         return message
@@ -139,8 +129,8 @@ def _function(tool: Tool, *, may_be_strict: bool) -> dict[str, Any]:
 def refused_field(
     turn: Turn, messages: Sequence[Any], refused: Collection[str], status: int, error: bytes
 ) -> str | None:
-    """Returns what the upstream refuses in this request: a key of `OPTIONAL`, `json_schema`, or `parts` (lists of text
-    parts); or None. `refused` is already left out; `status` and `error` are the upstream's answer.
+    """Returns what the upstream refuses: a key of `OPTIONAL`, `json_schema`, or `parts`; or None. `refused` is already
+    left out.
     """
     if status not in _REFUSING:
         return None

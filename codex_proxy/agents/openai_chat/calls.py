@@ -1,5 +1,5 @@
-"""Assembles the tool calls of one answer from deltas. Servers number them in different ways: a call may have an index,
-an id, both, or neither; the id may be in one delta, in every delta, or in none; several calls may all have the index 0.
+"""Assembles tool calls from deltas. Servers number them in different ways: by an index, an id, both, or neither; the id
+in one delta, in all, or in none; several calls with the index 0.
 """
 
 from __future__ import annotations
@@ -15,37 +15,34 @@ from codex_proxy.agents.dialects.conversions import CustomInput
 from codex_proxy.agents.upstream.stream import is_json
 
 MAX_ID_CHARS: Final = 64
-"""The maximum length of a call id that OpenAI accepts in the request with its output."""
+"""The longest id that OpenAI accepts."""
 _MAX_SCALAR_CHARS: Final = 1024
 _MARK: Final = re.compile(r'["{}\[\]]|\\.?', re.DOTALL)
-"""What decides how deep JSON is nested: a quote, a bracket, or a backslash with the character behind it."""
+"""What decides how deep JSON is nested."""
 
 
 class Call:
-    """One tool call, with the pieces of its arguments that have arrived. `id` and `name` are empty until the server
-    has sent them.
-    """
+    """One call, with the pieces of its arguments. `id` and `name` are empty until they have come."""
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
         self.item_id = ""
-        """The id of the call's output item; empty until the event that begins the item was returned."""
+        """The id of its item, once begun."""
         self.input: CustomInput | None = None
-        """Reads the input of an open call of a custom tool; None for other calls."""
+        """Reads a custom tool's input."""
         self.old_form = False
-        """Whether the call came as `function_call`, the predecessor of `tool_calls`."""
+        """Whether it came as `function_call`."""
         self._seen = 0
-        """How many pieces `is_complete` has looked at, and what it found at their end: open brackets, and whether it is
-        in a string or behind a backslash.
+        """How many pieces `is_complete` has looked at, and their end: open brackets, in a string, behind a
+        backslash.
         """
         self._depth = 0
         self._in_string = self._escaped = self._has_brackets = False
 
     @property
     def text(self) -> str:
-        """Returns the arguments as JSON text; an empty object if there are none."""
         return "".join(self.arguments) or "{}"
 
     @property
@@ -76,19 +73,17 @@ class Call:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """One entry of `tool_calls`: the call that it belongs to, and the piece of arguments that it adds."""
+    """An entry of `tool_calls`: its call, and the arguments that it adds."""
 
     call: Call
     arguments: str
 
 
 class ToolCalls:
-    """Collects the tool calls of one answer from deltas. `all` has them in the order in which they began."""
+    """The calls of one answer. `all` has them in order."""
 
     def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
-        """`new_id` returns a new id with the given prefix. `taken`: ids of earlier calls in the conversation; a call
-        with one of them gets a new id.
-        """
+        """`taken`: ids of earlier calls; a call with one of them gets a new id."""
         self.all: list[Call] = []
         self._new_id = new_id
         self._taken = taken
@@ -96,9 +91,7 @@ class ToolCalls:
         self._by_index: dict[int, Call] = {}
 
     def feed(self, delta: Any, *, old_form: bool = False) -> Piece | None:
-        """Adds an entry of `tool_calls`, or a `function_call` (`old_form`). Returns its call and the piece of the
-        arguments; None if it is no object.
-        """
+        """Adds an entry of `tool_calls`, or a `function_call` (`old_form`); None if it is no object."""
         if not isinstance(delta, dict):
             return None
         function = delta.get("function")
@@ -113,7 +106,7 @@ class ToolCalls:
         return Piece(call, said)
 
     def named(self) -> list[Call]:
-        """Returns the calls that have a name, each with an id. Calls without a name are ignored."""
+        """Returns the calls with a name, each with an id."""
         made = [call for call in self.all if call.name]
         for call in made:
             call.id = call.id or self._new_id("call_")
@@ -134,8 +127,8 @@ class ToolCalls:
         return call
 
     def _known(self, id: str, index: int | None, name: str) -> Call | None:
-        """Returns the earlier call that a delta continues, if any: by its id, else its index, else the last call. A
-        name without an id begins a new call if the earlier one's arguments are complete.
+        """Returns the call that a delta continues: by its id, else its index, else the last. A name without an id
+        begins a new call if the earlier one is complete.
         """
         if id:
             if id in self._by_id:
@@ -156,9 +149,7 @@ def _text(value: Any) -> str:
 
 
 def _arguments(value: Any) -> str:
-    """Returns the arguments in a delta as JSON text. Some servers send an object, which is encoded; other types
-    count as empty.
-    """
+    """Returns a delta's arguments as JSON text. Some servers send an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return _text(value)

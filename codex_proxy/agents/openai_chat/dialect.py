@@ -1,5 +1,5 @@
-"""The dialect of Chat Completions servers, for one turn: one request, or several if codex-proxy runs tools. An answer
-is complete only with a finish reason or `[DONE]`. tests/golden/upstreams has the behaviour of real servers.
+"""The dialect of Chat Completions servers. An answer is complete only with a finish reason or `[DONE]`.
+tests/golden/upstreams has the behaviour of real servers.
 """
 
 from __future__ import annotations
@@ -44,37 +44,31 @@ FAILURES: Final = {
     "no_answer": NO_ANSWER,
     "too_long": TOO_LONG,
 }
-"""The failure for each kind of `StreamEvent` that is no answer (`done`: before any content)."""
+"""The failure for each kind of `StreamEvent` that is no answer."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
-"""Finish reasons of answers that were cut off, whose calls are ignored. All other reasons mean an ordinary end, or
-calls."""
+"""Finish reasons of answers that were cut off, whose calls are ignored."""
 
 
 class OpenAIChat(UpstreamTurn[ChatAnswer]):
-    """The `Dialect` of Chat Completions servers. Methods return a `Step`: events, and the body of the next request, if
-    any.
-    """
+    """The `Dialect` of Chat Completions servers."""
 
     def __init__(self, model: str, context: UpstreamContext, *, reasoning_back: str = "") -> None:
-        """`model`: the upstream's name. `context`: shared by all its turns. `reasoning_back`: the field of an assistant
-        message in which reasoning is sent back, or empty.
-        """
+        """`reasoning_back`: the field in which reasoning is sent back, or empty."""
         super().__init__(model, context)
         self._reasoning_back = reasoning_back
         self._ends_with_calls = False
-        """Whether an answer whose calls were all reported ends the turn: this server has nothing to add to them."""
+        """Whether an answer whose calls were all reported ends the turn: this server has nothing to add."""
         self._streamed: dict[str, Kind] = {}
-        """The kinds of the tools whose calls are reported while they arrive, by name."""
+        """The kinds of tools whose calls are reported while they arrive."""
         self._conversation = Conversation()
         self._tokens: dict[str, dict[str, int]] = {}
-        """The sums of the token counts in `AnswerDetails`."""
+        """The sums of counts in `AnswerDetails`."""
 
     def facts(self) -> dict[str, Any]:
         own = {"reasoning_back": self._reasoning_back} if self._reasoning_back else {}
         return super().facts() | own
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that starts the turn and sends the first request."""
         self._conversation = Conversation(turn.history, reasoning_back=self._reasoning_back)
         tools = turn.tools
         self._custom = frozenset(tool.name for tool in tools if tool.kind == "custom")
@@ -134,9 +128,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: ChatAnswer, out: list[Event]) -> None:
-        """Adds the complete answer to the conversation and to `out`, and ends the turn unless calls are waiting for
-        outputs.
-        """
+        """Adds the complete answer to the conversation, and ends the turn unless calls wait for outputs."""
         self._answer = None
         self._add_details(answer, out)  # before the first item, if the answer's items come only now
         out += answer.close()

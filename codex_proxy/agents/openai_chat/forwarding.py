@@ -1,5 +1,5 @@
-"""The dialect of a Chat Completions request that is forwarded, almost unchanged, to a server with the same API. Its
-events have the answer's bytes (`ForwardedBytes`), usage, and how it ended.
+"""The dialect of a Chat Completions request that is forwarded almost unchanged. Its events have the answer's bytes
+(`ForwardedBytes`), usage, and how it ended.
 """
 
 from __future__ import annotations
@@ -30,22 +30,17 @@ from codex_proxy.core.turn import ForwardedRequest, Turn
 
 _USAGE: Final = "stream_options"
 _CUT: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
-"""Finish reasons that explain an answer without content."""
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
 class Forwarding(ExchangeTurn[PassThrough]):
-    """Forwards the client's request. Sends it again if the upstream refuses `stream_options`, which asks for usage."""
+    """Forwards the client's request; again if the upstream refuses `stream_options`, which asks for usage."""
 
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
-        """`request` is the client's request; `model` is the upstream's name for its model. `context`: what all
-        turns of this upstream share.
-        """
         super().__init__(model, context)
         self._forwarded = request
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that starts the turn and sends the request."""
         return Step([TurnStarted(model=self._model)], self._next_request())
 
     def _new_answer(self) -> PassThrough:
@@ -60,8 +55,8 @@ class Forwarding(ExchangeTurn[PassThrough]):
         self._pass(answer, answer.feed(data), out)
 
     def _end(self, answer: PassThrough, end: End, out: list[Event]) -> None:
-        """Completes the answer with `[DONE]`, a whole JSON object, or a finish reason (other than `error`) on a
-        connection that did not fail.
+        """Completes the answer with `[DONE]`, a whole JSON object, or a finish reason on a connection that did not
+        fail.
         """
         self._pass(answer, answer.close(), out)
         if self._ended:
@@ -105,8 +100,8 @@ class Forwarding(ExchangeTurn[PassThrough]):
 
 
 def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[str] = ()) -> bytes:
-    """Returns the client's request with `model`. A stream also asks for usage, unless `stream_options` is `refused`.
-    `developer` becomes `system`, which every server knows.
+    """Returns the client's request with `model`. A stream also asks for usage, unless that is `refused`. `developer`
+    becomes `system`, which every server knows.
     """
     fields: dict[str, Any] = {**request.fields, "model": model}
     if request.stream and _USAGE not in refused:

@@ -1,5 +1,5 @@
-"""Converts a turn's history to the messages of a chat request, in which every call is directly followed by its output.
-Reasoning is left out, since most servers refuse it, unless the upstream names a field for it.
+"""Converts a history to chat messages, in which every call is directly followed by its output. Reasoning is left out,
+unless the upstream names a field for it.
 """
 
 from __future__ import annotations
@@ -22,32 +22,28 @@ from codex_proxy.core.items import (
 )
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The output of a call that has none. Servers refuse a conversation without it."""
+"""The output of a call without one, which servers refuse."""
 IMAGE_BELOW: Final = "[image: see the next message]"
-"""The text in place of an image in a tool's output, where only text is allowed. The next user message has the image."""
+"""In place of an image in a tool's output, which may only be text; the next user message has it."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
-"""The role in a chat message for each role of the history. Every server accepts `system`; only OpenAI's accept
-`developer`."""
+"""Every server accepts `system`; only OpenAI's accept `developer`."""
 
 
 class _Calls:
-    """An assistant message with calls, and the outputs of these calls by their ids (None before they are known)."""
+    """An assistant message with calls, and their outputs, where known."""
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.message = message
         self.outputs: dict[str, HistoryOutput | None] = {}
         self.answered = False
-        """Whether any of the outputs is known."""
 
 
 class Conversation:
-    """The messages of a conversation. `add` appends history items in order; `messages` returns all messages for a
-    request.
-    """
+    """The messages of a conversation."""
 
     def __init__(self, history: Iterable[HistoryItem] = (), *, reasoning_back: str = "") -> None:
-        """`reasoning_back`: the field of an assistant message in which reasoning is sent back with the calls that
-        followed it, until the next user message; empty: it is not.
+        """`reasoning_back`: the field in which reasoning is sent back with the calls that followed it, until the next
+        user message.
         """
         self._reasoning_back = reasoning_back
         self._reasoning = ""
@@ -55,14 +51,11 @@ class Conversation:
         self._entries: list[dict[str, Any] | _Calls] = []
         self._unanswered: dict[str, _Calls] = {}
         self.call_ids: set[str] = set()
-        """The ids of all calls so far."""
         for item in history:
             self.add(item)
 
     def add(self, item: HistoryItem) -> None:
-        """Appends a history item. An output goes directly behind the message with its call, or is a user message if
-        that is unknown.
-        """
+        """Appends a history item. An output goes behind its call, or is a user message if that is unknown."""
         if isinstance(item, RawHistoryItem):
             self._reasoning += reasoning_text(item.json) if self._reasoning_back else ""
             for each in items_of(item.json):
@@ -78,7 +71,6 @@ class Conversation:
             self._add_output(item)
 
     def messages(self) -> list[dict[str, Any]]:
-        """Returns all messages of the conversation, as a request contains them."""
         out: list[dict[str, Any]] = []
         for entry in self._entries:
             if isinstance(entry, _Calls):
@@ -126,7 +118,7 @@ class Conversation:
 
 
 def _outputs(outputs: Mapping[str, HistoryOutput | None]) -> list[dict[str, Any]]:
-    """Returns a tool message for each call's output (or `NO_OUTPUT`), then a user message with the images of all."""
+    """Returns a tool message for each output, then a user message with the images of all."""
     out: list[dict[str, Any]] = []
     images: list[ImagePart] = []
     for call_id, output in outputs.items():
@@ -150,9 +142,7 @@ def _message(item: HistoryMessage) -> dict[str, Any]:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """Returns the `content` of a message: a string for a single text, since not every server takes parts;
-    else parts.
-    """
+    """Returns a message's `content`: a string for a single text, since not every server takes parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts]

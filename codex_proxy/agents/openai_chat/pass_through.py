@@ -1,10 +1,9 @@
-"""Passes the body of an answer on, and reads usage, finish reasons, errors and the end from it.
+"""Passes an answer's body on, and reads usage, finish reasons, errors and the end from it.
 
 The client gets the same bytes, in whole server-sent events, but without usage that it has not asked for, with the
-model's name as it used it, and without errors. JSON in place of a stream, or the reverse, is converted.
-
-For speed, events that are only a delta are not decoded: a block of them is recognised because each begins and ends like
-the previous one, or by counting field names.
+model's name as it used it, and without errors. JSON in place of a stream, or the reverse, is converted. For speed,
+events that are only a delta are not decoded: each begins and ends like the previous one, or its field names are
+counted.
 """
 
 from __future__ import annotations
@@ -25,18 +24,15 @@ DONE: Final = b"data: [DONE]\n\n"
 _DELTA: Final = b'"choices":[{"index":0,"delta":{'
 _UNFINISHED: Final = b'"finish_reason":null'
 _SAID: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
-"""Matches a text, a refusal, a call or audio in an answer. In a text of the model quotes have a backslash."""
+"""A text, a refusal, a call or audio. In a model's text quotes have a backslash."""
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 class PassThrough:
-    """Passes the body of one answer on. Call `feed` with each chunk, then `close`; if the answer is not `over`, but has
-    a finish reason, also `finish`. All return bytes for the client.
-
-    `done`: the answer has ended. `fault`: an error, after which nothing is passed on. `finishes`: the finish reason of
-    each choice. `deltas`: the number of events with content.
+    """Passes one answer's body on: `feed` each chunk, then `close`; if it is not `over`, but has a finish reason, also
+    `finish`. All return bytes for the client.
     """
 
     def __init__(
@@ -48,52 +44,51 @@ class PassThrough:
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
         """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name of the model.
-        `max_event`: maximum bytes of an event, of a whole JSON object, and of what comes without content.
+        `max_event`: the most bytes of an event, a JSON object, and of what comes without content.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""
         self.fault: StreamEvent | None = None
-        """Why nothing more is passed on: an error of the upstream, or a body that is no answer."""
+        """Why nothing more is passed on, if so."""
         self.usage: Usage | None = None
-        """The last usage that was reported."""
+        """The last usage, if any."""
         self.finishes: dict[int, str] = {}
         """The first finish reason of each choice."""
         self.failed = False
-        """Whether a finish reason is `error`, which some servers send without a reason. Nothing is passed on then."""
+        """Whether a finish reason is `error`, without a reason."""
         self.deltas = 0
-        """The number of passed events with content since the owner has set it to 0."""
+        """Passed events with content since the owner set this to 0."""
         self.begun = False
-        """Whether any content was read, such as reasoning or a piece of text."""
+        """Whether any content was read, reasoning included."""
         self.said = False
         """Whether a text, a refusal or a call was read."""
         self._held: list[bytes] = []
-        """The events before the first content, held so that a failure can still have an HTTP status, and an empty
-        answer a header.
+        """The events before the first content: a failure can still have an HTTP status, and an empty answer a
+        header.
         """
         self._stream = stream
         self._wants_usage = wants_usage
         self._model_shown = model_shown
         self._max_event = max_event
         self._is_json: bool | None = None
-        """Whether the body is JSON, judged by its first character; None before that."""
+        """Whether the body is JSON, by its first character."""
         self._parts: list[bytes] = []
-        """The pieces of an event, or of the JSON object, that is not complete yet."""
+        """The pieces of an incomplete event or object."""
         self._size = 0
-        """The bytes since the last event with a chunk of the answer, or all before its first content."""
+        """The bytes since the last event with a chunk, or before the first content."""
         self._head = self._tail = b""
-        """The bytes before and after the text in the last delta's event."""
+        """What is before and after the text in the last delta's event."""
         self._whole = WholeAnswer()
-        """The stream that is converted to one JSON object, so far."""
+        """The stream that is converted to one JSON object."""
         self._kept = 0
-        """The size of its chunks, in bytes."""
+        """Its bytes."""
 
     @property
     def over(self) -> bool:
-        """Whether the answer has ended or failed."""
         return self.done or self.fault is not None or self.failed
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes the next bytes of the body. Returns the bytes to send to the client now, possibly none."""
+        """Returns the bytes for the client now."""
         if self.over or not chunk:
             return b""
         self._size += len(chunk)
@@ -115,9 +110,7 @@ class PassThrough:
         return passed
 
     def close(self) -> bytes:
-        """Ends the body. Returns the last bytes: of an event that lacks its blank line, or the converted
-        JSON object.
-        """
+        """Returns the last bytes: of an event without its blank line, or the converted object."""
         rest = _as_utf_8(b"".join(self._parts))
         self._parts.clear()
         if self.over or not rest.strip(_SPACE):
@@ -131,7 +124,7 @@ class PassThrough:
         return passed
 
     def finish(self) -> bytes:
-        """Completes an answer with a finish reason but without `[DONE]`: returns that, or the JSON object."""
+        """Completes an answer without `[DONE]`: returns that, or the object."""
         self.done = True
         return b"".join((*self._held, DONE)) if self._stream else self._whole_answer()
 
@@ -147,9 +140,7 @@ class PassThrough:
         return True
 
     def _needs_no_decoding(self, block: bytes) -> bool:
-        """Returns whether a block of whole events is only deltas of which nothing must be changed, and counts them in
-        `deltas`.
-        """
+        """Returns whether a block is only deltas of which nothing must be changed, and counts them."""
         if not (self._stream and self.begun) or self._held or self._model_shown is not None:
             return False
         count = self._like_the_last(block) or self._plain_deltas(block)
@@ -157,8 +148,8 @@ class PassThrough:
         return count > 0
 
     def _like_the_last(self, block: bytes) -> int:
-        """Returns the number of events in a block if each begins and ends as the delta that `_plain_deltas` has
-        examined; else 0.
+        """Returns the number of events if each begins and ends as the delta that `_plain_deltas` has examined;
+        else 0.
         """
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
@@ -166,9 +157,7 @@ class PassThrough:
         return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
 
     def _plain_deltas(self, block: bytes) -> int:
-        """Returns the number of events in a block if each is a delta without a finish reason, usage or
-        error; else 0.
-        """
+        """Returns the number of events if each is a delta without a finish reason, usage or error; else 0."""
         # Text of the model has no such names: quotes in JSON strings have a backslash.
         count = block.count(b'"choices":[{')
         if (
@@ -186,7 +175,7 @@ class PassThrough:
         return count
 
     def _block(self, chunk: bytes) -> bytes:
-        """Returns the events that are complete with this chunk, and keeps the rest; empty if none is complete."""
+        """Returns the events that are complete with this chunk, and keeps the rest."""
         end = 0 if self._is_json else _end_of_events(b"".join(self._parts[-2:])[-2:], chunk)
         if end > 0:
             block = b"".join((*self._parts, memoryview(chunk)[:end]))
@@ -212,9 +201,7 @@ class PassThrough:
             start = blank.end()
 
     def _event(self, lines: bytes, blank: bytes) -> Iterator[bytes]:
-        """Decodes one event (its lines, and the blank line, if any) and records its contents. Yields the bytes to pass
-        on; sets `fault` for an error.
-        """
+        """Decodes one event (its lines, and the blank line). Yields the bytes to pass on; sets `fault` for an error."""
         fields = [line for line in _LINE_END.split(lines) if line]
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
         if not any(data):
@@ -256,9 +243,7 @@ class PassThrough:
             yield from self._release_with(b"data: " + encoded(changed) + b"\n\n")
 
     def _release_with(self, data: bytes) -> Iterator[bytes]:
-        """Yields the events that were held back, then `data`. Before the first content of the answer it holds `data`
-        back and yields nothing.
-        """
+        """Yields what was held back, then `data`; before the first content holds it back."""
         if not self.begun:
             self._held.append(data)
             return
@@ -267,9 +252,7 @@ class PassThrough:
         yield data
 
     def _replacement_of(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
-        """Records a chunk's usage and finish reasons. Returns what to send in its place; None: the same, an empty dict:
-        nothing.
-        """
+        """Records a chunk's contents. Returns what to send in its place; None: the same, empty: nothing."""
         self._note(chunk)
         choices = chunk.get("choices")
         if choices:
@@ -292,7 +275,6 @@ class PassThrough:
             self._whole.add(chunk)
 
     def _whole_answer(self) -> bytes:
-        """Returns the JSON object of the whole answer, combined from the chunks of the stream."""
         answer = self._whole.whole()
         if self._model_shown is not None:
             answer["model"] = self._model_shown
@@ -312,7 +294,7 @@ class PassThrough:
     # --- one JSON object --------------------------------------------------------------------------------
 
     def _object(self, body: bytes) -> bytes:
-        """Converts a JSON body to what the client asked for. If it is no answer, sets `fault` and returns no bytes."""
+        """Converts a JSON body to what the client asked for, or sets `fault`."""
         event = decoded_event(body.strip(_SPACE), "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)
@@ -337,7 +319,7 @@ class PassThrough:
 
 
 def _as_utf_8(data: bytes) -> bytes:
-    """Returns the bytes of whole events, with U+FFFD in place of what is not UTF-8: SDKs fail at such bytes."""
+    """Returns the bytes with U+FFFD in place of what is not UTF-8, at which SDKs fail."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -346,7 +328,7 @@ def _as_utf_8(data: bytes) -> bytes:
 
 
 def _has_content(chunk: dict[str, Any]) -> bool:
-    """Returns whether a chunk has a non-empty field of a delta other than `role`."""
+    """Returns whether a delta has a field other than `role`."""
     choices = chunk.get("choices")
     for choice in choices if isinstance(choices, list) else ():
         if isinstance(choice, dict):
@@ -358,8 +340,8 @@ def _has_content(chunk: dict[str, Any]) -> bool:
 
 
 def _end_of_events(before: bytes, chunk: bytes) -> int:
-    """Returns the index behind the last complete event of the chunk, or 0. `before` are the two bytes before it, since
-    a blank line may be cut.
+    """Returns the index behind the chunk's last complete event, or 0. `before` are two bytes: a blank line may
+    be cut.
     """
     end = chunk.rfind(b"\n\n")
     if end >= 0:
@@ -372,7 +354,7 @@ def _end_of_events(before: bytes, chunk: bytes) -> int:
 
 
 def _with_model(body: bytes, name: str) -> bytes:
-    """Returns the JSON object with another model name and everything else unchanged."""
+    """Returns the JSON object with another model name."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:

@@ -1,6 +1,4 @@
-"""Separates reasoning from the answer in a text that begins with `<think>...</think>`, piece by piece. A text that does
-not begin with the tag is all answer.
-"""
+"""Separates reasoning from the answer in a text that begins with `<think>...</think>`, piece by piece."""
 
 from __future__ import annotations
 
@@ -13,31 +11,27 @@ CLOSE: Final = "</think>"
 
 
 class ThinkSplit(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a model's text, split into its part of the reasoning and its part of the answer. Either may be
-    empty.
-    """
+    """A piece of text, split into reasoning and answer."""
 
     reasoning: str = ""
     text: str = ""
 
 
 class ThinkTags:
-    """Splits the text of one answer into reasoning and answer. `plain` is True once all further text belongs to the
-    answer.
-    """
+    """Splits one answer's text. `plain`: all further text is the answer."""
 
     def __init__(self) -> None:
         self.plain = False
         self._inside = False
         self._after = False
-        """Whether the closing tag was read and the answer has not begun."""
+        """Whether the closing tag was read and no answer yet."""
         self._spaces: list[str] = []
-        """White space before the text, which belongs to the answer only if no tag follows."""
+        """White space before the text, part of the answer only if no tag follows."""
         self._held = ""
-        """The last characters, if they may be part of a tag."""
+        """What may be part of a tag."""
 
     def feed(self, piece: str) -> ThinkSplit:
-        """Splits the next piece. Its end is held back if it may begin a tag."""
+        """Splits the next piece."""
         if self.plain:
             return ThinkSplit(text=piece)
         if not (self._held or self._inside or self._after):
@@ -60,16 +54,14 @@ class ThinkTags:
         return ThinkSplit(reasoning, self._all_plain() if self._held else "")
 
     def close(self) -> ThinkSplit:
-        """Ends the text. Returns the characters that were held back because they might have begun a tag, as
-        reasoning or text.
-        """
+        """Ends the text. Returns what was held back."""
         if self._inside:
             held, self._held = self._held, ""
             return ThinkSplit(held)
         return ThinkSplit(text="" if self._after else self._all_plain())
 
     def _reasoning(self) -> str:
-        """Removes the reasoning from the held text, and returns it; what may begin the closing tag stays held."""
+        """Removes the reasoning from the held text, and returns it."""
         said, tag, rest = self._held.partition(CLOSE)
         if tag:
             self._inside, self._after, self._held = False, True, rest

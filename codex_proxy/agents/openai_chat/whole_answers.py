@@ -1,7 +1,5 @@
-"""Converts a whole answer of Chat Completions to chunks of a stream, and the reverse, for servers that send the other
-one.
-
-Keeps unknown fields and raises for no input. Time and memory are linear.
+"""Converts a whole answer of Chat Completions to chunks, and the reverse, for servers that send the other one. Keeps
+unknown fields; raises nothing; linear.
 """
 
 from __future__ import annotations
@@ -12,11 +10,11 @@ from typing import Any, Final
 from codex_proxy.agents.dialects.loose_values import objects_in
 
 _WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
-"""The fields with texts that never come in pieces."""
+"""Texts that never come in pieces."""
 
 
 def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str, Any]]:
-    """Yields the chunks of a whole answer: one with all choices and, if `wants_usage`, one with the usage."""
+    """Yields a whole answer's chunks: one with all choices and, if `wants_usage`, one with the usage."""
     head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
     head["object"] = "chat.completion.chunk"
     choices = answer.get("choices")
@@ -28,15 +26,13 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
 
 
 class WholeAnswer:
-    """Combines chunks to a whole answer: the texts of each choice, and the pieces of calls by index. `add` may change
-    its chunks.
-    """
+    """Combines chunks to a whole answer. `add` may change its chunks."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._choices: dict[Any, dict[str, Any]] = {}
         self._texts: list[tuple[dict[str, Any], str]] = []
-        """The objects and fields that have a `_Text`."""
+        """Where a `_Text` is."""
 
     def add(self, chunk: dict[str, Any]) -> None:
         for name, value in chunk.items():
@@ -48,7 +44,7 @@ class WholeAnswer:
             self._add_choice(self._choices.setdefault(index, {"index": index, "message": {}}), choice)
 
     def whole(self) -> dict[str, Any]:
-        """Returns the answer. To be called once, after the last chunk."""
+        """Returns the answer. To be called once."""
         for into, name in self._texts:
             text = into[name]
             if isinstance(text, _Text):
@@ -67,9 +63,7 @@ class WholeAnswer:
                 into[name] = value
 
     def _add(self, into: dict[str, Any], delta: dict[str, Any]) -> None:
-        """Adds the fields of a delta to `into`: joins texts, merges calls by their index, and concatenates other
-        lists.
-        """
+        """Joins texts, merges calls by index, concatenates other lists."""
         for name, value in delta.items():
             known = into.get(name)
             if name == "tool_calls" and isinstance(value, list):
@@ -104,7 +98,7 @@ class _Text:
 
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """Converts a choice of a whole answer to a choice of a chunk, in which each call has an index."""
+    """Converts a whole answer's choice to a chunk's, in which each call has an index."""
     message = choice.get("message")
     delta = dict(message) if isinstance(message, dict) else {}
     if isinstance(delta.get("tool_calls"), list):

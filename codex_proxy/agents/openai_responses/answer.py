@@ -1,8 +1,6 @@
-"""Reads one answer of a server of the Responses API, event by event.
-
-Input: the decoded events of a stream, or a whole response. Output: `Event`s, and the contents of the whole answer:
-its items, calls and usage, and how it ended. Servers leave fields out (llama.cpp has neither indexes nor sequence
-numbers), so items are identified by their id, or by their index if they have none. No form of an event raises.
+"""Reads one answer of a Responses server: the events of a stream, or a whole response. Servers leave fields out
+(llama.cpp has neither indexes nor sequence numbers), so items are identified by their id, or else their index. No form
+of an event raises.
 """
 
 from __future__ import annotations
@@ -40,73 +38,61 @@ MAX_TIER: Final = 64
 """The most characters of the name of a service tier."""
 Kind: TypeAlias = Literal["function", "custom"]
 _KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
-"""The kind of tool that is called, by the type of the item."""
+"""The kind of tool, by an item's type."""
 _TEXTS: Final[Mapping[Kind, str]] = {"function": "arguments", "custom": "input"}
-"""The field of a call's item that contains the model's text, by the kind of tool."""
+"""The field with the model's text."""
 _CALL_DELTAS: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A complete tool call of the model."""
+    """A complete tool call."""
 
     call_id: str
-    """The id that the call's output must name."""
     name: str
-    """The name of the tool."""
     text: str
-    """The arguments of a function call, or the input of a custom one."""
     kind: Kind
     item_id: str = ""
-    """The id of the output item (`ToolCall`) that events have opened for this call while its text arrived; empty if
-    there were no such events.
-    """
+    """The id of its item if events have opened one while its text arrived."""
 
 
 class ResponsesAnswer:
-    """Collects the answer to one request, and converts it to events. `feed` returns the events; the attributes hold
-    what the events do not have, such as the output items, the calls, the usage and the final status. The private
-    methods append events to `out`.
-    """
+    """Collects one answer, and converts it to events. Private methods append to `out`."""
 
     def __init__(
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
     ) -> None:
-        """`new_id` returns a new id with the given prefix, for items and calls that the server gave none.
-        `streamed`: the kind and name of each tool whose calls are to be sent as events while their text (arguments
-        or input) arrives. Calls of other tools are only stored in `calls`.
+        """`streamed`: the kind and name of each tool whose calls are events while they arrive; others are only stored
+        in `calls`.
         """
         self.usage: Usage | None = None
         self.calls: list[Call] = []
         self.items: list[dict[str, Any]] = []
-        """The complete output items of the model, in order."""
+        """The model's complete output items."""
         self.status = ""
-        """The final status (see `_final_status`); empty before the end."""
+        """See `_final_status`; empty before the end."""
         self.reason = ""
-        """The reason of an incomplete answer."""
+        """Why it is incomplete."""
         self.error: Any = None
-        """The error of a failed answer."""
         self._new_id = new_id
         self._streamed = streamed
         self._begun: dict[str, tuple[dict[str, Any], list[str]]] = {}
-        """The calls that are not complete, by the item's id: the item as it began, and the pieces of its text."""
+        """Incomplete calls by item id: the item as it began, and the pieces of its text."""
         self._reported: set[str] = set()
-        """The ids of calls whose item was opened."""
+        """The calls whose item was opened."""
         self._inputs: dict[str, CustomInput] = {}
-        """The readers of open calls of custom tools that the upstream knows as functions, by the item's id."""
+        """Readers of custom tools' calls that travel as functions."""
         self._places: dict[int, str] = {}
-        """The ids of items, by their `output_index`."""
+        """Items' ids by `output_index`."""
         self._done: set[str] = set()
         self._refused: set[str] = set()
-        """The ids of messages whose refusal came in deltas."""
+        """Messages whose refusal came in deltas."""
         self._cited: dict[str, int] = {}
-        """The number of annotations that came in events of their own, by the message's id."""
+        """How many annotations came in events, by message."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
-        """Reads a decoded event of a stream, and returns the events that result. A whole response (`"object":
-        "response"`) is read like the last event of a stream. Events and fields of an unexpected form are ignored.
-        """
+        """Reads an event, or a whole response. What has an unexpected form is ignored."""
         out: list[Event] = []
         kind = _type_of(event)
         if event.get("object") == "response":
@@ -143,8 +129,8 @@ class ResponsesAnswer:
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
     def _annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds an annotation of a message's first text part. Annotations of further parts are added with the
-        complete message, since their positions depend on the length of the parts before.
+        """Adds an annotation of the first text part. Others come with the complete message: their positions depend on
+        the parts before.
         """
         annotation = event.get("annotation")
         if isinstance(annotation, dict) and not event.get("content_index"):
@@ -153,9 +139,7 @@ class ResponsesAnswer:
             out.append(AnnotationAdded(id, encoded(annotation)))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds a piece of a call's arguments or input. A piece with neither an id nor an index belongs to the call
-        that began last.
-        """
+        """Adds a piece of a call's text. One with neither id nor index is of the call that began last."""
         id = self._known_id(event, {}) or next(reversed(self._begun), "")
         if id not in self._begun:
             return
@@ -167,9 +151,7 @@ class ResponsesAnswer:
                 out.append(ArgumentsDelta(id, said))
 
     def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
-        """Returns the id of the item that an event is about: its own id, that of an earlier event with the same
-        `output_index`, its call id, or else a new id.
-        """
+        """Returns the id of an event's item: its own, that of its `output_index`, its call id, or a new one."""
         id = self._known_id(event, item) or self._new_id("item_")
         place = event.get("output_index")
         if isinstance(place, int):
@@ -201,9 +183,7 @@ class ResponsesAnswer:
         self._open_call(item, id, out)
 
     def _open_call(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
-        """Adds the event that opens a call's item, once, if calls of the tool are streamed and the call's name and
-        id are known.
-        """
+        """Opens a call's item, once, if its tool's calls are streamed and its name and id are known."""
         kind, name, call_id = _KINDS[_type_of(item)], item.get("name"), item.get("call_id")
         if id in self._reported or not (isinstance(call_id, str) and call_id and isinstance(name, str)):
             return
@@ -215,9 +195,8 @@ class ResponsesAnswer:
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Handles a complete output item: appends the contents that no delta had, and the item itself as a
-        `RawItem`, which later requests contain. An item that is already complete, or a call without a name, is
-        ignored.
+        """Handles a complete item: adds what no delta had, and a `RawItem` for later requests. Ignores one that was
+        complete, or a call without a name.
         """
         if id in self._done:
             return
@@ -252,10 +231,8 @@ class ResponsesAnswer:
         out.append(ItemEnded(id))
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
-        """Handles a complete call, the API's output item `item`: stores it in `calls`, and adds the events that end
-        its `ToolCall` if calls of the tool are streamed. `id` is the item's id (see `_id_of`), by which its earlier
-        events are found. Fields that are missing in `item` are taken from the event that began it and from the
-        pieces of its text, and are set in `item`. Returns False for a call without a name, which is ignored.
+        """Handles a complete call: stores it, and ends its item if it was opened. What `item` lacks is taken from the
+        event that began it and the pieces of its text, and set there. Returns False for a call without a name.
         """
         begun, pieces = self._begun.pop(id, ({}, []))
         name, call_id = (
@@ -303,9 +280,8 @@ class ResponsesAnswer:
 
 
 def _final_status(response: Mapping[str, Any], of_event: str) -> str:
-    """Returns the final status of a whole response. `of_event` is the status in the name of the last event, empty if
-    the response is the whole body of the answer. The worse of the two counts: an event `response.completed` does not
-    complete a response that has failed, or none at all. A status that is not final is that of a failed one.
+    """Returns a response's final status. `of_event` is the status in the last event's name. The worse of the two
+    counts; one that is not final means failed.
     """
     own = response.get("status")
     if own in ("failed", "cancelled") or of_event in ("failed", "cancelled"):
@@ -323,8 +299,8 @@ def _type_of(value: Mapping[str, Any]) -> str:
 
 
 def _opened(item: Mapping[str, Any], id: str) -> Item | None:
-    """Returns the item with which events about an output item begin: a message, reasoning, or a web search. None
-    for calls, which are opened elsewhere, and for types that clients do not get.
+    """Returns the item that an output item begins: message, reasoning or web search. None for calls and what clients do
+    not get.
     """
     kind = _type_of(item)
     if kind == "message":
@@ -340,9 +316,7 @@ def _opened(item: Mapping[str, Any], id: str) -> Item | None:
 
 
 def _shifted(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
-    """Returns an annotation with its `start_index` and `end_index` moved by `offset` characters, from positions in
-    a content part to positions in the text of the whole message.
-    """
+    """Returns an annotation with its positions moved from a part to the whole text."""
     places = {name: annotation.get(name) for name in ("start_index", "end_index")}
     return annotation | {name: place + offset for name, place in places.items() if isinstance(place, int)}
 

@@ -1,7 +1,7 @@
-"""The dialect of servers with the Responses API, for one turn: one request, or several if codex-proxy runs tools.
+"""The dialect of servers with the Responses API.
 
-An answer ends only with `response.completed`, `.incomplete`, `.failed` or `.cancelled`; otherwise the turn fails. The
-model's items are sent back to it unchanged, encrypted reasoning included.
+An answer ends only with `response.completed`, `.incomplete`, `.failed` or `.cancelled`. The model's items are sent back
+unchanged.
 """
 
 from __future__ import annotations
@@ -44,20 +44,16 @@ _CUT: Final = {
 
 
 class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
-    """The `Dialect` of servers with the Responses API. Methods return a `Step`: events, and the body of the next
-    request, if any.
-    """
+    """The `Dialect` of servers with the Responses API."""
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
-        """`model`: the upstream's name for the model. `context`: what all turns of this upstream share."""
         super().__init__(model, context)
         self._said: list[Any] = []
-        """The items of this turn: those of the model, and the outputs of its calls."""
+        """This turn's items: the model's, and outputs."""
         self._streamed: frozenset[tuple[Kind, str]] = frozenset()
         """The tools whose calls become items while they arrive."""
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that starts the turn and sends the first request."""
         self._turn = turn
         self._custom = frozenset(tool.name for tool in turn.tools if tool.kind == "custom")
         # What the server checks, runs or hides has to be whole before the client hears of it.
@@ -103,9 +99,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: ResponsesAnswer, out: list[Event]) -> None:
-        """Handles an answer with a final status: fails the turn (`failed`, `cancelled`), requests the outputs of its
-        calls, or ends the turn.
-        """
+        """Fails the turn, requests the outputs of its calls, or ends it."""
         self._answer = None
         self._add_usage(answer.usage, out)
         if answer.status in ("failed", "cancelled"):
@@ -131,9 +125,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    """Returns whether the decoded JSON of an event or a whole body is an error, in any of the forms that servers
-    use.
-    """
+    """Returns whether an event or a body is an error, in any form."""
     if event.get("type") == "error" or event.get("object") == "error":
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")

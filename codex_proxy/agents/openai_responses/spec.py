@@ -1,7 +1,4 @@
-"""The agent `openai-responses`: any server that speaks the Responses API, at the address in `PROXY_UPSTREAM_URL`.
-
-Its settings, its connections and its checks in `doctor` are those of `openai-chat`.
-"""
+"""The agent `openai-responses`: any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The processes of a pool that have one key, and the turns that wait for one of them.
-
-Performs what the module `plan` decides. Turns wait in order of arrival while every process is busy. After failed
-starts, the next start is delayed, and turns without a process fail at once instead of waiting.
+"""The processes of a pool with one key, and the turns that wait for them. Performs what `plan` decides. Turns wait in
+order of arrival while every process is busy. After failed starts the next is delayed, and turns without a process fail
+at once.
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ BROKEN_START = Failure(
 )
 
 MAINTENANCE_SECONDS = 30.0
-"""Seconds between two maintenances of the pool if nothing else causes one."""
+"""Seconds between two maintenances if nothing else causes one."""
 
 RECHECK_SECONDS = 10.0
-"""Seconds after which a process that found no sign-in is replaced by one that looks again, since a sign-in in the
-system's keyring changes no file."""
+"""Seconds after which a process that found no sign-in is replaced by one that looks again: a sign-in in a keyring
+changes no file."""
 
 KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a pause. It ended"
 
@@ -53,18 +52,18 @@ KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a 
 START_WATCHER: Final[ContextVar[Callable[[str], AbstractContextManager[None]] | None]] = ContextVar(
     "start_watcher", default=None
 )
-"""Called with the agent's name; the context manager that it returns is entered while a process is started for the turn
-of this context. None: nobody watches."""
+"""Gets the agent's name; the context manager that it returns is entered while a process starts for the turn of this
+context."""
 
 FileStamp = tuple[int, int, int]
-"""The inode, size and modification time of a file, which change when it is replaced or written."""
+"""The inode, size and modification time of a file."""
 
 
 class PooledTransport(Protocol):
-    """The interface of what a turn gets from a pool."""
+    """What a turn gets from a pool."""
 
     async def release(self, *, finished: bool) -> None:
-        """Ends the use of the process (see `Transport.release`)."""
+        """See `Transport.release`."""
         ...
 
 
@@ -73,26 +72,23 @@ T = TypeVar("T", bound=PooledTransport)
 
 
 class PoolEntry(Generic[P]):
-    """One process of a group, with its state, its age and its memory, by which the module `plan` decides whether it
-    gets turns and when it ends.
-    """
+    """One process of a group, with what `plan` decides by."""
 
     def __init__(self, number: int, process: P, started_at: float, sign_in: FileStamp | None) -> None:
         self.number = number
         self.process = process
         self.started_at = started_at
         self.ready_at = math.inf
-        """When the process became ready, in seconds of the monotonic clock; infinity before that."""
+        """When it became ready, by the monotonic clock; infinity before."""
         self.memory = 0
-        """The resident memory of the process in bytes, when it was last measured."""
+        """Its resident memory in bytes, when last measured."""
         self.sign_in = sign_in
-        """The stamp of the sign-in file when the process was started."""
+        """The stamp of the sign-in file at its start."""
         self.state = ProcessState.STARTING
         self.is_ending = False
-        """Whether a task is already ending the process."""
 
     def drain(self) -> None:
-        """Marks the process as draining, so that it gets no further turns, and ends the idle sessions on it."""
+        """Marks the process as draining, and ends the idle sessions on it."""
         self.state = ProcessState.DRAINING
         self.process.end_idle_channels()
 
@@ -101,34 +97,34 @@ class GroupOwner(Protocol):
     """What a group asks of its pool."""
 
     name: str
-    """The name of the agent, for the log."""
+    """The agent's name, for the log."""
     closed: bool
     restarts: int
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` in a task, which the pool waits for."""
+        """Runs `work` in a task that the pool waits for."""
         ...
 
     def schedule_tick(self, seconds: float) -> None:
-        """Has the pool look after its groups in so many seconds at the latest."""
+        """Has the pool look after its groups within so many seconds."""
         ...
 
     def now(self) -> float:
-        """Returns the time in seconds of a monotonic clock."""
+        """Returns the monotonic time."""
         ...
 
     def sign_in_stamp(self) -> FileStamp | None:
-        """Returns the stamp of the sign-in file as it is now."""
+        """Returns the sign-in file's stamp now."""
         ...
 
     def turn_finished(self) -> None:
-        """Called when a turn may have ended, or a process has changed in another way."""
+        """Called when a turn may have ended, or a process has changed."""
         ...
 
 
 class ProcessGroup(Generic[P]):
-    """The processes with one key. `new_process` creates the object of a process without starting it;
-    `start_process` starts the process, or raises `Fault` or `SpawnError`.
+    """The processes with one key. `new_process` creates a process's object; `start_process` starts it, or raises
+    `Fault` or `SpawnError`.
     """
 
     def __init__(
@@ -144,9 +140,9 @@ class ProcessGroup(Generic[P]):
         self._limits = limits
         self._limits_with_spare = msgspec.structs.replace(limits, min_processes=1)
         self.keeps_spare = False
-        """Whether the pool lets this group keep a process that waits for the next turn."""
+        """Whether this group may keep a process that waits for the next turn."""
         self._uses: deque[float] = deque(maxlen=limits.spare_uses)
-        """When turns last asked for a process, in seconds of the monotonic clock."""
+        """When turns last asked for a process."""
         self._spare_from = math.inf
         """When the next spare process may be started."""
         self.entries: dict[int, PoolEntry[P]] = {}
@@ -154,9 +150,9 @@ class ProcessGroup(Generic[P]):
         self._last_number = 0
         self._backoff = RestartBackoff()
         self._last_crash: Failure | None = None
-        """How the last process ended that the pool had not asked to end."""
+        """How the last process ended that was not asked to."""
         self.last_failure: Failure | None = None
-        """Why the last start failed; None if it succeeded."""
+        """Why the last start failed, if so."""
 
     async def acquire(self, open: Callable[[P], T]) -> T:
         """See `ProcessPool.acquire`."""
@@ -185,8 +181,8 @@ class ProcessGroup(Generic[P]):
             del future  # its exception holds this frame: no cycle stays behind
 
     def note_use(self) -> bool:
-        """Records that a turn asks for a process. Returns whether a spare one is to wait for the next turn, if the pool
-        has room for it.
+        """Records that a turn asks for a process. Returns whether a spare one is to wait for the next, if the pool has
+        room.
         """
         if not self._limits.spare_uses:
             return False
@@ -199,7 +195,7 @@ class ProcessGroup(Generic[P]):
 
     @property
     def processes(self) -> list[P]:
-        """The processes that have been started and are still running, including those that get no further turns."""
+        """The processes that were started and still run."""
         return [each.process for each in self.entries.values() if each.state is not ProcessState.STARTING]
 
     def readiness_failure(self) -> Failure | None:
@@ -215,7 +211,6 @@ class ProcessGroup(Generic[P]):
         return None
 
     def fail_waiting(self, failure: Failure) -> None:
-        """Fails the turns that wait for a process."""
         while self._waiting:
             self._fail_next(failure)
 
@@ -243,8 +238,8 @@ class ProcessGroup(Generic[P]):
         )
 
     def on_change(self) -> None:
-        """Removes processes that have ended, assigns waiting turns to processes, and then starts and ends processes
-        as needed. Called after each change of a process or a turn.
+        """Removes ended processes, assigns waiting turns, then starts and ends processes as needed. Called after each
+        change.
         """
         for each in list(self.entries.values()):
             if each.process.completed_turn:
@@ -265,7 +260,6 @@ class ProcessGroup(Generic[P]):
         self.maintain()
 
     def _give(self, process: P) -> None:
-        """Gives the process to the turn that has waited longest."""
         future, open = self._waiting.popleft()
         if not future.done():
             future.set_result(open(process))
@@ -295,13 +289,13 @@ class ProcessGroup(Generic[P]):
         self._owner.schedule_tick(MAINTENANCE_SECONDS)
 
     def turn_finished(self) -> None:
-        """Called when a turn may have ended, or a process has changed in another way."""
+        """Called when a turn may have ended, or a process has changed."""
         self._spare_from = min(self._spare_from, self._owner.now())
         self.on_change()
         self._owner.turn_finished()
 
     def _spares(self) -> list[PoolEntry[P]]:
-        """Returns the processes that can be given turns; those that serve one session only before they have it."""
+        """Returns the processes that can be given turns."""
         ready = (each for each in self.entries.values() if each.state is ProcessState.READY)
         return [each for each in ready if not each.process.is_taken]
 
@@ -310,8 +304,8 @@ class ProcessGroup(Generic[P]):
             each.drain()
 
     def _drain_outdated(self) -> None:
-        """Drains the processes that must not get another turn: those that have waited too long for their only one,
-        and those that found no sign-in when they were started if somebody may have signed in since.
+        """Drains processes that have waited too long for their only turn, and those that found no sign-in if somebody
+        may have signed in since.
         """
         spares = self._spares()
         if not all(each.process.alive for each in spares):
@@ -319,8 +313,8 @@ class ProcessGroup(Generic[P]):
         self._drain([each for each in spares if self._is_outdated(each)])
 
     def drain_worn(self) -> None:
-        """Drains the processes on which turns have left others running, since the warden then ends these, and those
-        that only keep a session and use too much memory.
+        """Drains the processes on which turns have left others running, which the warden then ends, and those that only
+        keep a session and use too much memory.
         """
         limit = self._limits.max_memory
         for each in self.entries.values():
@@ -338,9 +332,9 @@ class ProcessGroup(Generic[P]):
         return age > RECHECK_SECONDS or entry.sign_in != self._owner.sign_in_stamp()
 
     def _start_another(self) -> None:
-        """Starts a process. If starts are delayed after failures, starts none; then, unless a running process can
-        serve the waiting turns, these fail at once with the last failure and the seconds until the next start.
-        A turn with a process of its own is not delayed, since its start is no other turn's.
+        """Starts a process. While starts are delayed, starts none; then waiting turns that no running process can serve
+        fail with the last failure and the seconds until the next start. A turn with a process of its own is not
+        delayed.
         """
         now = self._owner.now()
         pause = self._backoff.pause_seconds(now)
@@ -365,7 +359,7 @@ class ProcessGroup(Generic[P]):
 
     @property
     def is_unused(self) -> bool:
-        """Whether the pool may forget the group: it has no process, needs none, and nothing has to be remembered."""
+        """Whether the pool may forget the group."""
         if self.entries or self._waiting or self._limits.min_processes:
             return False
         now = self._owner.now()
@@ -374,7 +368,7 @@ class ProcessGroup(Generic[P]):
 
     @property
     def idle_entries(self) -> list[PoolEntry[P]]:
-        """The processes that only keep sessions for later turns, and need not be kept ready."""
+        """The processes that only keep sessions for later turns."""
         if self._limits.min_processes:
             return []
         ready = [each for each in self.entries.values() if each.state is ProcessState.READY]
@@ -384,11 +378,10 @@ class ProcessGroup(Generic[P]):
 
     @property
     def processes_needed(self) -> int:
-        """The number of processes that are kept ready for turns."""
+        """The number of processes that are kept ready."""
         return len(self._spares()) if self._limits.serves_once else self._limits.min_processes
 
     def _has_usable_process(self) -> bool:
-        """Returns whether any process accepts turns or is starting."""
         starting = (each for each in self.entries.values() if each.state is ProcessState.STARTING)
         return bool(self._spares()) or any(starting)
 

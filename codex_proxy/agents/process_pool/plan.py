@@ -1,13 +1,10 @@
-"""Decides which process of a pool serves a turn, and which processes the pool starts and ends.
+"""Decides which process serves a turn (`assign`), and which are started and ended (`maintain`). No IO. The pool calls
+`maintain` again after every change.
 
-No IO. Input: the state of the pool's processes, and how many turns wait. Output: what to do, from `assign` for one
-turn and from `maintain` for the whole pool. The pool does it, and calls `maintain` again after every change: a turn
-came or ended, a process became ready or ended, time passed.
-
-A process that is due for renewal (too old, too large, or after too many turns) is replaced. It first gets a
-successor, and then takes no further turns (it *drains*), and is ended (*retired*) when it is idle. If the pool's
-limit leaves no room for a successor, one such process at a time is retired, provided that another process can
-serve; the only process of a pool is replaced when it is idle. Serving turns comes before replacing processes.
+A process that is due for renewal (too old, too large, after too many turns) first gets a successor, then takes no
+further turns (it *drains*), and is ended (*retired*) when it is idle. Without room for a successor, one such process at
+a time is retired if another can serve; the only one of a pool is replaced when it is idle. Serving turns comes before
+replacing processes.
 """
 
 import math
@@ -21,16 +18,16 @@ class ProcessState(Enum):
     """How a process of the pool can be used."""
 
     STARTING = "starting"
-    """Was started, and cannot be given turns yet."""
+    """Cannot be given turns yet."""
     READY = "ready"
     """Can be given turns."""
     DRAINING = "draining"
-    """Finishes its turns and gets no new ones; also a process that is ending."""
+    """Finishes its turns and gets no new ones, or is ending."""
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """The facts about a process by which `assign` and `maintain` decide. `key` identifies it; `age` is in seconds
-    since its start, `memory` in bytes (0: not known). `is_held`: it can take no turn, although it may have none.
+    """The facts about a process. `key` identifies it; `age` is in seconds, `memory` in bytes (0: not known). `is_held`:
+    it can take no turn, although it may have none.
     """
 
     key: int
@@ -43,22 +40,20 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 MANY = 1 << 30
-"""More processes or turns than there ever are, for limits."""
+"""More than there ever are, for limits."""
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
     """The limits of the processes with one key.
 
-    At least `min_processes` run; there are never more than `max_processes`, including those that drain. A process
-    with `busy_from` or more running turns counts as busy; if all are busy, another one is started before it is
-    needed (never if `busy_from` is larger than `max_turns_running`). A process has at most `max_turns_running` turns
-    at the same time. It is due for renewal when it has served `max_turns_served` turns, is `max_age` seconds old, or
-    uses `max_memory` bytes (0: any number): as soon as other processes can take the turns, it gets no new ones, and
-    it ends after its last one. At most `max_waiting` turns wait for a process; further ones are refused (`Refuse`).
+    Between `min_processes` and `max_processes` run, with at most `max_turns_running` turns each. If all have
+    `busy_from` turns, another is started before it is needed. A process is due for renewal after `max_turns_served`
+    turns, `max_age` seconds, or at `max_memory` bytes (0: any number). At most `max_waiting` turns wait; further ones
+    are refused.
 
     If a process serves one session (`max_turns_served` is 1), one is started for each turn. If the key was used
     `spare_uses` times (0: never) within `max_age` seconds, one more waits for the next turn. It is started
-    `spare_delay` seconds after a turn has begun, or after a turn has ended, whichever is earlier.
+    `spare_delay` seconds after a turn has begun, or when one has ended.
     """
 
     min_processes: int = 1
@@ -80,30 +75,27 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
     @property
     def serves_once(self) -> bool:
-        """Whether a process serves one session, and ends with it."""
         return self.max_turns_served == 1
 
 
 class Use(msgspec.Struct, frozen=True):
-    """The result of `assign`: the process with this `key` serves the turn."""
+    """The process with this `key` serves the turn."""
 
     key: int
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """The result of `assign`: the turn waits until a process can serve it."""
+    """The turn waits for a process."""
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """The result of `assign`: the turn is refused. `reason` is the text for the client."""
+    """The turn is refused; `reason` is the text for the client."""
 
     reason: str
 
 
 class PoolMaintenance(msgspec.Struct, frozen=True):
-    """The result of `maintain`: whether to start a process, the keys of the busy processes that get no further
-    turns (`drain`), and those of the idle processes to end (`retire`).
-    """
+    """Whether to start a process, and which are to drain or to be retired (`key`s)."""
 
     start: bool
     drain: tuple[int, ...]
@@ -114,12 +106,10 @@ NOTHING_TO_DO = PoolMaintenance(start=False, drain=(), retire=())
 
 
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
-    """Decides which process serves a turn: a new turn, or the first of those that wait. `waiting` is the number of
-    other turns that wait.
+    """Decides which process serves a new turn, or the first that waits; `waiting` is the number of others.
 
-    The result is the process with the fewest running turns that has room for another; a process that is due for
-    renewal is only used if there is no other. If no process has room, the turn waits; it is refused if
-    `max_waiting` others wait already. Before the next call the caller must count the turn in `turns_running`.
+    It is the one with the fewest running turns and room for another, one that is due for renewal last. The caller must
+    count the turn in `turns_running` before the next call.
     """
     free = [
         s
@@ -138,9 +128,7 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
 
 
 def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> PoolMaintenance:
-    """Decides which processes to start (one at most), to drain and to retire. `waiting` is the number of turns that
-    wait for a process.
-    """
+    """Decides which processes to start (one at most), to drain and to retire. `waiting`: turns that wait."""
     if not waiting and _is_steady(processes, limits):
         return NOTHING_TO_DO
     starting = [s for s in processes if s.state is ProcessState.STARTING]
@@ -166,9 +154,8 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
-    """Returns whether there is nothing to do if no turn waits: every process takes turns, none is due for renewal, and
-    no other is needed. This is usually so, and the pool calls `maintain` three times for each turn, so it is checked
-    first.
+    """Returns whether there is nothing to do if no turn waits. Usually so, and `maintain` is called three times for
+    each turn: it is checked first.
     """
     if len(processes) < limits.min_processes:
         return False
@@ -181,9 +168,6 @@ def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
 
 
 def is_due_for_renewal(process: ProcessInfo, limits: PoolLimits) -> bool:
-    """Returns whether a process is too old, has served too many turns, or uses too much memory, so that it must be
-    replaced.
-    """
     if limits.max_memory and process.memory >= limits.max_memory:
         return True
     return process.age >= limits.max_age or process.turns_served >= limits.max_turns_served
@@ -207,7 +191,7 @@ def _needs_another(
 
 
 def keeps_spare(uses: Sequence[float], now: float, limits: PoolLimits) -> bool:
-    """Returns whether a process is to wait for the next turn of a key, which was last used at the times `uses`."""
+    """Returns whether a process is to wait for the next turn of a key, last used at the times `uses`."""
     count = limits.spare_uses
     return 0 < count <= len(uses) and now - uses[-count] < limits.max_age
 
@@ -225,9 +209,8 @@ LOOP_FAILURES = 4
 
 
 class RestartBackoff(msgspec.Struct, frozen=True):
-    """Counts failures of processes in a row, and decides when the next process may be started. `last_at` is the
-    time of the last failure, in seconds of a monotonic clock; `outside_turns` counts the failures of processes
-    without a running turn.
+    """Counts failures in a row, and decides when the next process may be started. `last_at` is the time of the last;
+    `outside_turns` counts those without a running turn.
     """
 
     failures: int = 0
@@ -237,22 +220,19 @@ class RestartBackoff(msgspec.Struct, frozen=True):
     def after_failure(
         self, now: float, lived_seconds: float = 0.0, *, during_turn: bool = False
     ) -> "RestartBackoff":
-        """Returns the count after the failure of a process at the time `now`. `lived_seconds` is how long the
-        process was ready: after a long time (`is_stable`) earlier failures no longer count. `during_turn`: a turn
-        was running on it, and may have caused the failure.
+        """Returns the count after a failure. After a long time (`lived_seconds`) earlier ones no longer count.
+        `during_turn`: a turn may have caused it.
         """
         before = RestartBackoff() if is_stable(lived_seconds) else self
         return RestartBackoff(before.failures + 1, now, before.outside_turns + (not during_turn))
 
     def after_success(self, started_at: float) -> "RestartBackoff":
-        """Returns the count after a turn has completed: zero if its process was started (`started_at`) after the
-        last failure, else unchanged.
-        """
+        """Returns the count after a turn: zero if its process was started after the last failure."""
         return RestartBackoff() if started_at >= self.last_at else self
 
     def pause_seconds(self, now: float) -> float:
-        """Returns the number of seconds until the next process may be started: 0 after the first failure, then a
-        pause that doubles up to a limit with each failure outside of turns.
+        """Returns the seconds until the next start: 0 after the first failure, then a pause that doubles up to a
+        limit.
         """
         if self.failures < 2:
             return 0.0
@@ -263,12 +243,10 @@ class RestartBackoff(msgspec.Struct, frozen=True):
 
     @property
     def looping(self) -> bool:
-        """Whether so many processes have failed in a row that the next turn would most likely fail, too."""
+        """Whether the next turn would most likely fail, too."""
         return self.failures >= LOOP_FAILURES
 
 
 def is_stable(lived_seconds: float) -> bool:
-    """Returns whether a process that was ready for this many seconds counts as working, so that its failure is not
-    counted together with earlier ones.
-    """
+    """Returns whether a process that was ready for so long counts as working."""
     return lived_seconds >= STABLE_SECONDS

@@ -1,7 +1,5 @@
-"""The pool of an agent's processes. Starts and ends processes and assigns them to turns, as the module `plan` decides.
-
-Turns share a process only if they have the same key, such as the folder that the process may write to. Each key has
-a `ProcessGroup`; the pool looks after all of them, and ends them.
+"""The pool of an agent's processes: starts and ends them and assigns them to turns, as `plan` decides. Turns share a
+process only if they have the same key, such as its folder. Each key has a `ProcessGroup`.
 """
 
 from __future__ import annotations
@@ -17,11 +15,11 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault
 from codex_proxy.core.tasks import keep_until_done
 
 MEMORY_SECONDS: Final = 30.0
-"""The least time between two measurements of memory, which read files of the system."""
+"""The least seconds between two measurements of memory, which read files."""
 ORPHAN_SECONDS: Final = 1.0
-"""Seconds after a turn until its orphaned processes are looked for, and at least between two such checks."""
+"""Seconds after a turn until its orphaned processes are looked for."""
 MAX_SPARES: Final = 2
-"""The most keys for which a process waits that serves one session; those that were used last."""
+"""The most keys for which a process waits that serves one session."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -34,10 +32,9 @@ class _Unused:
 
 
 class ProcessPool(Generic[K, P]):
-    """A pool of processes for turns of the agent `name`, by key. `new_process` creates the object of a process
-    without starting it; `start_process` starts the process, or raises `Fault` or `SpawnError`. `limits` returns the
-    limits for the processes of a key. At most `max_idle` processes are kept without a running turn (None: any
-    number). `sign_in_file` is the path of the file that changes when somebody signs in; empty if none is known.
+    """A pool for the agent `name`. `new_process` creates a process's object; `start_process` starts it, or raises
+    `Fault` or `SpawnError`. `limits` returns those of a key. At most `max_idle` processes are kept without a running
+    turn (None: any number). `sign_in_file` changes when somebody signs in; empty if none is known.
     """
 
     def __init__(
@@ -52,7 +49,7 @@ class ProcessPool(Generic[K, P]):
     ) -> None:
         self.name = name
         self.restarts = 0
-        """The number of processes that ended although the pool had not asked them to."""
+        """The number of processes that ended unasked."""
         self._new_process = new_process
         self._start_process = start_process
         self._limits = limits
@@ -60,28 +57,23 @@ class ProcessPool(Generic[K, P]):
         self._sign_in_file = sign_in_file
         self._groups: dict[K, ProcessGroup[P]] = {}
         self._spares: dict[K, None] = {}
-        """The keys for which a process may wait that serves one session, the least recently used first."""
+        """The keys for which a process may wait, the least recently used first."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
         self._timer: asyncio.TimerHandle | None = None
         self._last_turn_end = -ORPHAN_SECONDS
-        """When the last turn ended, in seconds of the event loop's clock."""
         self._memory_measured_at = 0.0
 
     # --- for the agent --------------------------------------------------------------------------
 
     async def warm(self, key: K) -> None:
-        """Starts the processes with this key that are kept ready, and returns when one of them is ready. Raises
-        `Fault` if none can be started.
-        """
+        """Starts the processes that are kept ready, and waits for one. Raises `Fault` if none can be started."""
         await self.acquire(key, lambda process: _Unused())
 
     async def acquire(self, key: K, open: Callable[[P], T]) -> T:
-        """Calls `open` with the least busy process with this key, and returns the transport that it returns; waits
-        until a process is free if none is. The process must count the turn from then on. Raises `Fault` if too many
-        turns wait, the server is stopping, or no process can be started.
-
-        A process that found no sign-in when it was started is replaced if somebody may have signed in since.
+        """Calls `open` with the least busy process, and returns its transport; waits until a process is free. The
+        process must count the turn from then on. Raises `Fault` if too many turns wait, the server is stopping, or no
+        process can be started.
         """
         if self.closed:
             raise Fault(STOPPING)
@@ -91,28 +83,25 @@ class ProcessPool(Generic[K, P]):
         return await group.acquire(open)
 
     def add(self, key: K, process: P) -> None:
-        """Adds a process with this key that was already started."""
+        """Adds a process that was already started."""
         self._group(key).add(process)
 
     @property
     def processes(self) -> list[P]:
-        """The processes that have been started and are still running, including those that get no further turns."""
+        """The processes that were started and still run."""
         return [process for group in self._groups.values() for process in group.processes]
 
     def processes_of(self, key: K) -> list[P]:
-        """Returns the `processes` with this key."""
         return self._groups[key].processes if key in self._groups else []
 
     def readiness_failure(self, key: K) -> Failure | None:
-        """Returns the failure with which a new turn with this key would end now, because the last start failed or
-        the processes keep crashing; None if turns can be served.
+        """Returns the failure with which a new turn would end now, because the last start failed or processes keep
+        crashing.
         """
         return self._groups[key].readiness_failure() if key in self._groups else None
 
     async def close(self) -> None:
-        """Ends every process, also those with running turns, and returns when all have ended. Turns that wait for a
-        process fail with the fault STOPPING.
-        """
+        """Ends every process, also with running turns; waiting turns fail with STOPPING."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -126,7 +115,6 @@ class ProcessPool(Generic[K, P]):
         await asyncio.gather(*(process.end() for process in processes))
 
     def kill(self) -> None:
-        """Sends SIGKILL to every process, and returns at once."""
         for entry in self._entries():
             entry.process.kill()
 
@@ -139,7 +127,6 @@ class ProcessPool(Generic[K, P]):
         return asyncio.get_running_loop().time()
 
     def sign_in_stamp(self) -> FileStamp | None:
-        """Returns the stamp of the sign-in file; None if it does not exist, or is not known."""
         try:
             stat = os.stat(self._sign_in_file)
         except OSError:
@@ -176,8 +163,8 @@ class ProcessPool(Generic[K, P]):
         return group
 
     def _keep_spare(self, key: K) -> None:
-        """Lets a group keep a spare process. The group that was not used for longest may keep none if there are more
-        than `MAX_SPARES`.
+        """Lets a group keep a spare process, and the one that was not used for longest none if there are more than
+        `MAX_SPARES`.
         """
         self._spares.pop(key, None)
         self._spares[key] = None
@@ -205,7 +192,7 @@ class ProcessPool(Generic[K, P]):
             self.schedule_tick(ORPHAN_SECONDS - since)
 
     def _retire_unused(self, max_idle: int) -> None:
-        """Retires the processes that were not used for longest if more than `max_idle` are idle."""
+        """Retires the least recently used processes if more than `max_idle` are idle."""
         needed = sum(group.processes_needed for group in self._groups.values())
         idle = [entry for group in self._groups.values() for entry in group.idle_entries]
         idle.sort(key=lambda entry: entry.process.last_used)

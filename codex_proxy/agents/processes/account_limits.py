@@ -1,8 +1,6 @@
-"""Reads the limits of the user's account from an agent's messages, and keeps the newest of them.
-
-A message (JSON) is app-server's `RateLimitSnapshot` or `GetAccountRateLimitsResponse` (camelCase), the `token_count`
-event of `codex proto` (snake_case), or Claude Code's `rate_limit_info`. One without any limit changes nothing; one with
-only some replaces those of the same id. Source: recordings, and Claude Code 2.1.330 with a provider's headers.
+"""Reads the limits of the user's account from an agent's messages: app-server's `RateLimitSnapshot` or
+`GetAccountRateLimitsResponse` (camelCase), the `token_count` of `codex proto` (snake_case), or Claude Code's
+`rate_limit_info`. One with only some limits replaces those of the same id. Source: recordings, and Claude Code 2.1.330.
 """
 
 from __future__ import annotations
@@ -18,20 +16,19 @@ from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.account import AccountLimits, LimitWindow, WindowName
 
 MAX_COUNT: Final = 16
-"""The most limits that are read from one message. An account has one to three."""
+"""The most limits of one message. An account has one to three."""
 _MAX_CHARS: Final = 200  # letters of a name that the agent gives
 _WINDOWS: Final[tuple[WindowName, ...]] = ("primary", "secondary")
 _CLAUDE_WINDOWS: Final[Mapping[str, tuple[WindowName, int]]] = {
     "five_hour": ("primary", 300),
     "seven_day": ("secondary", 10_080),
 }
-"""For each of Claude Code's windows of the whole account: which window of the limit it is, and its length in
-minutes."""
+"""For Claude Code's windows of the whole account: which window of the limit, and its minutes."""
 _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
-    """Returns the limits in an agent's message; `()` if it has none or cannot be read."""
+    """Returns the limits in an agent's message; none if it cannot be read."""
     try:
         value = msgspec.json.decode(json)
     except UNREADABLE:
@@ -41,9 +38,7 @@ def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
 
 
 def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the objects with limits in a message: itself, its `rateLimits`, or each of its `rateLimitsByLimitId`;
-    Claude Code's are converted.
-    """
+    """Yields the objects with limits in a message; Claude Code's are converted."""
     if not isinstance(value, dict):
         return
     if "rateLimitType" in value or "unifiedWindows" in value:
@@ -61,8 +56,8 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _claude_snapshots(reported: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Converts Claude Code's `rate_limit_info`: yields the windows of the account, then each one that limits a single
-    model. Releases before 2.1.310 report one window at a time, often without `utilization`.
+    """Converts Claude Code's `rate_limit_info`: the windows of the account, then those of a single model. Releases
+    before 2.1.310 report one window at a time, often without `utilization`.
     """
     named = reported.get("rateLimitType")
     windows = reported.get("unifiedWindows")
@@ -122,9 +117,7 @@ def _text(reported: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _number(reported: Mapping[str, Any], *names: str) -> float | None:
-    """Returns the first of the fields `names` that is a number from 0 to 253402300799 (the year 9999), if any; others
-    are no count and no time.
-    """
+    """Returns the first of these fields that is a number up to the year 9999, if any."""
     for name in names:
         value = reported.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _FARTHEST:
@@ -133,9 +126,7 @@ def _number(reported: Mapping[str, Any], *names: str) -> float | None:
 
 
 class NewestLimits:
-    """The newest limits of one account, which any of an agent's processes has reported, by the id of the limit. Not
-    thread-safe.
-    """
+    """The newest limits of one account, by id."""
 
     def __init__(self) -> None:
         self._known: dict[str, AccountLimits] = {}
@@ -144,9 +135,7 @@ class NewestLimits:
         self._answered = asyncio.Event()
 
     def update(self, json: bytes) -> None:
-        """Stores the limits of an agent's message (`limits_in`), and lets those that wait in `answered` go on. Empty:
-        the agent refused; the stored ones stay.
-        """
+        """Stores the limits in a message. Empty: the agent refused; the stored ones stay."""
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:
                 self._known[reported.id] = _merged(self._known.get(reported.id), reported)
@@ -154,16 +143,14 @@ class NewestLimits:
         self._answered.set()
 
     def newest(self) -> tuple[tuple[AccountLimits, ...], float]:
-        """Returns all known limits, and the number of seconds since the last report of one; `()` and 0 if none is
-        known.
-        """
+        """Returns all known limits, and the seconds since the last report; `()` and 0 if none is known."""
         if not self._known:
             return (), 0.0
         return tuple(self._known.values()), _now() - self._told_at
 
     def claim_request(self, every: float) -> bool:
-        """Returns whether to ask the agent now: nothing was reported, and True was not returned, in the last `every`
-        seconds. After True the caller must ask.
+        """Returns whether to ask the agent now: nothing was reported or asked in the last `every` seconds. After True
+        the caller must ask.
         """
         now = _now()
         last = self._told_at if self._known else None
@@ -173,7 +160,7 @@ class NewestLimits:
         return True
 
     async def wait_for_update(self, within: float) -> None:
-        """Waits until `update` is called, but at most `within` seconds."""
+        """Waits for `update`, at most `within` seconds."""
         self._answered.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):

@@ -1,7 +1,5 @@
-"""An agent that starts one child (a process) for each turn, and the transport over the child's stdin and stdout.
-
-A `ChildSpec` describes such an agent: the command to start, and the dialect for the child's output. A command that is
-used often has a child that waits for its next turn, if its program reads everything from stdin.
+"""An agent with a child (a process) per turn, and the transport over its stdin and stdout. A command that is used often
+has a child that waits for the next turn, if its program reads everything from stdin.
 """
 
 from __future__ import annotations
@@ -35,36 +33,33 @@ from codex_proxy.process.descendants import descendants_of, resident_bytes
 from codex_proxy.process.launch import find_program
 
 AHEAD_USES: Final = 3
-"""A child waits for the next turn of a command that was used so often within `WAIT_SECONDS`."""
+"""Uses within `WAIT_SECONDS` after which a child waits for the next turn."""
 WAIT_SECONDS: Final = 60.0
-"""The most seconds that a child waits. It has read the user's configuration and sign-in at its start."""
+"""The most seconds that it waits: it has read configuration and sign-in at its start."""
 MAX_EARLY_BYTES: Final = 1 << 16
-"""The bytes that a child may print before its turn; then its output is not read until the turn begins."""
+"""The bytes that it may print before its turn; then its output is not read until that begins."""
 
 
 class ChildTransport(PooledProcess):
-    """A `Transport` over the stdin and stdout of one child, which serves one session. `release` ends the child.
-    `exclusive`: see `Transport`.
-    """
+    """A `Transport` over one child, which serves one session. `release` ends the child."""
 
     exclusive = True
 
     def __init__(self, framer: LineFramer | ChunkFramer | None = None) -> None:
-        """`framer` cuts stdout into the pieces that the dialect reads; None for lines."""
+        """`framer` cuts stdout into what the dialect reads; None: lines."""
         super().__init__()
         self.has_printed = False
-        """Whether the child has printed something."""
         self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
         self._early = bytearray()
-        """What the child has printed while it waited for a turn."""
+        """What it has printed before its turn."""
 
     async def start(self, command: Command) -> None:
-        """Starts the child. Raises `SpawnError` if that fails."""
+        """Starts the child. Raises `SpawnError`."""
         self._child = await spawn(command, self)
 
     def take(self) -> Self:
-        """Gives the child to a session, and returns it."""
+        """Gives the child to a session."""
         self.turns_served = 1
         self._turn_began(0)
         return self
@@ -85,7 +80,7 @@ class ChildTransport(PooledProcess):
 
     @property
     def has_orphans(self) -> bool:
-        """False: whatever a turn leaves behind ends with the child."""
+        """False: what a turn leaves behind ends with the child."""
         return False
 
     def attach(self, reader: TransportReader) -> None:
@@ -94,8 +89,8 @@ class ChildTransport(PooledProcess):
             asyncio.get_running_loop().call_soon(self._read_early)
 
     def _read_early(self) -> None:
-        """Passes on what the child printed before its turn, and its end. It counts as no output of the turn (its size
-        is 0), so that another child can take over if this one ends without more.
+        """Passes on what came before the turn, with the size 0: another child can take over if this one ends without
+        more.
         """
         lines = self._framer.feed(bytes(self._early))
         self._early.clear()
@@ -178,39 +173,34 @@ class ChildTransport(PooledProcess):
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
-    """Describes an agent with a child per turn: what to start, the dialect that reads its output, and the agent's
-    properties.
-    """
+    """Describes an agent with a child per turn."""
 
     name: str
     version: str
     command: Callable[[Turn], Command]
-    """Returns the command that starts the child for a turn."""
+    """Returns the command of a turn."""
     dialect: Callable[[], Dialect[bytes]]
-    """Returns a new dialect for a turn, which reads the child's output in the units that `reads` names."""
+    """Returns a new dialect, which reads what `reads` names."""
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
-    """Whether any model name is accepted, not only those in `models`."""
+    """Whether any model name is accepted."""
     missing_features: Mapping[str, tuple[str, ...]] = {}
-    """The features that this release of the program lacks, each with the names of what is missing in its protocol
-    for it."""
+    """What this release lacks (see `Agent`)."""
     warning: str = ""
-    """One or two sentences for the operator if the agent does less than they may expect; else empty."""
+    """Text for the operator if the agent does less than they may expect."""
     ahead: bool = False
-    """Whether the child may be started before its turn is known: the command does not depend on what the turn says, and
-    the program does nothing before it reads stdin."""
+    """Whether a child may be started before its turn is known: the command is the same, and the program does nothing
+    before it reads stdin."""
     reads: Literal["lines", "chunks"] = "lines"
-    """`lines`: whole lines without line ends. `chunks`: bytes as they arrive, for programs that print plain text."""
+    """`lines` without line ends, or `chunks` as they arrive, of programs that print plain text."""
 
 
 ANY_TURN = Turn(model="", history=())
-"""A turn without content, for finding out which program the command of a turn starts."""
+"""For finding out which program a command starts."""
 
 
 class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
-    """An `Agent` that starts a child for each turn and ends it with the turn."""
-
     def __init__(self, spec: ChildSpec) -> None:
         super().__init__()
         self.name = spec.name
@@ -238,9 +228,7 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
         return await self.start_child(turn, self._spec.command(turn))
 
     async def start_child(self, turn: Turn, command: Command) -> AgentSession:
-        """Starts the child of a turn with this command, and returns the session on it. Raises `Fault` if the child
-        cannot be started.
-        """
+        """Starts a turn's child, and returns the session on it. Raises `Fault`."""
         transport = await self.pool.acquire(command, ChildTransport.take)
         session = AgentSession(turn, self._spec.dialect(), transport)
         session.ran_before = transport.has_waited
@@ -253,7 +241,6 @@ class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):
         return self._spec.models
 
     def trouble(self) -> Failure | None:
-        """Returns the failure if the program or its working folder does not exist; None if both exist."""
         try:
             find_program(self._spec.command(ANY_TURN))
         except SpawnError as error:

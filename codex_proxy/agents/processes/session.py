@@ -1,8 +1,6 @@
-"""A session with an agent: connects a dialect (without IO) with the transport for its bytes.
-
-`Agent.open` returns a session for a turn; it can serve several turns of one thread. It writes what the dialect returns,
-passes its events to a listener, and keeps the transport until the agent has finished. A transport splits the output of
-its child (the agent's process) into what the dialect reads, usually lines by a `LineFramer`.
+"""A session with an agent: connects a dialect (without IO) with the transport for its bytes. It writes what the dialect
+returns, passes events to a listener, and keeps the transport until the agent has finished. It can serve several turns
+of one thread.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from codex_proxy.process.child import Exit, SpawnError
 log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 5.0
-"""The most seconds to wait for an agent to stop its turn. It takes milliseconds unless the agent hangs."""
+"""The most seconds to wait for an agent to stop its turn, which takes milliseconds."""
 
 TOO_LARGE = (
     "The output is larger than {} bytes, and this agent would cut it. Call the tool so that it returns less."
@@ -33,47 +31,37 @@ TOO_LARGE = (
 
 
 class TransportReader(Protocol):
-    """Receives the output of a transport, synchronously on the event loop. `AgentSession` implements it."""
+    """Receives a transport's output, on the event loop. `AgentSession` implements it."""
 
     def received(self, messages: Sequence[Any], size: int) -> None:
-        """Takes new output of the child, as a sequence of the units that the dialect reads (such as lines); `size`
-        is their length in bytes.
-        """
+        """Takes output in the units that the dialect reads; `size` is its bytes."""
         ...
 
     def ended(self, ended: Ended) -> None:
-        """Called once, when the child has ended. `ended` has its exit code or signal, and the end of its stderr."""
+        """Takes how the child has ended. Called once."""
         ...
 
     def fail(self, failure: Failure) -> None:
-        """Called when the child's output can no longer be read, for example because a line is too long. Nothing is
-        received after that.
-        """
+        """Takes why the output can no longer be read."""
         ...
 
 
 class Transport(Protocol):
-    """Sends bytes to a child (a process of the agent) for one session, and receives its output. The child may serve
-    other sessions, too.
-    """
+    """Sends bytes to a child for one session, and receives its output. The child may serve other sessions."""
 
     @property
     def exclusive(self) -> bool:
-        """Whether the child serves only this session. If so, its output may be paused, and the child ends with the
-        turn.
-        """
+        """Whether the child serves only this session: its output may be paused, and it ends with the turn."""
         ...
 
     def attach(self, reader: TransportReader) -> None:
-        """Sets the reader of the child's output. Called once, before anything is sent."""
+        """Sets the reader, once, before anything is sent."""
         ...
 
     def send(self, writes: bytes) -> None: ...
 
     def close_stdin(self) -> None:
-        """Closes the child's stdin once everything sent so far is written. Raises `RuntimeError` if the child
-        serves other sessions, too.
-        """
+        """Closes the child's stdin after what was sent. Raises `RuntimeError` if it serves other sessions."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -81,56 +69,52 @@ class Transport(Protocol):
     def resume_reading(self) -> None: ...
 
     def set_idle(self, idle: bool) -> None:
-        """Sets whether the session waits for a later turn (`idle`). A child whose sessions are all idle counts as
-        idle.
-        """
+        """Sets whether the session waits for a later turn."""
         ...
 
     async def release(self, *, finished: bool) -> None:
         """Ends the use of the child, and a child that serves only this session. `finished` False: the agent may still
-        be working on the turn, so a shared child gets no new ones.
+        work, so a shared child gets no new turns.
         """
         ...
 
 
 class SessionTape(Protocol):
-    """Records a session: what its dialect is asked to do, writes and reads, and how the agent ends."""
+    """Records a session: what its dialect is asked to do, writes and reads."""
 
     def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
-        """Takes the name of a method of the dialect (not `receive`), its arguments, and what it has written."""
+        """Takes the name of a dialect's method (not `receive`), its arguments, and what it has written."""
         ...
 
     def wrote(self, writes: bytes) -> None:
-        """Takes what the dialect has written because of what it read."""
+        """Takes what was written because of what was read."""
         ...
 
     def read(self, messages: Sequence[Any]) -> None:
-        """Takes what the dialect is about to read. Messages that were decoded from a line come as a line, too."""
+        """Takes what the dialect is about to read. What was decoded from a line comes as a line, too."""
         ...
 
     def read_lines(self, lines: list[bytes]) -> None:
-        """Takes lines of the agent of which decoded messages are about to be read."""
+        """Takes lines whose decoded messages are about to be read."""
         ...
 
     def ended(self, ended: Ended) -> None: ...
 
 
 class SessionListener(Protocol):
-    """The interface for the owner of a session. Its methods are called synchronously on the event loop."""
+    """The owner of a session. Called on the event loop."""
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
-        """Takes the events that the dialect returned for `size` bytes of output. `events` may be empty."""
+        """Takes the events for `size` bytes of output; there may be none."""
         ...
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
-        """Called when the child's output can no longer be read. The session is not released by itself: the owner
-        has to call `close`.
-        """
+        """Takes why the child's output can no longer be read. The owner has to call `close`."""
         ...
 
     def session_broke(self, session: AgentSession) -> None:
-        """Called after an exception in this server's own code, which was logged. The state of the agent is unknown,
-        so the session is released as not finished.
+        """Called after an exception in this server's code, which was logged. The session is released as not
+        finished.
         """
         ...
 
@@ -142,36 +126,31 @@ def _can_reopen(dialect: object) -> TypeGuard[ReopeningDialect]:
 
 class AgentSession:
     """A session from `Agent.open` to `Agent.release`. Its owner calls `claim`; perhaps `reopen`; `begin`; perhaps
-    `resume`; and `close`. The events of the turn go to the listener.
+    `resume`; and `close`.
     """
 
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
-        """`turn` is the turn as the agent gets it, after all changes by this server."""
+        """`turn` is the turn as the agent gets it."""
         self.transport = transport
         self.listener: SessionListener | None = None
         self.tape: SessionTape | None = None
-        """Records the session; None if it is not recorded."""
+        """Records the session, if set."""
         self.gone = False
-        """Whether the child has ended."""
         self.turn = turn
-        """The turn that the session was opened for. After `begin` it holds the settings alone, so that a kept session
-        does not keep a client's texts."""
+        """The turn that the session was opened for; after `begin` without content."""
         self.origin: OriginMarks | None = None
-        """Marks encrypted content of this agent, if the server has several; else None."""
+        """Marks this agent's encrypted content, if the server has several."""
         self.ran_before = not transport.exclusive
-        """Whether the child ran before the turn. If it ends before it prints anything of the turn, another child can
-        take the turn: the model was not asked.
-        """
+        """Whether the child ran before the turn. If it ends before it prints anything, another can take the turn: the
+        model was not asked."""
         self.silence_hint = ""
-        """A sentence for the client about what the agent is probably doing if it sends nothing for long; empty if
-        nothing is known."""
+        """What the agent is probably doing if it sends nothing for long, for the client."""
         self.max_output: int | None = None
-        """The most bytes of a tool's output that the agent gives to its model whole in a waiting call; None: any. In
-        the prompt of a new session there is no such limit.
-        """
+        """The most bytes of a tool's output that reach the model whole in a waiting call; None: any. There is no such
+        limit in the prompt of a new session."""
         self._dialect = dialect
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
-        """The closed session to open again, and the items that it has not seen; None for a new one."""
+        """The closed session to open again, and the items that it has not seen, if any."""
         self._timers: Timers | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None
         self._timer: TimerHandle | None = None
@@ -186,13 +165,13 @@ class AgentSession:
         timers: Timers,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
-        """Makes the caller the owner, which must call `close`. `listener` gets the events; `timers` is the event loop.
-        `released(session, finished)` is called once, at the end; the owner then calls `Agent.release`.
+        """Makes the caller the owner, which must call `close`. `released(session, finished)` is called once, at the
+        end; the owner then calls `Agent.release`.
         """
         self.listener, self._timers, self._released = listener, timers, released
 
     def begin(self) -> None:
-        """Starts the turn that the session was opened for. Its events go to the listener."""
+        """Starts the turn that the session was opened for."""
         self.transport.attach(self)
         turn, self.turn = self.turn, without_content(self.turn)
         if _can_reopen(self._dialect) and self._closed is not None:
@@ -202,15 +181,13 @@ class AgentSession:
             self._do(self._dialect.begin, turn)
 
     def reopen(self, thread: str, new_items: Sequence[HistoryItem]) -> None:
-        """Makes `begin` open the agent's closed session `thread` again, if the agent can. `new_items` are what that has
-        not seen of the history.
-        """
+        """Makes `begin` open the closed session `thread`, if the agent can. `new_items` are what that has not seen."""
         if _can_reopen(self._dialect):
             self._closed = thread, new_items
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
-        """Starts another turn on the thread, or continues one that waits for outputs of calls. `new_items` are what the
-        thread has not seen, such outputs included.
+        """Starts another turn, or continues one that waits for outputs. `new_items` are what the thread has not
+        seen.
         """
         if self.origin is not None:
             turn = msgspec.structs.replace(turn, model=self.turn.model)
@@ -220,14 +197,15 @@ class AgentSession:
         return items if self.origin is None else self.origin.unmark(items)
 
     def answer(self, request_id: str, reply: Reply) -> None:
-        """Gives the agent the answer to one of its requests. In place of an output that the agent would cut, it gets a
-        failed one that says so."""
+        """Answers one of the agent's requests. In place of an output that it would cut, it gets a failed one that says
+        so.
+        """
         if isinstance(reply, ToolReply) and not self.takes_whole(reply.parts):
             reply = ToolReply((TextPart(TOO_LARGE.format(self.max_output)),), success=False)
         self._do(self._dialect.answer, request_id, reply)
 
     def takes_whole(self, output: Sequence[Part]) -> bool:
-        """Returns whether the agent gives this output of a waiting call to its model whole."""
+        """Returns whether this output would reach the model whole."""
         most = self.max_output
         return most is None or all(
             4 * len(part.text) <= most or len(part.text.encode("utf-8", "surrogatepass")) <= most
@@ -237,27 +215,26 @@ class AgentSession:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the agent waits for `resume`, so that the session may be kept idle for the client's next request."""
+        """Whether the session may be kept for the client's next request."""
         return not self.gone and not self._closing and self._dialect.can_resume
 
     @property
     def thread(self) -> str:
-        """The id by which the agent can open the session again after it was closed; empty if it cannot."""
+        """The id by which the agent can open the closed session again; empty if it cannot."""
         return self._dialect.thread if _can_reopen(self._dialect) else ""
 
     @property
     def reopens(self) -> bool:
-        """Whether `begin` will reopen a closed session of the agent instead of starting a new one."""
         return self._closed is not None
 
     @property
     def lost(self) -> bool:
-        """Whether `begin` was to reopen a closed session of the agent, and the agent could not."""
+        """Whether the agent could not open a closed session again."""
         return _can_reopen(self._dialect) and self._dialect.lost
 
     def close(self) -> None:
-        """Interrupts the agent. The session is released at once if the child serves only this session; otherwise
-        when the agent has finished with the turn, or after `FINISH_SECONDS`.
+        """Interrupts the agent. A child of this session alone is released at once; another when the agent has finished,
+        or after `FINISH_SECONDS`.
         """
         if self._closing:
             return
@@ -267,13 +244,10 @@ class AgentSession:
         self._release_when_finished()
 
     def set_idle(self, idle: bool) -> None:
-        """Marks the session as waiting for a later turn (`idle`), or as in use again."""
         self.transport.set_idle(idle)
 
     def pause_reading(self) -> bool:
-        """Stops reading the child's output, so that the child has to wait. Returns False, and goes on reading, if
-        the child serves other sessions, too.
-        """
+        """Stops reading, so that the child has to wait. Returns False, and goes on, if it serves other sessions."""
         if self.transport.exclusive and not self._paused and not self._closing:
             self._paused = True
             self.transport.pause_reading()
@@ -305,9 +279,8 @@ class AgentSession:
     # --- both ways ------------------------------------------------------------------------------
 
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """Calls the dialect's method `act`, writes the bytes of its step to the child, and passes its events on.
-        `size`: bytes of the output that is read. An exception ends only this session; `TooMuchHeld` is the child's
-        fault.
+        """Calls the dialect's method `act`, writes its bytes and passes its events on. `size`: bytes of the output that
+        is read. An exception ends only this session; `TooMuchHeld` is the child's fault.
         """
         try:
             step = act(*given)
@@ -366,15 +339,13 @@ class AgentSession:
 # --- cutting the output of a child --------------------------------------------------------------
 
 MAX_LINE_BYTES = 20 * 1024 * 1024
-"""The longest line of a child. The longest one seen has 12 MB (a final message is repeated whole), as large images may.
-Decoding it blocks the server for up to 0.1 s.
+"""The longest line of a child. 12 MB were seen (a message with images, repeated whole); decoding it takes up to
+0.1 s.
 """
 
 
 class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """A line exceeds the maximum (`limit` bytes), so that the rest cannot be read. `before` has the whole lines before
-    it in the chunk.
-    """
+    """A line exceeds the maximum; the rest cannot be read. `before` has the whole lines before it."""
 
     def __init__(self, limit: int, before: list[bytes]) -> None:
         super().__init__(f"a line is longer than {limit} bytes")
@@ -383,23 +354,20 @@ class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest
 
 
 class LineFramer:
-    r"""Turns chunks of bytes into whole lines, without ends, empty lines and decoding.
+    """Turns chunks into whole lines, without ends and empty lines.
 
-    Only b"\n" ends a line: JSON may contain U+2028, at which `str.splitlines` splits. The time is linear: the parts of
-    a long line are joined once.
+    Only a newline ends a line: JSON may contain U+2028. The time is linear.
     """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
-        """`max_line` is the longest line in bytes; a carriage return counts, the newline does not."""
         self._max_line = max_line
         self._parts: list[bytes] = []
         self._size = 0
         self._broken = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        r"""Returns the lines that this chunk completes, each without its b"\n" and without one b"\r" before that.
-
-        Raises `LineTooLong`, also for every chunk after that.
+        """Returns the lines that this chunk completes, without their ends. Raises `LineTooLong`, also for every chunk
+        after that.
         """
         if self._broken:
             raise LineTooLong(self._max_line, [])
@@ -422,7 +390,7 @@ class LineFramer:
         return _clean(lines)
 
     def close(self) -> bytes | None:
-        """Returns the unfinished last line and forgets it; None if there is none."""
+        """Returns the unfinished last line, if any."""
         rest = _clean([b"".join(self._parts)])
         self._parts.clear()
         self._size = 0
@@ -437,14 +405,12 @@ class LineFramer:
 
 
 class ChunkFramer:
-    """A replacement for `LineFramer` that returns the bytes as they arrive, for programs that print plain text."""
+    """Returns the bytes as they arrive, for programs that print plain text."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns a list with the chunk alone."""
         return [chunk]
 
     def close(self) -> bytes | None:
-        """Returns None, because no bytes are held back."""
         return None
 
 
@@ -453,9 +419,7 @@ def _clean(lines: list[bytes]) -> list[bytes]:
 
 
 def broken_protocol(reason: str) -> Failure:
-    """Returns the failure (AGENT_PROTOCOL) of a turn whose child violated its protocol; `reason` is the part of the
-    message that says how.
-    """
+    """Returns the failure of a turn whose child violated its protocol; `reason` says how."""
     return Failure(
         kind=FaultKind.AGENT_PROTOCOL,
         message=f"The agent broke its own protocol: {reason}. Try again; if it happens again, the "
@@ -464,13 +428,12 @@ def broken_protocol(reason: str) -> Failure:
 
 
 def spawn_failure(error: SpawnError) -> Failure:
-    """Returns the failure of a turn whose process could not be started: UNAVAILABLE if another attempt may succeed,
-    else SPAWN_FAILED.
+    """Returns the failure if a process could not be started: UNAVAILABLE if another attempt may succeed, else
+    SPAWN_FAILED.
     """
     kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
     return Failure(kind=kind, message=str(error))
 
 
 def ended_from(exit: Exit) -> Ended:
-    """Converts an `Exit`, which describes the end of a child, to an `Ended`, which dialects read."""
     return Ended(exit.code, exit.signal, exit.stderr_tail)

@@ -1,6 +1,5 @@
-"""A process of an agent that serves many sessions at once, each on a channel of its connection. The connection (pure)
-assigns messages to channels; here they go to the channels' readers. A subclass starts the process and says what is done
-on its channels.
+"""A process that serves many sessions, each on a channel of its connection, which assigns messages to channels. A
+subclass starts the process and says what is done on its channels.
 """
 
 from __future__ import annotations
@@ -30,32 +29,28 @@ S = TypeVar("S", bound="SharedProcess[Any]")
 
 
 class SharedProcess(PooledProcess, ABC, Generic[C]):
-    """A process with many sessions, each on a channel of its `connection`: passes messages to the channel's reader, and
-    tells all readers when the process ends.
-    """
+    """Passes each message to its channel's reader, and tells all readers when the process ends."""
 
     def __init__(self, connection: C) -> None:
         super().__init__()
         self.connection = connection
         self.on_limits: Callable[[bytes], None] | None = None
-        """Called with the account's limits as JSON when they are reported."""
+        """Gets the account's limits as JSON."""
         self._framer = LineFramer()
         self._readers: dict[int, TransportReader] = {}
         self._silent_channels: set[int] = set()
-        """The channels for which no message has come since a turn began on them."""
+        """The channels without a message since their turn began."""
         self._records = False
-        """Whether sessions are recorded, so that each line is assigned to its session by itself."""
+        """Whether sessions are recorded, so that lines are assigned to sessions, too."""
         self._early_lines: dict[int, list[bytes]] = {}
         """The recorded lines of channels without a reader."""
         self._progress = asyncio.Event()
-        """Set when the process has printed something, or has ended."""
+        """Set when the process has printed something or ended."""
         self._had_parallel_turns = False
-        """Whether turns have overlapped since the process last had none. If not, its stderr belongs to one turn."""
+        """Whether turns have overlapped since there were none. If not, stderr belongs to one turn."""
 
     async def _spawn(self, command: Command, on_stderr: Callable[[bytes], None] | None = None) -> Child:
-        """Starts the process. `on_stderr` gets each chunk of stderr; None: its last part is kept for failures. Raises
-        `Fault` if it cannot be started.
-        """
+        """Starts the process. `on_stderr` gets stderr; None: its last part is kept for failures. Raises `Fault`."""
         try:
             self._child = await spawn(command, self, on_stderr=on_stderr)
         except SpawnError as error:
@@ -63,8 +58,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         return self._child
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Returns when the starting process has met the condition. Raises `Fault` if that takes more than
-        `seconds`, the process ends, or the connection reports a fault.
+        """Waits until the starting process meets the condition. Raises `Fault` after `seconds`, if the process ends, or
+        the connection has a fault.
         """
         try:
             async with asyncio.timeout(seconds):
@@ -87,21 +82,17 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
 
     @abstractmethod
     def _refusal(self, fault: str) -> Failure:
-        """Returns the failure of a start that the connection has given up; `fault` is the connection's reason."""
+        """Returns the failure of a start with this fault of the connection."""
 
     def attach(self, channel: int, reader: TransportReader) -> None:
-        """Sets the reader of a channel. If the process has ended or takes no further turns, the reader is told so
-        in the next iteration of the event loop.
-        """
+        """Sets a channel's reader. If the process takes no further turns, the reader is told so soon."""
         self._readers[channel] = reader
         self._records = self._records or (isinstance(reader, AgentSession) and reader.tape is not None)
         if self.exit is not None or self.unhealthy:  # since the channel was opened
             asyncio.get_running_loop().call_soon(self._report_end, channel)
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """Marks a channel as idle (its session waits for a later turn), or as in use again. The pool may end a
-        process that has only idle channels.
-        """
+        """Marks a channel as idle, or as in use again. The pool may end a process with only idle ones."""
         if channel not in self._readers:
             return
         if idle:
@@ -116,8 +107,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._report_renewal(channel for channel in self._readers if channel not in self._turn_starts)
 
     def end_silent_channels(self) -> None:
-        """Tells the readers without a message since their turn began that the process has ended, because it may never
-        answer them. Other channels go on.
+        """Tells the readers without a message that the process has ended, because it may never answer. Other channels
+        go on.
         """
         self._report_renewal(self._silent_channels & self._readers.keys())
 
@@ -127,7 +118,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
                 self._readers[channel].ended(RENEWED)
 
     def close_channel(self, channel: int) -> None:
-        """Closes a channel, whose session is over."""
         self._readers.pop(channel, None)
         self._early_lines.pop(channel, None)
         self._silent_channels.discard(channel)
@@ -136,9 +126,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _turn_began(self, channel: int) -> None:
-        """Discards the stderr text of earlier turns if no other turn is running. Only the error of a turn that had
-        the process to itself quotes stderr.
-        """
+        """Discards stderr of earlier turns if no other runs: only a turn that had the process to itself quotes it."""
         self._had_parallel_turns = self.turns_running > 0
         if not self._had_parallel_turns and self._child is not None:
             self._child.clear_stderr()
@@ -180,9 +168,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             self._note_change()
 
     def _record(self, channel: int, lines: list[bytes]) -> None:
-        """Gives lines of a channel to the recording of its session. Those that come before the session are kept for
-        it.
-        """
+        """Gives lines to the recording of their session. Those that come before the session are kept for it."""
         reader = self._readers.get(channel)
         if reader is None:
             self._early_lines.setdefault(channel, []).extend(lines)
@@ -190,12 +176,11 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             reader.tape.read_lines(lines)
 
     def _record_early_lines(self, channel: int) -> None:
-        """Gives the lines that came before the channel's session to its recording, as they are read now."""
         if lines := self._early_lines.pop(channel, []):
             self._record(channel, lines)
 
     def _received_without_reader(self, messages: Sequence[Any]) -> None:
-        """Handles messages of a channel that has no reader: ignores them."""
+        """Ignores messages of a channel without a reader."""
 
     def ended(self, exit: Exit) -> None:
         self.exit, self.ended_during_turn = exit, self.turns_running > 0
@@ -205,8 +190,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _report_end(self, channel: int) -> None:
-        """Tells the channel's reader that the process has ended, or takes no further turns. Only a turn that was alone
-        gets the text of stderr.
+        """Tells the channel's reader that the process takes no further turns. Only a turn that was alone gets
+        stderr.
         """
         reader, exit = self._readers.get(channel), self.exit
         if reader is not None and exit is None:
@@ -217,7 +202,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
 
 
 class SharedTransport(Generic[S]):
-    """A `Transport` of one session, on a channel of a process that also serves other sessions."""
+    """A `Transport` on a channel of a process with other sessions."""
 
     exclusive = False
 
@@ -225,7 +210,6 @@ class SharedTransport(Generic[S]):
         self.process = process
         self.channel = channel
         self.has_begun = False
-        """Whether a turn has begun on this transport."""
 
     def attach(self, reader: TransportReader) -> None:
         self.has_begun = True
@@ -244,9 +228,7 @@ class SharedTransport(Generic[S]):
         raise RuntimeError("stdin of a process that serves several turns stays open")
 
     def pause_reading(self) -> None:
-        """Does nothing, because other sessions read from the same pipe. A client that reads too slowly is
-        disconnected instead.
-        """
+        """Does nothing: other sessions read the same pipe. A slow client is disconnected instead."""
 
     def resume_reading(self) -> None:
         """Does nothing: reading is never paused."""

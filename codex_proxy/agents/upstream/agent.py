@@ -1,5 +1,5 @@
-"""The agent that sends its turns as HTTP requests to a model server (the upstream). A failed request is repeated, at
-this upstream or at its fallbacks, as long as no answer has begun.
+"""The agent that sends its turns as HTTP requests to a model server (the upstream). A failed request is repeated, there
+or at its fallbacks, as long as no answer has begun.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class UpstreamAgent(AgentBase):
-    """An `Agent` that starts no processes: its turns are HTTP requests to an upstream, or to its fallbacks."""
+    """An `Agent` whose turns are HTTP requests to an upstream, or to its fallbacks."""
 
     def __init__(
         self,
@@ -57,11 +57,10 @@ class UpstreamAgent(AgentBase):
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`name` is that of its table; empty if it is the server's only agent. `make_server` returns the model
-        server, started; it raises `Fault` if it cannot. `peers` are all upstreams of the server by name, of which
-        the configuration names the fallbacks. `queue_wait`: the most seconds that a turn waits for another one to
-        end, if the limit of `concurrency` is reached. `chance` returns a random number from 0 to 1, which varies
-        the seconds between attempts. `sleep` waits for a number of seconds.
+        """`name` is that of its table; empty for the only agent. `make_server` returns the model server, started, or
+        raises `Fault`. `peers` are all upstreams by name, among them the fallbacks. `queue_wait`: the most seconds to
+        wait at the limit of `concurrency`. `chance` returns a random number from 0 to 1, which varies the seconds
+        between attempts.
         """
         super().__init__()
         self.name = name or config.api.agent
@@ -69,7 +68,7 @@ class UpstreamAgent(AgentBase):
         self.config = config
         self.breaker = Breaker(config.breaker_failures, config.breaker_seconds)
         self.attempts: dict[Outcome, int] = {"answered": 0, "failed": 0, "left": 0}
-        """The number of ended attempts by outcome, for the metrics."""
+        """The number of ended attempts by outcome."""
         self._table_name = name
         self._title = f"The model server '{name}'" if name else "The model server"
         self._late = LateStart(self.name, make_server, clock)
@@ -85,15 +84,12 @@ class UpstreamAgent(AgentBase):
 
     @property
     def any_model(self) -> bool:  # type: ignore[override]
-        """Whether any model name is accepted: neither the operator nor the upstream has listed models, or it has
-        not started.
-        """
+        """Whether any model name is accepted: nobody has listed models, or it has not started."""
         server = self._late.value
         return server is None or server.any_model
 
     @property
     def breaker_state(self) -> BreakerState:
-        """The current state of the circuit breaker."""
         return self.breaker.state(self._clock.monotonic())
 
     def models(self) -> tuple[AgentModel, ...]:
@@ -107,13 +103,13 @@ class UpstreamAgent(AgentBase):
     # --- from its start to its end --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Starts to watch the model server, which need not be there. Raises `Fault` if its address, key or files are
-        not; a turn may then try again.
+        """Starts to watch the model server, which need not be there. Raises `Fault` if its address, key or files cannot
+        be used; a turn may then try again.
         """
         await self._late.start()
 
     async def close(self) -> None:
-        """Closes every connection, also those of running turns, which get no further output."""
+        """Closes every connection, also those of running turns."""
         await asyncio.gather(*(transport.release(finished=False) for transport in list(self._transports)))
         if self._late.value is not None:
             await self._late.value.close()
@@ -121,8 +117,8 @@ class UpstreamAgent(AgentBase):
     # --- turns ----------------------------------------------------------------------------------
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Opens a session for a turn, whose `model` is this upstream's name for it. It begins with the first attempt
-        that can be opened, at this upstream or at one of its fallbacks. Raises `Fault` if none can be opened.
+        """Opens a session that begins with the first attempt that can be opened, here or at a fallback. `turn.model` is
+        this upstream's name. Raises `Fault` if none can be opened.
         """
 
         async def open_attempt(target: UpstreamTarget, may_wait: bool) -> OpenAttempt:
@@ -143,9 +139,8 @@ class UpstreamAgent(AgentBase):
             self._transports.discard(session.transport)
 
     def _targets(self, turn: Turn) -> list[UpstreamTarget]:
-        """Returns the upstreams for the attempts of a turn: this one, then its fallbacks in the order of the
-        settings, each with its own name for the model. Those that the client may not use are left out, and those
-        that cannot pass on a request unchanged if it is passed on.
+        """Returns the upstreams for a turn: this one, then its fallbacks, each with its own name for the model; without
+        those that the client may not use, or that cannot pass on a request unchanged.
         """
         targets = [self._target(turn, turn.model)]
         for fallback in self.config.fallback:
@@ -162,18 +157,17 @@ class UpstreamAgent(AgentBase):
         return UpstreamTarget(self.name, model, retries, self.config.retry_wait)
 
     def _same_model(self, model: str) -> str:
-        """Returns the name of the model if this upstream has it; else its default model, empty if none is set."""
+        """Returns the model's name if this upstream has it; else its default model, if any."""
         if self.any_model or any(each.id == model for each in self.models()):
             return model
         return self.config.default_model or ""
 
     async def open_attempt(self, turn: Turn, model: str, *, may_wait: bool) -> OpenAttempt:
-        """Opens an attempt at this upstream. `turn` is the turn as the client asked for it, `model` this upstream's
-        name for the model. If too many turns are running, waits for one to end, or not at all if `may_wait` is
-        False.
+        """Opens an attempt at this upstream, with its name for the `model`. `may_wait`: for another turn to end, if too
+        many are running.
 
-        Raises `NotAskedError` if the upstream has not started, its breaker is open, or too many turns are still
-        running; and `Fault` if it cannot be asked for this turn.
+        Raises `NotAskedError` if it has not started, its breaker is open, or too many turns are running; `Fault` if it
+        cannot be asked for this turn.
         """
         server = await self._enter(may_wait=may_wait)
         try:
@@ -189,7 +183,7 @@ class UpstreamAgent(AgentBase):
         return OpenAttempt(self._table_name, own, dialect, self, server.client, headers)
 
     async def _enter(self, *, may_wait: bool) -> ModelServer:
-        """Takes a place for an attempt, and returns the model server. Raises `NotAskedError` (see `open_attempt`)."""
+        """Takes a place for an attempt, and returns the model server. Raises `NotAskedError`."""
         try:
             server = await self._late.for_turn()
         except Fault as fault:
@@ -211,17 +205,17 @@ class UpstreamAgent(AgentBase):
 
     @property
     def total_timeout(self) -> float | None:
-        """The most seconds of such a request, with its answer; None for no limit."""
+        """The most seconds of such a request with its answer, if limited."""
         return self.config.total_timeout
 
     @property
     def passed_paths(self) -> tuple[str, ...] | None:
-        """The paths of such requests that the settings name; None if they name none, so that any may be tried."""
+        """The paths that the settings name; None: any may be tried."""
         return self.config.paths
 
     async def pass_on(self, request: PassedRequest) -> UpstreamAnswer:
-        """Sends a request that is no turn, at first to this upstream, and returns its answer when it has begun. Raises
-        the `Fault` of the last attempt if none has succeeded, and the error of the client's bytes.
+        """Sends a request that is no turn, and returns its answer when that has begun. Raises the `Fault` of the last
+        attempt, or the error of the client's bytes.
         """
         turn = Turn(model=request.model, history=(), origin=request.origin)
 
@@ -255,8 +249,8 @@ class UpstreamAgent(AgentBase):
         return answer
 
     def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Counts the outcome of an attempt for the metrics, and reports it to the breaker. `failure` is the reason
-        if the attempt has failed, else None; only failures that are the upstream's fault count against it.
+        """Counts an attempt's outcome, and reports it to the breaker. Only failures that are the upstream's fault count
+        against it.
         """
         self.attempts[outcome] += 1
         if outcome == "left":
@@ -272,7 +266,7 @@ class UpstreamAgent(AgentBase):
             self.breaker.note_success()
 
     def leave(self) -> None:
-        """Frees the place of an attempt for another turn."""
+        """Frees an attempt's place."""
         if self._places is not None:
             self._places.release()
 

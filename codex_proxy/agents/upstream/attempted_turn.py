@@ -1,10 +1,8 @@
-"""The dialect of a turn that may take several attempts, at one upstream (a model server) or at others, until its
-answer begins. Each attempt has a dialect of its own, for the API of its upstream.
+"""The dialect of a turn that may take several attempts, at one upstream or at others. Each attempt has a dialect of its
+own, for its upstream's API.
 
-Input: the messages of each attempt, and an `Attempt` or `NoAttempt` after one has failed. Output: the events and
-requests of the attempts. The events of an attempt are held back until its answer begins. If it fails before that, its
-events are dropped and another attempt is made; if there is none, the turn fails. Once a part of an answer was passed
-on, no other attempt is made, since the client has read that part.
+An attempt's events are held back until its answer begins. If it fails before that, they are dropped and another attempt
+is made; if there is none, the turn fails. After that no other attempt is made, since the client has read a part.
 """
 
 from __future__ import annotations
@@ -31,45 +29,41 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
 
 HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
-"""Types of events that are not part of an answer. After such events another attempt may still be made."""
+"""Types of events that are no part of an answer."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
     """An attempt that its upstream has admitted."""
 
     name: str
-    """The name of the upstream; empty if it is the server's only agent."""
+    """The upstream's name; empty for the only agent."""
     turn: Turn
-    """The turn as the upstream gets it: with its own name of the model."""
+    """The turn as the upstream gets it."""
     dialect: Dialect[Message]
 
     @property
     def marks(self) -> OriginMarks | None:
-        """The marks with which encrypted content of this upstream is labelled, so that no other upstream gets it;
-        None if the server has only this one.
-        """
+        """The marks for its encrypted content, so that no other upstream gets that; None if there is only one."""
         return OriginMarks(self.name) if self.name else None
 
 
 class NoAttempt(msgspec.Struct, frozen=True):
-    """There is no further attempt."""
-
     failure: Failure | None = None
-    """Why the last one could not be opened; None: the turn fails as the attempt before it did."""
+    """Why the last one could not be opened; None: the turn fails as the attempt before did."""
 
 
 AttemptMessage: TypeAlias = Message | Attempt | NoAttempt
 
 
 class AttemptedTurn(SingleTurn):
-    """The `Dialect` of a turn over the dialects of its attempts."""
+    """The `Dialect` over those of its attempts."""
 
     def __init__(
         self, first: Attempt, on_failure: Callable[[Failure], bool], on_answer: Callable[[], int]
     ) -> None:
-        """`on_failure` is called when an attempt has failed before its answer began. It returns whether another one
-        may follow; then an `Attempt` or a `NoAttempt` is received next. `on_answer` is called when an answer
-        begins, or the turn fails; it returns the number of attempts, which is reported with the answer.
+        """`on_failure` is called when an attempt has failed before its answer. It returns whether another may follow;
+        then an `Attempt` or `NoAttempt` is received. `on_answer` is called when an answer begins or the turn fails; it
+        returns the number of attempts.
         """
         self._name = first.name
         self._marks = first.marks
@@ -78,13 +72,12 @@ class AttemptedTurn(SingleTurn):
         self._on_answer = on_answer
         self._held: list[Event] = []
         self._is_answering = False
-        """Whether a part of the answer was passed on."""
         self._is_waiting = False
-        """Whether the attempt has failed, and the next one is still being opened."""
+        """Whether the next attempt is being opened."""
 
     @property
     def current(self) -> tuple[Dialect[Message], str]:
-        """The dialect of the current attempt, and the name of its upstream."""
+        """The current attempt's dialect, and its upstream's name."""
         return self._dialect, self._name
 
     @property
@@ -92,13 +85,10 @@ class AttemptedTurn(SingleTurn):
         return self._is_answering and self._dialect.finished
 
     def begin(self, turn: Turn) -> Step:
-        """Returns the step that begins the first attempt."""
         return self._pass_on(self._dialect.begin(turn))
 
     def receive(self, messages: Sequence[AttemptMessage]) -> Step:
-        """Reads messages of the current attempt, or begins the next one. What arrives after an attempt has failed is
-        ignored.
-        """
+        """Reads messages of the current attempt, or begins the next one. What comes after a failure is ignored."""
         first = messages[0]
         if isinstance(first, Attempt):
             self._name, self._marks, self._dialect = first.name, first.marks, first.dialect
@@ -120,9 +110,7 @@ class AttemptedTurn(SingleTurn):
         return self._pass_on(self._dialect.eof(ended))
 
     def _pass_on(self, step: Step) -> Step:
-        """Returns the step of the current attempt as the session gets it: without its events as long as they are held
-        back.
-        """
+        """Returns the attempt's step as the session gets it: without events while they are held back."""
         if self._marks is not None:
             step = Step(self._marks.mark(step.events), step.writes, step.close_stdin)
         if self._is_answering:
@@ -137,7 +125,7 @@ class AttemptedTurn(SingleTurn):
         return self._begin_answer(step)
 
     def _begin_answer(self, step: Step) -> Step:
-        """Returns the step with all events that were held back. From now on no further attempt is made."""
+        """Returns the step with all held events. From now on no other attempt is made."""
         self._is_answering = True
         events, self._held = self._held, []
         starts = [event for event in events if type(event) is TurnStarted]

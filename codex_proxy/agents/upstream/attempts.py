@@ -1,9 +1,6 @@
-"""Decides which upstream gets the next attempt of a turn, and when, after an attempt has failed (`AttemptPlan`); and
-when nothing more is sent to an upstream that keeps failing (`Breaker`).
-
-Input: the upstreams for the turn, in order, and the failure of each attempt; for the breaker the outcomes of attempts
-at one upstream, and the time. Output: the next attempt, or None; whether an attempt may be made. Pure: random numbers
-come from an argument. The caller must not make another attempt if a part of the answer was sent to the client already.
+"""Decides which upstream gets the next attempt of a turn, and when (`AttemptPlan`); and when nothing more is sent to an
+upstream that keeps failing (`Breaker`). Pure. The caller must not make another attempt once a part of an answer was
+sent to the client.
 """
 
 from __future__ import annotations
@@ -18,7 +15,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 FIRST_WAIT: Final = 0.5
-"""Seconds before the first repetition of an attempt. Doubled for each one after it."""
+"""Seconds before the first repetition; doubled for each one after it."""
 MAX_WAIT: Final = 8.0
 
 RETRIED: Final = frozenset(
@@ -27,74 +24,63 @@ RETRIED: Final = frozenset(
         K.AGENT_RATE_LIMITED,
     }
 )
-"""Kinds of failures after which the same upstream is asked again, because it may answer the next time."""
+"""Failures after which the same upstream is asked again."""
 RETRIED_ELSEWHERE: Final = RETRIED | {
     *(K.UPSTREAM_TIMEOUT, K.UPSTREAM_UNAUTHORIZED, K.USAGE_LIMIT_REACHED, K.INSUFFICIENT_QUOTA),
     *(K.CONCURRENCY_EXCEEDED, K.AGENT_MISCONFIGURED, K.AGENT_NOT_AUTHENTICATED),
 }
-"""Kinds of failures after which another upstream is asked."""
+"""Failures after which another upstream is asked."""
 BLAMED: Final = frozenset(
     {
         *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE),
         K.UPSTREAM_TIMEOUT,
     }
 )
-"""Kinds of failures that the circuit breaker counts, because they mean that the upstream does not work. A usage
-limit or an invalid key does not count."""
+"""Failures that the breaker counts: the upstream does not work. A usage limit or an invalid key does not count."""
 
 
 Outcome: TypeAlias = Literal["answered", "failed", "left"]
-"""The outcome of an attempt: the upstream has `answered`, the attempt has `failed`, or the client has `left` before
-that."""
+"""How an attempt has ended; `left`: the client left before."""
 
 
 class UpstreamTarget(msgspec.Struct, frozen=True):
-    """One upstream for a turn: its name, its own name for the turn's `model`, and how many times a failed attempt
-    at it is repeated (`retries`).
-    """
+    """One upstream for a turn, its name for the `model`, and how many times a failed attempt is repeated."""
 
     name: str
     model: str
     retries: int = 0
     max_retry_after: float = 30.0
-    """If the upstream answers with a `Retry-After` of more than this many seconds, this upstream is not tried
-    again in this turn."""
+    """With a longer `Retry-After` this upstream is not tried again in this turn."""
 
 
 class NextAttempt(msgspec.Struct, frozen=True):
-    """The upstream for the next attempt, and the number of seconds to wait before it."""
+    """The next attempt's upstream, and the seconds to wait before."""
 
     target: UpstreamTarget
     wait: float = 0.0
 
 
 class AttemptPlan:
-    """Decides which upstream gets each attempt of one turn, and when. `target` is the upstream of the current
-    attempt.
-    """
+    """Decides which upstream gets each attempt of one turn. `target` is the current one."""
 
     def __init__(self, targets: Sequence[UpstreamTarget], chance: Callable[[], float]) -> None:
-        """`targets` are the upstreams, at least one, in the order in which they are tried. `chance` returns a
-        random number from 0 to 1, which varies the waits, so that turns that failed at the same time are not
-        repeated at the same time.
+        """`targets` are the upstreams in order, at least one. `chance` returns a random number from 0 to 1, which
+        varies the waits.
         """
         self.target, *self._others = targets
         self.attempts = 1
-        """The number of attempts made, including the current one."""
+        """The number of attempts, the current one included."""
         self._chance = chance
         self._retried = 0
 
     @property
     def is_last(self) -> bool:
-        """Whether there is no further upstream after the current one."""
+        """Whether no further upstream is left."""
         return not self._others
 
     def after(self, failure: Failure, *, not_asked: bool = False) -> NextAttempt | None:
-        """Returns the next attempt, given the `failure` of the current one: at the same upstream, or else at the
-        next one. Returns None if the turn fails with this failure, because its kind (`RETRIED`,
-        `RETRIED_ELSEWHERE`) allows no other attempt, or no upstream is left. `not_asked`: this server made no
-        attempt, for example because the upstream's circuit breaker is open, so the same upstream is not tried
-        again.
+        """Returns the next attempt after a failure: at the same upstream, else at the next. None: the turn fails.
+        `not_asked`: this server made no attempt, so the same upstream is not tried again.
         """
         wait = None if not_asked else self._wait_here(failure)
         if wait is not None:
@@ -109,9 +95,8 @@ class AttemptPlan:
         return NextAttempt(self.target)
 
     def _wait_here(self, failure: Failure) -> float | None:
-        """Returns the number of seconds to wait before the attempt is repeated at the same upstream. Returns None
-        if it is not repeated there: the kind of failure does not allow it, all `retries` are made, the upstream
-        asks for too long a wait, or it is at its rate limit and another upstream is left.
+        """Returns the seconds before the attempt is repeated at the same upstream. None: it is not, by the failure's
+        kind, the number of `retries`, too long a wait, or because another upstream has no rate limit to wait for.
         """
         if failure.kind not in RETRIED or self._retried >= self.target.retries:
             return None
@@ -129,15 +114,12 @@ STATES: Final[tuple[BreakerState, ...]] = ("closed", "open", "half-open")
 
 
 class Breaker:
-    """The circuit breaker of one upstream. After some failures in a row it is open: no attempt is made for a time. Then
-    it is half open: a single attempt is made. If that fails, the breaker opens again; any success closes it. `now` is
-    always in seconds of a monotonic clock.
+    """An upstream's circuit breaker. After some failures in a row it is open for a time; then half open: one attempt is
+    made, whose failure opens it again. A success closes it. `now` is in seconds of a monotonic clock.
     """
 
     def __init__(self, failures: int, seconds: float) -> None:
-        """`failures` is the number of failures in a row that opens the breaker (0: never); `seconds` is how long it
-        stays open.
-        """
+        """`failures` in a row open it (0: never), for `seconds`."""
         self._max_failures = failures
         self._seconds = seconds
         self._failures = 0
@@ -145,18 +127,17 @@ class Breaker:
         self._probing = False
 
     def state(self, now: float) -> BreakerState:
-        """Returns whether the breaker is closed, open or half open at the time `now`."""
         if self._opened_at is None:
             return "closed"
         return "open" if self.seconds_left(now) > 0 else "half-open"
 
     def seconds_left(self, now: float) -> float:
-        """Returns the seconds until the next attempt may be made; 0 if one may be made now."""
+        """Returns the seconds until the next attempt may be made."""
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:
-        """Returns whether an attempt may be made now. If so, the caller must make it, and report its outcome by
-        `succeeded`, `failed` or `gave_up`: a half-open breaker admits no other attempt until then.
+        """Returns whether an attempt may be made now. If so, the caller must make it and report the outcome: a
+        half-open breaker admits no other until then.
         """
         if self._opened_at is None:
             return True
@@ -166,19 +147,15 @@ class Breaker:
         return True
 
     def note_success(self) -> None:
-        """Records that the upstream has answered an attempt, and closes the breaker."""
+        """Closes the breaker: the upstream has answered."""
         self._failures, self._opened_at, self._probing = 0, None, False
 
     def note_failure(self, now: float) -> None:
-        """Records that an attempt failed because the upstream does not work. Opens the breaker if it was half open,
-        or if this was the last failure in a row that it allows.
-        """
+        """Counts a failure. Opens the breaker if it was half open, or allows no more."""
         self._failures += 1
         if self._probing or (self._max_failures and self._failures >= self._max_failures):
             self._opened_at, self._probing = now, False
 
     def gave_up(self) -> None:
-        """Records that an attempt ended before it was known whether the upstream works. The state stays; a
-        half-open breaker admits another attempt.
-        """
+        """Records that an attempt ended without a result. A half-open breaker admits another."""
         self._probing = False

@@ -1,6 +1,5 @@
-"""The HTTP client of one upstream (one aiohttp session), and the exchange of a request and its answer. The client
-follows no redirects, keeps no cookies, requests no compression, and reads no .netrc. Errors become a `Failure` that
-contains no address.
+"""The HTTP client of one upstream, and the exchange of a request and its answer. It follows no redirects, keeps no
+cookies, requests no compression, reads no .netrc. Errors become a `Failure` without addresses.
 """
 
 from __future__ import annotations
@@ -24,25 +23,23 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.passing import Body, RestOfBody
 
 MAX_HEADER_BYTES: Final = 16_384
-"""The most bytes of one header line in an upstream's answer."""
 MAX_LIST_BYTES: Final = 8 << 20
-"""The most bytes of a list of models. One with several hundred models has a tenth of this."""
+"""The most bytes of a list of models. Several hundred models take a tenth."""
 KEEPALIVE_SECONDS: Final = 30.0
-"""Seconds that an unused connection is kept: many servers close theirs after 60 or 75."""
+"""Seconds that an unused connection is kept; many servers close theirs after 60."""
 STEP_BYTES: Final = 64 << 10
 """The bytes of a large body that are sent at a time."""
 DRAIN_SECONDS: Final = 0.25
-"""Seconds that the last bytes of a finished answer may take, so that its connection can be reused."""
+"""Seconds for the last bytes of a finished answer, so that its connection can be reused."""
 LIST_SECONDS: Final = 15.0
-"""The time limit for a model list, in seconds."""
 TRACE_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
     "trace_headers", default=MappingProxyType({})
 )
-"""Headers with which an upstream continues the trace of the turn; none if the turn is not traced."""
+"""Headers with which an upstream continues the turn's trace."""
 JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
 
 Deliver = Callable[[Sequence[Message], int], None]
-"""Receives the messages of an exchange, in order, and their size in bytes."""
+"""Receives an exchange's messages, and their size in bytes."""
 Send = Callable[[Callable[[], None]], Coroutine[Any, Any, aiohttp.ClientResponse]]
 
 _CUT: Final = Failure(
@@ -57,7 +54,7 @@ _PACKED: Final = Failure(
 
 
 class UpstreamClient:
-    """Sends requests to one upstream. `start` and `close` must be called in the event loop."""
+    """Sends requests to one upstream."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
@@ -65,7 +62,6 @@ class UpstreamClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Creates the aiohttp session, without connecting."""
         upstream = self._upstream
         trace = aiohttp.TraceConfig()
         trace.on_connection_create_end.append(_connected)
@@ -88,7 +84,7 @@ class UpstreamClient:
         )
 
     async def close(self) -> None:
-        """Closes all connections to the upstream. Requests that are running fail."""
+        """Closes all connections; running requests fail."""
         if self._session is not None:
             await self._session.close()
 
@@ -101,18 +97,15 @@ class UpstreamClient:
         path: str = "",
         rest: RestOfBody | None = None,
     ) -> Exchange:
-        """Starts a POST request in a task, and returns the `Exchange` that reads the answer. Calls `deliver` with lists
-        of the answer's messages (a `Head`, bytes of the body, an `End`) and the size of their bytes. If the request
-        fails, the only message is an `End` with the failure. `path` is the path of the endpoint; empty for that of the
-        upstream's API. `rest` follows the body, as it comes.
+        """Starts a POST request in a task, and returns its `Exchange`. `deliver` gets a `Head`, bytes of the body, and
+        an `End`, which has the failure if the request fails. `path`: the endpoint; empty for that of the upstream's
+        API. `rest` follows the body, as it comes.
         """
         sent = self._sender(body, rest, headers, path or self._upstream.config.api.path, deliver)
         return Exchange(sent, self._upstream.config, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
-        """Sends GET /models. Returns the status, headers and body (at most `MAX_LIST_BYTES`). Raises
-        `aiohttp.ClientError` or `OSError` (`TimeoutError` after `LIST_SECONDS`).
-        """
+        """Returns the status, headers and body of GET /models. Raises `aiohttp.ClientError` or `OSError`."""
         assert self._session is not None
         async with (
             asyncio.timeout(LIST_SECONDS),
@@ -134,10 +127,9 @@ class UpstreamClient:
     def _sender(
         self, body: Body, rest: RestOfBody | None, headers: Mapping[str, str], path: str, deliver: Deliver
     ) -> Send:
-        """Returns a function that sends the request and returns the response when its headers have arrived. The
-        function takes a callback, which is called when there is a connection, and raises what aiohttp raises.
-
-        If a reused connection turns out to be closed, the request is sent once more on a new one.
+        """Returns a function that sends the request and returns the response when its headers have come. It calls its
+        argument when there is a connection, and raises what aiohttp raises. If a reused connection turns out to be
+        closed, the request is sent once more.
         """
         session, upstream = self._session, self._upstream
         assert session is not None
@@ -168,9 +160,7 @@ class UpstreamClient:
 
 
 class Exchange:
-    """One HTTP request and its answer. A task sends the request at once, and passes the answer's messages to `deliver`.
-    An error or a timeout becomes the failure of the `End`.
-    """
+    """One HTTP request and its answer, in a task, which passes messages to `deliver`."""
 
     def __init__(self, sent: Send, limits: UpstreamConfig, secrets: SecretsReader, deliver: Deliver) -> None:
         self._send = sent
@@ -185,17 +175,13 @@ class Exchange:
         self._timer = asyncio.timeout(None)
         self._loop = asyncio.get_running_loop()
         self._deadline = math.inf
-        """The deadline of the current read, by the loop's clock."""
+        """The current read's deadline, by the loop's clock."""
         self._check: asyncio.TimerHandle | None = None
-        """The timer that checks the deadline. It is set again then, because a timer for each read would cost more than
-        the read.
-        """
+        """Checks the deadline, and is set again then: a timer for each read would cost more than the read."""
         self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
-        """Stops passing on the answer. The remaining bytes are dropped for at most `DRAIN_SECONDS`, so that the
-        connection can be reused; then it is closed.
-        """
+        """Stops passing on. The remaining bytes are dropped for `DRAIN_SECONDS`, then the connection is closed."""
         if not self._over:
             self._over = True
             self._may_read.set()
@@ -203,16 +189,14 @@ class Exchange:
                 self._set_timer(DRAIN_SECONDS)
 
     def pause(self) -> None:
-        """Stops reading the answer. The upstream has to wait once the connection's buffers are full."""
+        """Stops reading; the upstream has to wait."""
         self._may_read.clear()
 
     def resume(self) -> None:
         self._may_read.set()
 
     async def close(self) -> None:
-        """Stops the exchange, and returns when its connection is closed, or after `finish` when the answer has
-        ended.
-        """
+        """Stops the exchange, and waits until its connection is closed, or (after `finish`) the answer has ended."""
         if not self._over:
             self._over = True
             self.task.cancel()
@@ -270,9 +254,7 @@ class Exchange:
                 response.close()
 
     def _await_next(self) -> None:
-        """Sets the deadline of the next read: `first_byte_timeout` before the first bytes of the body,
-        `idle_timeout` after that.
-        """
+        """Sets the next read's deadline."""
         limits = self._limits
         self._set_timer(
             DRAIN_SECONDS
@@ -293,9 +275,7 @@ class Exchange:
         self._check = self._loop.call_at(when, self._check_deadline)
 
     def _check_deadline(self) -> None:
-        """Called by the timer. If the deadline has passed, makes the running read fail with a timeout; if reads
-        have moved the deadline, sets the timer again.
-        """
+        """Makes a late read fail with a timeout, or sets the timer again."""
         self._check = None
         if self._deadline <= self._loop.time():
             self._timer.reschedule(self._deadline)
@@ -319,8 +299,8 @@ def _pieces(body: Body) -> Sequence[bytes | memoryview]:
 async def _in_steps(
     body: Body, rest: RestOfBody | None, sent: Callable[[], None], deliver: Deliver
 ) -> AsyncIterator[bytes]:
-    """Yields a body and what follows; calls `sent` before each step, because the answer can only be waited for from
-    then on.
+    """Yields a body and what follows; calls `sent` before each step, because only from then on an answer can be waited
+    for.
     """
     for piece in _pieces(body):
         for start in range(0, len(piece), STEP_BYTES):
@@ -350,9 +330,7 @@ async def _connected_again(session: aiohttp.ClientSession, context: SimpleNamesp
 
 
 def _certificates(upstream: Upstream) -> ssl.SSLContext:
-    """Returns a TLS context that trusts the system's certificates (or those of SSL_CERT_FILE) and those in the
-    upstream's `ca_file`.
-    """
+    """Returns a TLS context with the system's certificates and the upstream's `ca_file`."""
     context = ssl.create_default_context()
     if upstream.config.ca_file is not None:
         context.load_verify_locations(upstream.config.ca_file)
@@ -360,8 +338,7 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext:
 
 
 def failure_of(error: Exception) -> Failure:
-    """Converts the error of a request that got no answer. The error's own text is left out, since it contains the
-    upstream's address."""
+    """Converts the error of a request without an answer. Its own text has the address, and is left out."""
     if isinstance(error, aiohttp.ClientHttpProxyError):
         why = f"the HTTP proxy of the environment (https_proxy) does not connect to it (HTTP {error.status})"
         return Failure(

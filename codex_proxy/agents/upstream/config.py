@@ -1,6 +1,4 @@
-"""The configuration of an upstream (a model server): its table in the settings file, and its address, key and
-capabilities.
-"""
+"""The configuration of an upstream: its table in the settings file, address, key and capabilities."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ _SHORTEST_SECRET: Final = (
 )
 _SHORTEST_KEY: Final = 12
 _HOLDS_A_KEY: Final = re.compile(r"key|token|secret|auth|cookie|passw|credential", re.IGNORECASE)
-"""Matches the names of headers whose values prove who asks. Others (`X-Title`) may be words of an answer."""
+"""Names of headers whose values prove who asks."""
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS: Final = frozenset(
     (
@@ -35,9 +33,9 @@ _OWN_HEADERS: Final = frozenset(
         "x-codex-hops",
     )
 )
-"""Request headers that this server sets itself, so that a table may not."""
+"""Headers that a table may not set."""
 _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
-"""Headers with which clients prove who they are, besides `authorization`."""
+"""Further headers with which clients prove who they are."""
 NAME: Final = "openai-chat"
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {
@@ -49,16 +47,14 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 
 
 class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
-    """An API that an upstream can offer: Chat Completions or Responses."""
+    """An API that an upstream can offer."""
 
     agent: str
-    """The name of the agent that uses this API."""
     api: str
-    """The API's name as shown in an error message, such as `Chat Completions`."""
+    """Its name in error messages."""
     path: str
-    """The path of the API's endpoint, to be appended to the upstream's address."""
+    """Is appended to the upstream's address."""
     capabilities: frozenset[Capability]
-    """The capabilities of an agent that uses this API."""
 
 
 CHAT: Final = UpstreamApi(
@@ -77,15 +73,14 @@ RESPONSES: Final = UpstreamApi(
         }
     ),
 )
-"""The Responses API, which the agent `openai-responses` uses."""
 APIS: Final[Mapping[str, UpstreamApi]] = {"chat": CHAT, "responses": RESPONSES}
-"""The API for each value of an upstream's key `wire`."""
+"""The API for each `wire`."""
 DEFAULT: Final = "default"
-"""The name of the table of a single upstream."""
+"""The table of a single upstream."""
 
 
 class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of the settings of an upstream, as error messages show them to the operator."""
+    """The names of an upstream's settings, for error messages."""
 
     url: str = "--upstream-url (PROXY_UPSTREAM_URL)"
     key: str = "PROXY_UPSTREAM_KEY"
@@ -96,9 +91,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_table(cls, table: str) -> SettingNames:
-        """Returns the names for an upstream whose settings are in the table `table`, like `[upstreams.groq]`; empty:
-        settings of the server.
-        """
+        """Returns the names for a table like `[upstreams.groq]`; empty: settings of the server."""
         if not table:
             return cls()
         return cls(
@@ -135,8 +128,8 @@ ForwardedName = Annotated[str, AfterValidator(_checked_forwarded)]
 
 
 class UpstreamConfig(BaseModel):
-    """One `[upstreams.NAME]`: a model server, and how requests to it are made. In the descriptions, "it" is the
-    model server. The options of a server with a single upstream are those of `[upstreams.default]`.
+    """One `[upstreams.NAME]`: a model server ("it"), and how requests to it are made. A single upstream is
+    `[upstreams.default]`.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -211,71 +204,69 @@ class UpstreamConfig(BaseModel):
 
     @property
     def api(self) -> UpstreamApi:
-        """The API that the server has."""
         return APIS[self.wire]
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What the server can do. A request that needs another capability is refused."""
+        """A request that needs another capability is refused."""
         return self.api.capabilities - frozenset(self.cannot) - self.kind.cannot
 
     @property
     def kind(self) -> UpstreamPreset:
-        """What is known about this kind of server; nothing without a `preset`."""
+        """What is known about this kind of server."""
         return PRESETS[self.preset] if self.preset is not None else NO_PRESET
 
     @property
     def reasoning_field(self) -> str:
-        """The field of a message in which reasoning is sent back to a model; empty if it is not sent back."""
+        """The field in which a model gets its reasoning back, or empty."""
         given = self.reasoning_back or self.kind.reasoning_back
         return "" if given == "none" else given
 
     def with_defaults(self, **values: Any) -> UpstreamConfig:
-        """Returns this configuration with `values` for the keys that are not set."""
+        """Returns this configuration with `values` for keys that are not set."""
         return self.model_copy(
             update={key: each for key, each in values.items() if key not in self.model_fields_set}
         )
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """One upstream: its configuration, and what this server has made of it: its address and its key."""
+    """One upstream: its configuration, and the address and key that follow from it."""
 
     config: UpstreamConfig
     name: str = ""
-    """The upstream's name in the settings; empty if it is the only one."""
+    """Its name in the settings; empty for the only one."""
     names: SettingNames = SettingNames()
-    """The names of its settings, for error messages."""
     url: str
-    """The base address without a trailing slash; the path of the API and `/models` are appended."""
+    """The base address, without a trailing slash."""
     key: str = ""
-    """The API key that is sent with every request; empty if none is sent."""
+    """The key of every request, or empty."""
     clients_key: bool = False
-    """Whether the upstream is sent each client's own API key instead of `key`."""
+    """Whether each client's own key is sent instead."""
     proxy: str | None = None
-    """The address of the HTTP proxy for requests to the upstream; None if there is none."""
+    """The HTTP proxy, if any."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request, without those of HTTP itself."""
+        """The headers of every request."""
         key = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         return {name: value.get_secret_value() for name, value in self.config.headers.items()} | key
 
     @property
     def host(self) -> str:
-        """The host and port of the address."""
+        """Host and port."""
         return urlsplit(self.url).netloc
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The texts that must not appear in a message to a client: key, address, host, and values of headers."""
+        """Texts that must not appear in a message to a client."""
         headers = (value.get_secret_value() for value in self.config.headers.values())
         values = (value for value in headers if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """The texts that are removed from all that the upstream sends: the key, and headers that hold one. A short text
-        is no key but a placeholder (`lm-studio`).
+        """Texts that are removed from all that the upstream sends: the key, and headers that hold one. A short text is
+        no key but a placeholder (`lm-studio`).
         """
         headers = self.config.headers.items()
         keys = (value.get_secret_value() for name, value in headers if _HOLDS_A_KEY.search(name))
@@ -284,9 +275,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """The fields that identify the upstream in log lines: its name; none if it is the only one, since its
-        address is not logged.
-        """
+        """What identifies it in log lines: its name, if any. Its address is not logged."""
         return {"upstream": self.name} if self.name else {}
 
     def __repr__(self) -> str:

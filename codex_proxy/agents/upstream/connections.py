@@ -1,5 +1,5 @@
-"""The pool of connections to one upstream. A connection is used again only if nothing comes on it between the last
-answer and the next request: such bytes would be read as the answer to it.
+"""The pool of connections to one upstream. One is used again only if nothing has come on it since the last answer: that
+would be read as the next answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aiohttp.client_proto import ResponseHandler
 
 
 class UpstreamConnection(ResponseHandler):
-    """One connection. While it is idle, which it is until the next request is written, the first byte closes it."""
+    """While it is idle, until the next request is written, the first byte closes it."""
 
     is_idle = False
 
@@ -27,7 +27,7 @@ class UpstreamConnection(ResponseHandler):
 
     @property
     def has_unread(self) -> bool:
-        """Whether the upstream has sent bytes, or the end of the connection, that the event loop has not read yet."""
+        """Whether bytes, or the connection's end, have come that the event loop has not read."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -36,7 +36,7 @@ class UpstreamConnection(ResponseHandler):
         return bool(poll.poll(0))
 
     def use_again(self) -> None:
-        """Ends its idle time; closes it if something has come meanwhile. Then writing to it raises `OSError`."""
+        """Ends its idle time, or closes it if something has come: then writing raises `OSError`."""
         if self.has_unread:
             self.close()
         else:
@@ -44,21 +44,19 @@ class UpstreamConnection(ResponseHandler):
 
 
 _TAKEN: ContextVar[UpstreamConnection | None] = ContextVar("taken", default=None)
-"""The idle connection that this task has taken from the pool for its request."""
+"""The idle connection that this task has taken."""
 
 
 async def before_headers(
     _: aiohttp.ClientSession, __: object, sent: aiohttp.TraceRequestHeadersSentParams
 ) -> None:
-    """Is called by aiohttp before the headers of a request are written; those of one with a body are written together
-    with that.
-    """
+    """Is called by aiohttp before a request's headers are written; with a body they are written together."""
     if sent.headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in sent.headers:
         _end_idle_time()
 
 
 async def before_body(*_: object) -> None:
-    """Is called by aiohttp before a part of a request's body is written."""
+    """Is called by aiohttp before a part of a body is written."""
     _end_idle_time()
 
 
@@ -69,12 +67,9 @@ def _end_idle_time() -> None:
 
 
 class UpstreamConnections(aiohttp.TCPConnector):
-    """A connector whose idle connections stay without a byte, or are closed. It overrides how aiohttp takes a
-    connection from the pool and puts it back.
-    """
+    """A connector whose idle connections stay without a byte, or are closed."""
 
     def __init__(self, **settings: Any) -> None:
-        """`settings` are those of `aiohttp.TCPConnector`."""
         super().__init__(**settings)
         loop = asyncio.get_running_loop()
         self._factory: functools.partial[Any] = functools.partial(UpstreamConnection, loop=loop)

@@ -1,8 +1,7 @@
-"""Converts an upstream's errors to failures, from the status, headers and body of its answer. The known forms are
-OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's `{"detail": ...}`, vLLM's `{"object": "error",
-...}`, llama.cpp's with a number as `code`, LiteLLM's with a number in a string and with errors as events of a stream,
-and HTML pages. The failure quotes the upstream's text, without addresses and keys; not if the upstream refuses the key,
-which may be in it.
+"""Converts an upstream's errors to failures. Known are OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`,
+FastAPI's `{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with one
+in a string and with errors in a stream, and HTML pages. The failure quotes the upstream's text, without addresses and
+keys; not if it refuses the key, which may be in it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 MAX_ERROR_BYTES: Final = 1 << 20
-"""The most bytes that are read of the body of an error."""
+"""The most bytes of an error's body that are read."""
 _MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
 
 BROKEN_OFF: Final = Failure(
@@ -66,10 +65,10 @@ _MODEL = re.compile(
     re.IGNORECASE,
 )
 _NO_KEY_OF_LITELLM: Final = "no_db_connection"
-"""What LiteLLM's proxy calls a key that is not its own, if it has no database with other keys; with the status 400."""
+"""How LiteLLM's proxy refuses a key if it has no database, with the status 400."""
 _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _NO_ENDPOINT: Final = frozenset({404, 405, 501})
-"""The statuses with which a server answers that it does not have the endpoint."""
+"""The statuses of a server without the endpoint."""
 _REDIRECTED: Final = (
     "The model server answered with a redirect (HTTP {}), which this server does not follow. "
     "The operator must set the final address."
@@ -87,9 +86,8 @@ class ErrorReader:
         path: str = CHAT.path,
         setting_names: SettingNames = SettingNames(),  # noqa: B008
     ) -> None:
-        """`secrets`: texts that are replaced by `[hidden]` in every message. `clients_key`: requests have the client's
-        own key, so an error 401 is a fault of the client. `path`: that of the upstream's endpoint. `setting_names`: the
-        settings that a message advises to check.
+        """`secrets` are replaced by `[hidden]`. `clients_key`: a 401 is the client's fault. `path` is the endpoint;
+        `setting_names` are what a message advises to check.
         """
         self._secrets = tuple(secret for secret in secrets if secret)
         self._path = path
@@ -99,8 +97,8 @@ class ErrorReader:
         self._key_refused = CLIENTS_KEY_REFUSED if clients_key else of_operator
 
     def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
-        """Returns the failure for an answer with an error status, also for a redirection. `now`: seconds since
-        1970, to evaluate a date in its headers.
+        """Returns the failure for an answer with an error status or a redirection. `now`: seconds since 1970, for dates
+        in headers.
         """
         if 300 <= status < 400:
             return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
@@ -111,9 +109,7 @@ class ErrorReader:
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
     def _no_endpoint(self, status: int, body: bytes) -> Failure:
-        """Returns the failure for an answer with the status 404, 405 or 501 whose error names no other reason: the
-        server does not have the endpoint.
-        """
+        """Returns the failure for a server without the endpoint, by a status without another reason."""
         words = self._without_secrets(cleaned(words_in(_value_of(body))))
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
         names = self._names
@@ -124,9 +120,7 @@ class ErrorReader:
         return Failure(kind=K.AGENT_MISCONFIGURED, message=message, quoted=words)
 
     def of_event(self, value: Any) -> Failure:
-        """Returns the failure for an error inside an answer that has begun; UPSTREAM_ERROR without a known form.
-        `value`: the decoded JSON of the event.
-        """
+        """Returns the failure for an error inside an answer. `value`: its decoded JSON."""
         error = value.get("error", value) if isinstance(value, dict) else value
         return self._failure_in(value, _status_in(error))
 
@@ -162,8 +156,8 @@ class ErrorReader:
 
 
 def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
-    """Returns the kind of fault for an error of an upstream: corrects `found`, the result of `failure_from_text`, whose
-    rules are made for Codex. `status` is the HTTP status, or None; `text` is the error's code, type and message.
+    """Corrects `found`, the result of `failure_from_text`, whose rules are made for Codex. `text` is the error's code,
+    type and message.
     """
     refused = status is None or status in (
         400,
@@ -193,9 +187,7 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
 
 
 def _as_text(words: str, code: object, kind: object) -> str:
-    """Returns an error with this message (`words`), `code` and type (`kind`) as JSON text, like `{"error": {...}}`,
-    which is the input of `failure_from_text`.
-    """
+    """Returns an error as the JSON text that `failure_from_text` reads."""
     vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
     error = {
         "message": words,
@@ -206,7 +198,7 @@ def _as_text(words: str, code: object, kind: object) -> str:
 
 
 def _status_in(error: Any) -> int | None:
-    """Returns the HTTP status that an error has as its code, as a number or in a string; None if it has none."""
+    """Returns the HTTP status that an error has as its code, if any."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and len(code) == 3 and code.isdecimal():
         code = int(code)
@@ -215,9 +207,7 @@ def _status_in(error: Any) -> int | None:
 
 
 def _value_of(body: bytes) -> Any:
-    """Returns the decoded JSON of the body; if the body is a stream, that of its first event; if it is neither, its
-    text.
-    """
+    """Returns the body's decoded JSON, that of a stream's first event, or its text."""
     text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
     first = text.removeprefix("data:").lstrip().partition("\n")[0] if text.startswith("data:") else text
     try:
@@ -234,9 +224,7 @@ def _error_in(value: Any) -> Mapping[str, Any]:
 
 
 def words_in(value: Any) -> str:
-    """Returns the message of an error, in any of the known forms; empty for an HTML page. `value` is the decoded JSON
-    of the error, or its text.
-    """
+    """Returns an error's message, in any known form; empty for an HTML page."""
     if isinstance(value, str):
         return "" if value.lstrip().startswith("<") else value.strip()
     if not isinstance(value, dict):
@@ -263,8 +251,7 @@ def _field_fault(each: Any) -> str:
 
 
 def _wait_of(headers: Mapping[str, str], now: float) -> float | None:
-    """Returns the seconds that the upstream asks to wait, from a number or a date in its headers; None if it does
-    not."""
+    """Returns the seconds that the headers ask to wait, if any."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         given = headers.get(name, "").strip()
         if not given:

@@ -1,4 +1,4 @@
-"""Reads a server's list of models: OpenAI's shape, and what vLLM, llama.cpp, LM Studio and OpenRouter add to it."""
+"""Reads a server's list of models: OpenAI's shape, and what others add to it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ _MAX_NAME_CHARS: Final = 200
 
 
 def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
-    """Returns the models in the JSON body of a list, the first of them as the default; None if the body is not such a
-    list, or has too many values.
-    """
+    """Returns the models in a list, the first as the default; None if the body is no list, or has too many values."""
     if has_too_many_values(body):
         return None
     try:
@@ -47,9 +45,7 @@ def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
 
 
 def _is_name(value: Any) -> TypeGuard[str]:
-    """Returns whether a value of the list is a text that can be shown: not blank, not long, without control characters
-    and lone surrogates.
-    """
+    """Returns whether a value is a text that can be shown."""
     return isinstance(value, str) and 0 < len(value.strip()) <= _MAX_NAME_CHARS and value.isprintable()
 
 
@@ -72,8 +68,8 @@ def _window_of(model: dict[str, Any]) -> int | None:
 
 
 def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-    """Returns the models to serve, the default first. `wanted` are names, which are served even if not listed, and
-    patterns with `*` for the models in `listed`; empty: `listed`.
+    """Returns the models to serve, the default first. `wanted` are names, and patterns with `*` for those in `listed`;
+    empty: `listed`.
     """
     if not wanted:
         return tuple(listed)

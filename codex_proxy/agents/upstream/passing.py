@@ -1,4 +1,4 @@
-"""The answer of an upstream to a request that is passed on (see `core/passing.py`): its bytes, as they come."""
+"""An upstream's answer to a request that is passed on (see `core/passing.py`)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.passing import Body, RestOfBody
 
 HELD_BYTES: Final = 256 << 10
-"""The most bytes of an answer that wait for a slow client. The upstream then has to wait, too."""
+"""The most bytes that wait for a slow client; then the upstream has to wait."""
 _KEPT_HEADERS: Final = ("content-type", "content-disposition")
 
 NO_PATH: Final = (
@@ -28,7 +28,7 @@ NO_PATH: Final = (
 
 
 class UpstreamAnswer:
-    """One attempt: the request is sent at once, and `begin` waits for the answer. `host` gets the outcome, once."""
+    """One attempt, whose request is sent at once. `host` gets the outcome, once."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class UpstreamAnswer:
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens that the answer has told of so far; None if it has not."""
+        """The tokens that the answer has told of so far, if any."""
         return self._usage.usage
 
     def _deliver(self, messages: Sequence[Message], size: int) -> None:
@@ -74,8 +74,8 @@ class UpstreamAnswer:
         self._news.set()
 
     async def begin(self, errors: ErrorReader, now: float) -> None:
-        """Waits until the answer has begun. Raises `Fault` if there is none, or if it is an error, and the error of the
-        client's bytes. `errors` reads the upstream's error.
+        """Waits until the answer has begun. Raises `Fault` if there is none or it is an error, and the error of the
+        client's bytes.
         """
         while self._head is None and self._end is None:
             await self._next()
@@ -88,7 +88,7 @@ class UpstreamAnswer:
         self._has_text = "audio/" not in self.headers.get("content-type", "")
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yields the bytes of the answer. Raises `Fault` if it breaks off, and the error of the client's bytes."""
+        """Yields the answer. Raises `Fault` if it breaks off, and the error of the client's bytes."""
         while True:
             while self._chunks:
                 chunk = self._taken()
@@ -103,7 +103,7 @@ class UpstreamAnswer:
             await self._next()
 
     async def close(self) -> None:
-        """Ends the request, and closes its connection unless the answer has ended."""
+        """Ends the request."""
         self._record("left")
         await self._exchange.close()
 

@@ -1,6 +1,5 @@
-"""Presets for common model servers: their URL, the environment variable of their key, and what they cannot do, by their
-documentation and tests with the servers. What a server answers with an error is listed; the proxy then refuses such
-requests, or sends them in another way.
+"""Presets for common model servers, by their documentation and tests. A request that a server answers with an error is
+refused, or sent in another way.
 """
 
 from __future__ import annotations
@@ -18,26 +17,22 @@ PresetName: TypeAlias = Literal[
 
 
 class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults for one kind of model server, and what it cannot do, for upstreams whose table names the preset."""
+    """The defaults for one kind of model server, and what it cannot do."""
 
     url: str
-    """The base URL of the server's API, including `/v1`."""
+    """Its base URL, with `/v1`."""
     key_env: str = ""
-    """The environment variable that usually has the server's key; empty if it needs none."""
+    """The variable that usually has its key."""
     needs_key: bool = False
-    """Whether the server refuses requests without a key."""
     cannot: frozenset[Capability] = frozenset()
-    """The capabilities of `openai-chat` that the server does not have."""
+    """The capabilities of `openai-chat` that it lacks."""
     reasoning_back: str = ""
-    """The field of a message in which the server's models expect to get back their reasoning, together with their
-    calls; empty if they expect none.
-    """
+    """The field in which its models expect their reasoning back, with their calls."""
     refuses: frozenset[str] = frozenset()
-    """Optional request fields that the server answers with an error, by the names that `openai_chat.body` uses."""
+    """Optional fields that it answers with an error, by the names of `openai_chat.body`."""
 
 
 NO_PRESET: Final = UpstreamPreset(url="")
-"""What is known about a server whose table names no preset."""
 PRESETS: Final[Mapping[PresetName, UpstreamPreset]] = {
     "openai": UpstreamPreset(
         url="https://api.openai.com/v1",

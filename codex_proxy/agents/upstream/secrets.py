@@ -1,5 +1,5 @@
-"""Replaces secrets in what an upstream sends, before anything else reads it, by `[hidden]`: its key, and headers with
-credentials, also where a JSON text has some of their characters escaped.
+"""Replaces secrets in what an upstream sends, before anything reads it, by `[hidden]`, also where JSON has some
+characters escaped.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _HIDDEN: Final = HIDDEN.encode()
 
 
 class Secrets:
-    """Texts to be replaced. `hide` replaces them in a whole text; `reader` returns an object that does it in chunks."""
+    """Texts to be replaced: in a whole text (`hide`), or in chunks (`reader`)."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        """`secrets` are printable ASCII texts; empty ones are ignored."""
+        """`secrets` are printable ASCII."""
         self.texts = tuple(
             secret.encode() for secret in sorted(set(secrets), key=len, reverse=True) if secret
         )
@@ -25,7 +25,6 @@ class Secrets:
         self._first = re.compile(b"[%b\\\\]" % b"".join(re.escape(secret[:1]) for secret in self.texts))
 
     def hide(self, data: bytes) -> bytes:
-        """Returns the bytes without the secrets."""
         if b"\\" in data and self.texts:
             return self._pattern.sub(_HIDDEN, data)
         for secret in self.texts:
@@ -34,11 +33,10 @@ class Secrets:
         return data
 
     def reader(self) -> SecretsReader:
-        """Returns a reader for the chunks of one answer."""
         return SecretsReader(self)
 
     def begun_in(self, data: bytes) -> int:
-        """Returns how many bytes at the end of `data` may be the beginning of a secret."""
+        """Returns how many bytes at the end may begin a secret."""
         if data.endswith(b"\n") or not self.texts:
             return 0
         tail = data[-6 * len(self.texts[0]) :]
@@ -49,16 +47,14 @@ class Secrets:
 
 
 class SecretsReader:
-    """Replaces the secrets in the chunks of one answer. The end of a chunk that may begin a secret is held back until
-    the next chunk, or `close`.
-    """
+    """Replaces the secrets in one answer's chunks. What may begin one is held back until the next chunk, or `close`."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes the next bytes. Returns those that can be read now."""
+        """Returns the bytes that can be read now."""
         data = self._secrets.hide(self._held + chunk if self._held else chunk)
         held = self._secrets.begun_in(data)
         if not held:
@@ -68,13 +64,12 @@ class SecretsReader:
         return data[:-held]
 
     def close(self) -> bytes:
-        """Returns the bytes that were held back."""
         held, self._held = self._held, b""
         return held
 
 
 def _pattern_of(char: int) -> bytes:
-    """Returns a pattern for one character of a secret, as it is and as JSON may write it."""
+    """Returns a pattern for a character, as it is and as JSON may write it."""
     plain = re.escape(bytes([char]))
     escaped = b"\\\\u00(?i:%02x)" % char
     return (
@@ -85,7 +80,7 @@ def _pattern_of(char: int) -> bytes:
 
 
 def _may_begin(data: bytes, secret: bytes) -> bool:
-    """Returns whether `data` is the beginning of the secret, as it is or as JSON may write it."""
+    """Returns whether `data` begins the secret, as it is or as JSON may write it."""
     at = 0
     for char in secret:
         rest = data[at : at + 6].lower()

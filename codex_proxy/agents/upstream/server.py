@@ -1,6 +1,4 @@
-"""A model server (an upstream), which has the API Chat Completions or Responses: the connections to it, the list of its
-models, and the requests of turns.
-"""
+"""A model server: the connections to it, the list of its models, and the requests of turns."""
 
 from __future__ import annotations
 
@@ -30,9 +28,9 @@ from codex_proxy.core.turn import HOPS_HEADER, Origin, Turn
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 5.0
-"""Seconds between two requests for the list of models while the upstream cannot be reached."""
+"""Seconds between requests for the list while it cannot be reached."""
 MAX_HOPS: Final = 8
-"""The most servers like this one that a request may pass through."""
+"""The most servers like this one on a request's way."""
 
 _LOOP: Final = (
     "This server's upstream sent the request back to this server. The operator must set "
@@ -50,39 +48,35 @@ NO_CLIENTS_KEY: Final = Failure(
 
 
 MakeDialect: TypeAlias = Callable[[Turn, str, UpstreamContext], Dialect[Message]]
-"""Creates the dialect of a turn. The other arguments are the upstream's name for the model, and what all turns of the
-upstream share."""
+"""Creates a turn's dialect, from the upstream's name for the model, and what its turns share."""
 
 
 class ModelServer:
-    """A model server: its list of models, which a task keeps current, and its `client`, which sends requests."""
+    """A model server: its models, which a task keeps current, and its `client`."""
 
     def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
-        """`make_dialect` creates the dialect of each turn, for the API that the upstream has."""
         self._upstream = upstream
         self._make_dialect = make_dialect
         self.client = UpstreamClient(upstream)
         errors = self.errors_at(upstream.config.api.path)
         self._context = UpstreamContext(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch)
         self._id = uuid.uuid4().hex[:12]
-        """Identifies this server in a request header, to detect a request that comes back to it."""
+        """Identifies this server in a header, to detect a request that comes back."""
         self._models = self._served(())
         self.any_model = not self._models
-        """True while neither the operator nor the upstream has listed models."""
+        """Whether nobody has listed models."""
         self._trouble: Failure | None = None
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Requests the list of models at once, and then at intervals. An upstream that cannot be reached does not
-        prevent the start; `trouble` reports it.
-        """
+        """Requests the list of models now and at intervals. `trouble` reports a server that cannot be reached."""
         await self.client.start()
         await self._refresh_models()
         self._watch = asyncio.get_running_loop().create_task(self._refresh_models_at_intervals())
 
     def prepare(self, turn: Turn) -> tuple[Turn, Dialect[Message], dict[str, str]]:
-        """Returns the turn as this upstream gets it, its dialect, and the headers of its requests. Raises `Fault` as
-        `headers_for`, or if neither the turn nor the upstream's list names a model.
+        """Returns the turn as this upstream gets it, its dialect, and its headers. Raises `Fault` as `headers_for`, or
+        if no model is named.
         """
         headers = self.headers_for(turn.origin)
         model = turn.model or next((model.id for model in self._models if model.is_default), "")
@@ -93,8 +87,8 @@ class ModelServer:
         return turn, self._make_dialect(turn, model, self._context), headers
 
     def headers_for(self, origin: Origin) -> dict[str, str]:
-        """Returns the headers of a request that comes from `origin`. Raises `Fault` if it has come from this server
-        itself or has passed through too many codex-proxies, or if the client's key is needed and missing.
+        """Returns the headers of a request. Raises `Fault` if it has come from this server itself or through too many,
+        or lacks the client's key.
         """
         hops = origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
@@ -109,7 +103,6 @@ class ModelServer:
         return headers | {name: origin.headers[name] for name in names if name in origin.headers}
 
     def errors_at(self, path: str) -> ErrorReader:
-        """Returns the reader of errors of the endpoint at `path`."""
         upstream = self._upstream
         return ErrorReader(
             upstream.secrets, clients_key=upstream.clients_key, path=path, setting_names=upstream.names
@@ -120,24 +113,20 @@ class ModelServer:
         return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models that clients can ask for, from the upstream's newest list and the operator's settings."""
         return self._models
 
     def trouble(self) -> Failure | None:
-        """Returns the failure of the newest request for the list of models; None if it did not fail."""
+        """Returns the failure of the newest request for the list, if it failed."""
         return self._trouble
 
     async def close(self) -> None:
-        """Stops to ask for the list of models, and closes all connections."""
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
         await self.client.close()
 
     def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-        """Returns the models that clients can use, from those that the upstream lists (`listed`) and those in the
-        settings. A model without a context window gets the one in the settings.
-        """
+        """Returns the models for clients, from the upstream's list and the settings."""
         window = self._upstream.config.context_window
         found = models_of(self._upstream.config.models, listed)
         return tuple(
@@ -152,8 +141,8 @@ class ModelServer:
             await self._refresh_models()
 
     async def _refresh_models(self) -> None:
-        """Requests the list of models. Stores the models, or the failure, and logs when the upstream starts to fail or
-        works again. A server without such a list (404, 405 or 501) counts as working.
+        """Requests the list, and logs when the upstream starts to fail or works again. A server without a list counts
+        as working.
         """
         before = self._trouble
         self._trouble = await self._request_models()
@@ -192,9 +181,7 @@ def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Messa
 async def request_models_once(
     upstream: Upstream, clock: Clock
 ) -> tuple[Failure | None, tuple[AgentModel, ...]]:
-    """Requests the list of models once, for the command `doctor`. Returns the failure with which turns would end
-    (None if the request succeeded), and the models.
-    """
+    """Requests the list once, for `doctor`. Returns the failure, if any, and the models."""
     server = ModelServer(upstream, clock, _no_turns)
     await server.client.start()
     try:

@@ -1,5 +1,5 @@
-"""The parts that the specs of the agents of model servers share: their settings, the upstream that these describe, and
-the check of `doctor`.
+"""What the specs of agents of model servers share: settings, the upstream that these describe, and the check of
+`doctor`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ if TYPE_CHECKING:
     from codex_proxy.agents.upstream.server import MakeDialect
 
 CLIENTS_KEY: Final = "client"
-"""The value of PROXY_UPSTREAM_KEY with which each client's own key is sent to the upstream."""
+"""The PROXY_UPSTREAM_KEY with which each client's own key is sent."""
 ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
-"""The environment variable in which open-responses-server expects the upstream's address. If it is used, that
-program's variable for the key is used, too."""
+"""The variable in which open-responses-server expects the address. With it, that program's variable for the key is
+used, too."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 UPSTREAM_SETTINGS: Final = frozenset({"upstream_url", "upstream_key", "idle_timeout"})
-"""The settings that are short for keys of `[upstreams.default]`."""
+"""Settings that are short for keys of `[upstreams.default]`."""
 _MAX_KEY_CHARS: Final = 10_000
 
 
 def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamAgent:
-    """Returns the agent of the upstream that the settings describe, not yet started. `make_dialect` creates the dialect
-    of a turn. Raises `NoAgentError` if a setting of a single upstream is missing or invalid; one of several says that
-    when it starts.
+    """Returns the agent, not yet started. Raises `NoAgentError` if a setting of a single upstream is invalid; one of
+    several says that when it starts.
     """
     from codex_proxy.agents.upstream.agent import UpstreamAgent
     from codex_proxy.agents.upstream.server import ModelServer
@@ -63,9 +62,7 @@ def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamA
 
 
 async def check_upstream(context: AgentContext) -> list[Check]:
-    """Returns a check for `doctor`: whether the upstream answers a request for its list of models, and how many it has.
-    A warning if it lists no models, `skipped` if requests use the keys of clients.
-    """
+    """Returns the check of `doctor`: whether the upstream answers, and how many models it lists."""
     from codex_proxy.agents.upstream.server import request_models_once
 
     try:
@@ -101,8 +98,8 @@ async def check_upstream(context: AgentContext) -> list[Check]:
 
 
 def upstream_of(context: AgentContext) -> Upstream:
-    """Returns the upstream that the settings describe. Raises `NoAgentError` if its address, its key or a file is
-    missing or invalid.
+    """Returns the upstream that the settings describe. Raises `NoAgentError` if address, key or a file is missing or
+    invalid.
     """
     config, settings = context.upstream or UpstreamConfig(), context.settings
     api = config.api
@@ -135,9 +132,8 @@ def upstream_of(context: AgentContext) -> Upstream:
 
 
 def _checked_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
-    """Returns the base URL for requests, without a trailing slash. A URL without a path gets `/v1`; the path of the
-    endpoint of `api` is removed. `names` has the names of the settings, for error messages. Raises `NoAgentError` if
-    the URL is invalid.
+    """Returns the base URL: `/v1` is added to one without a path, the endpoint of `api` removed. Raises
+    `NoAgentError`.
     """
     wrong = f"{names.url} must be an address like http://127.0.0.1:11434/v1"
     try:
@@ -158,8 +154,8 @@ def _checked_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
 def _key_of(
     config: UpstreamConfig, given: SecretStr | None, environ: Mapping[str, str], names: SettingNames
 ) -> str:
-    """Returns the API key for the upstream; empty if there is none. `given` is the setting `upstream_key`. Raises
-    `NoAgentError` if a key is set twice, missing, or has impossible characters.
+    """Returns the key, or empty. `given` is the setting `upstream_key`. Raises `NoAgentError` if it is set twice,
+    missing, or has impossible characters.
     """
     if sum(each is not None for each in (given, config.key_file, config.key_env)) > 1:
         raise NoAgentError(f"The upstream's key is set twice. Remove {names.key} or {names.key_file}.")
@@ -178,8 +174,8 @@ def _key_of(
 
 
 def _key_in_environment(config: UpstreamConfig, environ: Mapping[str, str], names: SettingNames) -> str:
-    """Returns the key in the environment variable that the table, the preset or open-responses-server names, or empty.
-    Raises `NoAgentError` if a needed variable is not set.
+    """Returns the key in the variable of the table, the preset or open-responses-server, or empty. Raises
+    `NoAgentError` if a needed one is not set.
     """
     # A key that lies about for a provider is sent to that provider's own address only.
     variable, is_needed = config.key_env or "", config.key_env is not None
@@ -208,8 +204,7 @@ def _read_key(file: Path, name: str) -> str:
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
-    """Returns the HTTP proxy that the environment names for an address, by `http_proxy`, `https_proxy`, `all_proxy`
-    and `no_proxy`, in lower or upper case; None if it names none."""
+    """Returns the HTTP proxy for an address, by the variables `http_proxy` and so on, if any."""
     given = {name.lower(): value for name, value in environ.items() if name.isupper()}
     given |= {name: value for name, value in environ.items() if name.islower()}
     proxies = {

@@ -1,6 +1,5 @@
-"""The messages of one HTTP exchange with an upstream: a `Head`, then bytes of the body, then an `End`; and the reader
-of the body, which consists of server-sent events, or of one JSON object. Lines other than `data:` are ignored, except
-`event: error`, which marks its data as an error.
+"""The messages of one HTTP exchange (a `Head`, bytes of the body, an `End`), and the reader of the body: server-sent
+events, or one JSON object. Only `data:` lines count, and `event: error`.
 """
 
 from __future__ import annotations
@@ -16,44 +15,36 @@ from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 
 MAX_LINE_BYTES: Final = 16 << 20
-"""The most bytes of one event, or of a whole JSON answer. The longest contain base64 audio or images of several
-MiB."""
+"""The most bytes of one event or JSON answer. The longest have base64 audio or images."""
 MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
-"""The most bytes of one answer. A stream takes some hundred bytes for each token, so that the longest answers of
-models have a third of this."""
+"""The most bytes of an answer. The longest streams have a third."""
 MAX_EVENT_MARKS: Final = 1 << 20
-"""The most commas and opening brackets of one event, which bound the number of its values: a byte of `[],[],[]` takes
-thirty of memory. The largest events have some ten thousand.
-"""
+"""The most commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest events have
+ten thousand."""
 
 
 class Head(msgspec.Struct, frozen=True):
-    """The status and headers of the upstream's HTTP answer."""
-
     status: int
     headers: Mapping[str, str] = {}
-    """The headers, by their names in lower case."""
+    """By their names in lower case."""
 
 
 class End(msgspec.Struct, frozen=True):
-    """The end of the exchange, and always its last message. It is the only message if there was no answer."""
+    """The end of the exchange, always its last message."""
 
     failure: Failure | None = None
-    """Why the answer is incomplete (no connection, cut off, too slow); None if HTTP reports it as complete."""
+    """Why the answer is incomplete, if so."""
 
 
 Message: TypeAlias = Head | bytes | End
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """One event of the body of an answer. `value` is the decoded JSON of a `chunk` or an `error`; None for other
-    kinds.
-    """
+    """One event of an answer's body. `value` is the decoded JSON of a `chunk` or `error`."""
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
-    """`chunk` or `error`: decoded JSON; `done`: `[DONE]`; `no_json`: data that cannot be decoded; `no_answer`: neither
-    a stream nor a JSON object; `too_long`: a limit is exceeded, and no events follow.
-    """
+    """`done`: `[DONE]`; `no_json`: cannot be decoded; `no_answer`: neither a stream nor a JSON object; `too_long`: a
+    limit is exceeded, and no events follow."""
     value: Any = None
 
 
@@ -62,9 +53,7 @@ _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 
 
 class AnswerReader:
-    """Reads the body of one HTTP answer of a model server. Call `feed` with each chunk of bytes, then `close`; both
-    return the events that were completed. Unreadable bodies become events; nothing is raised.
-    """
+    """Reads the body of one answer: `feed` each chunk, then `close`. Nothing is raised."""
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._max_line = max_line
@@ -72,12 +61,11 @@ class AnswerReader:
         self._framer = LineFramer(max_line)
         self._body: list[bytes] = []
         self._size = 0
-        """The bytes since the last event."""
         self._event = b""
-        """The event name that applies to the next data."""
+        """The event name of the next data."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Takes the next bytes of the body. Returns the events that are complete with them."""
+        """Returns the events that are complete with this chunk."""
         if self._form == "unknown":
             found = self._recognised(chunk)
             if found:
@@ -95,9 +83,7 @@ class AnswerReader:
         return []
 
     def close(self) -> list[StreamEvent]:
-        """Ends the body. Returns the last event of a stream if only its newline is missing, or the whole answer of a
-        body that is one JSON object. A cut-off line is dropped.
-        """
+        """Returns the last event if only its newline is missing, or the JSON object. A cut-off line is dropped."""
         if self._form == "events":
             rest = self._framer.close()
             event = None if rest is None else self._line(rest)
@@ -108,8 +94,8 @@ class AnswerReader:
         return []
 
     def _recognised(self, chunk: bytes) -> list[StreamEvent]:
-        """Detects the body's format by its first character, since content types are often wrong. Returns the event
-        `no_answer` if it is neither.
+        """Detects the format by the first character: content types are often wrong. Returns `no_answer` if it is
+        neither.
         """
         first = chunk.lstrip(_SPACE)[:1]
         if not first:
@@ -145,9 +131,7 @@ class AnswerReader:
 
 
 def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
-    """Returns an event of this kind with the JSON in `data` decoded; one of kind `no_json` or `too_long` if that is
-    impossible.
-    """
+    """Returns an event with decoded JSON, or of the kind `no_json` or `too_long`."""
     if has_too_many_values(data):
         return StreamEvent("too_long")
     try:
@@ -164,12 +148,12 @@ def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
 
 
 def has_too_many_values(data: bytes) -> bool:
-    """Returns whether the JSON in `data` may have so many values that decoding it would hold everybody up."""
+    """Returns whether decoding the JSON might hold everybody up."""
     return len(data) > MAX_EVENT_MARKS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_EVENT_MARKS
 
 
 def is_error(chunk: dict[str, Any]) -> bool:
-    """Returns whether a chunk or a whole answer is an error, in any of the forms that servers use."""
+    """Returns whether a chunk or answer is an error, in any form."""
     if chunk.get("error"):
         return True
     if chunk.get("object") == "error":
@@ -178,7 +162,6 @@ def is_error(chunk: dict[str, Any]) -> bool:
 
 
 def is_json(arguments: str) -> bool:
-    """Returns whether the arguments of a call are complete, valid JSON."""
     try:
         json.loads(arguments)
     except (ValueError, RecursionError):

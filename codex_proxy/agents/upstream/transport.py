@@ -1,5 +1,5 @@
-"""The `Transport` of a turn at an upstream: sends each request of the turn where its current attempt is made. When an
-attempt has failed, it opens the next one, after a wait if there has to be one.
+"""The `Transport` of a turn at an upstream: sends its requests where its current attempt is made, and opens the next
+attempt after a failed one.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class NotAskedError(Fault):
 
 
 class AttemptHost(Protocol):
-    """The interface of an upstream that a transport uses when an attempt at it has ended."""
+    """What an upstream is told of an attempt's end."""
 
     def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Counts the outcome of an attempt. `failure` is the reason if it has failed."""
+        """Counts an attempt's outcome."""
         ...
 
     def leave(self) -> None:
-        """Frees the place of an attempt for another turn."""
+        """Frees an attempt's place."""
         ...
 
 
@@ -45,7 +45,7 @@ class OpenAttempt(Attempt, frozen=True):
     host: AttemptHost
     client: UpstreamClient
     headers: Mapping[str, str]
-    """The headers that are sent with every request of the attempt."""
+    """Are sent with every request."""
 
 
 async def make_attempt(
@@ -79,9 +79,8 @@ async def make_attempt(
 
 
 class UpstreamTransport:
-    """The `Transport` of one turn over HTTP requests. Its reader gets the messages of each answer: a `Head`, bytes of
-    the body, and an `End`; after a failed attempt an `Attempt` or a `NoAttempt`. `AttemptedTurn` is the dialect that
-    reads them.
+    """Its reader gets each answer's messages (a `Head`, bytes, an `End`), and an `Attempt` or `NoAttempt` after a
+    failed attempt.
     """
 
     exclusive = True
@@ -92,24 +91,22 @@ class UpstreamTransport:
         open_attempt: Callable[[UpstreamTarget, bool], Awaitable[OpenAttempt]],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        """`open_attempt` opens an attempt at a target; its second argument is whether it waits if too many turns are
-        running. It raises `Fault`, or `NotAskedError` if this server itself refuses it. `sleep` waits for a number of
-        seconds.
+        """`open_attempt` opens an attempt; its second argument: whether it waits if too many turns are running. It
+        raises `Fault` or `NotAskedError`.
         """
         self._plan = plan
         self._open_attempt = open_attempt
         self._sleep = sleep
         self._current: OpenAttempt | None = None
-        """The attempt that is being made; None while there is none."""
         self._is_recorded = False
-        """Whether the outcome of the current attempt was reported to its upstream."""
+        """Whether the current attempt's outcome was reported."""
         self._next_attempt: asyncio.Task[None] | None = None
         self._reader: TransportReader | None = None
         self._exchanges: list[Exchange] = []
-        """All exchanges of the turn. The last one is current; the others have ended."""
+        """All of the turn. The last one is current."""
 
     async def open_first(self) -> Attempt:
-        """Opens the first attempt of the plan that can be opened. Raises the `Fault` of the last one if none can."""
+        """Opens the first attempt that can be opened. Raises `Fault`."""
         opened = await make_attempt(self._plan, self._open_attempt, self._sleep)
         assert opened is not None
         return self._make_current(opened)
@@ -117,8 +114,8 @@ class UpstreamTransport:
     # --- what the dialect reports ---------------------------------------------------------------
 
     def on_failure(self, failure: Failure) -> bool:
-        """Ends the current attempt, which has failed before its answer began. Starts to open the next one, and
-        returns True, if the plan has one.
+        """Ends the current attempt, which has failed before its answer. Starts to open the next one, and returns True,
+        if there is one.
         """
         self.close_stdin()
         self._record("failed", failure)
@@ -131,7 +128,7 @@ class UpstreamTransport:
         return True
 
     def on_answer(self) -> int:
-        """Records that the current attempt is answered, if there is one. Returns the number of attempts so far."""
+        """Records that the current attempt is answered. Returns the number of attempts."""
         self._record("answered")
         return self._plan.attempts
 
@@ -170,18 +167,14 @@ class UpstreamTransport:
         self._reader = reader
 
     def send(self, writes: bytes) -> None:
-        """Sends a request with the body `writes`. If the answer to the previous request has not ended, the rest of
-        it is dropped.
-        """
+        """Sends a request. What has not come of the previous answer is dropped."""
         assert self._current is not None
         self.close_stdin()
         exchange = self._current.client.post(writes, self._current.headers, self._deliver)
         self._exchanges.append(exchange)
 
     def close_stdin(self) -> None:
-        """Stops passing on the current answer, if there is one. (The name comes from `Transport`: a child process
-        stops when its stdin is closed.)
-        """
+        """Stops passing on the current answer. (The name is `Transport`'s.)"""
         if self._exchanges:
             self._exchanges[-1].finish()
 
@@ -194,11 +187,11 @@ class UpstreamTransport:
             self._exchanges[-1].resume()
 
     def set_idle(self, idle: bool) -> None:
-        """Does nothing: the session of an upstream ends with its turn."""
+        """Does nothing: the session ends with its turn."""
 
     async def release(self, *, finished: bool) -> None:
-        """Closes the connection of the current request, by which the upstream notices that the client has left; keeps
-        it if the answer has ended. `finished` is not used.
+        """Closes the current request's connection unless the answer has ended, by which the upstream notices that the
+        client has left.
         """
         self._reader = None
         if self._next_attempt is not None:

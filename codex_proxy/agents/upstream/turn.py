@@ -1,5 +1,5 @@
-"""The base classes of the dialects that send HTTP requests to a model server (the upstream). A turn makes one HTTP
-exchange after another, until it has a final answer or fails. A subclass for one API creates requests and reads answers.
+"""The base classes of dialects that send HTTP requests to a model server. A turn makes one exchange after another,
+until it has an answer or fails.
 """
 
 from __future__ import annotations
@@ -48,28 +48,22 @@ A = TypeVar("A")
 
 
 class UpstreamContext(msgspec.Struct, frozen=True):
-    """What all turns of one upstream share: how they read errors, which optional fields they leave out, new ids and
-    the time.
-    """
+    """What all turns of one upstream share."""
 
     errors: ErrorReader
-    """Converts the upstream's errors to failures."""
     refused: set[str]
-    """The optional request fields that the upstream refuses, and that are therefore not sent. A turn adds those that
-    it finds."""
+    """Optional fields that it refuses, and that are not sent. A turn adds those that it finds."""
     new_id: Callable[[str], str]
-    """Returns a new id with the given prefix."""
     now: Callable[[], float]
-    """Returns the seconds since 1970."""
 
 
 class ExchangeTurn(SingleTurn, ABC, Generic[A]):
-    """The base class of dialects that send HTTP requests. Their methods return a `Step`: events, and the body of the
-    next request (empty for none). `A` is the type of the object that reads or collects an answer.
+    """A dialect's methods return events, and the body of the next request (empty for none). `A`: what reads or collects
+    an answer.
     """
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
-        """`model`: the upstream's name for the model. `context`: what all turns of this upstream share."""
+        """`model`: the upstream's name. `context`: what its turns share."""
         self._model = model
         self._errors = context.errors
         self._refused = context.refused
@@ -79,12 +73,10 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         self._error: Head | None = None
         self._error_body = bytearray()
         self._writes = b""
-        """The body of the next request; empty if there is none to send."""
+        """The next request's body, or empty."""
 
     def receive(self, messages: Sequence[Message]) -> Step:
-        """Reads messages of the current exchange, and returns the resulting events and, if needed, the next request.
-        Messages after the end of an answer are ignored.
-        """
+        """Reads messages of the current exchange. Those after an answer's end are ignored."""
         out: list[Event] = []
         self._writes = b""
         for message in messages:
@@ -104,9 +96,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         return Step(out, self._writes, close_stdin=self._ended)
 
     def eof(self, ended: Ended) -> Step:
-        """Fails the turn with a broken connection if the turn has not ended. (`ended` describes the end of a
-        process; an upstream has none.)
-        """
+        """Fails the turn if it has not ended."""
         return Step([] if self._ended else self._failed(BROKEN_OFF))
 
     # --- what a dialect fills in ------------------------------------------------------------------
@@ -121,30 +111,28 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
 
     @abstractmethod
     def _read_body(self, answer: A, data: bytes, out: list[Event]) -> None:
-        """Reads the next bytes of the answer's body, and appends the resulting events to `out`."""
+        """Reads the next bytes of the body."""
 
     @abstractmethod
     def _end(self, answer: A, end: End, out: list[Event]) -> None:
-        """Handles the end of an exchange: completes the answer, or fails the turn if it is incomplete."""
+        """The exchange has ended: completes the answer, or fails the turn."""
 
     @abstractmethod
     def _refused_field(self, status: int, body: bytes) -> str | None:
-        """Returns the optional request field that the error in `body` names; None if it names none, or one that was
-        not sent.
-        """
+        """Returns the optional field that the error names; None if none, or one that was not sent."""
 
     # --- one exchange -----------------------------------------------------------------------------
 
     def _next_request(self) -> bytes:
-        """Prepares for the next answer, and returns the body of the request for it."""
+        """Prepares for the next answer; returns the request's body."""
         self._answer = self._new_answer()
         self._error = None
         self._error_body.clear()
         return self._request()
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
-        """Handles an answer with an error status: fails the turn or, if the error names an optional field, repeats the
-        request without it, also in later requests. `head` is the answer's status and headers.
+        """Fails the turn or, if the error names an optional field, repeats the request without it, also in later
+        requests.
         """
         field = self._refused_field(head.status, body)
         if field is not None:
@@ -160,20 +148,17 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
 
 
 class UpstreamTurn(ExchangeTurn[A]):
-    """The base class of dialects that read the answers of an API, and make further requests with the outputs of the
-    model's calls.
-    """
+    """A dialect that reads an API's answers, and makes further requests with the outputs of the model's calls."""
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
         self._new_id = context.new_id
         self._turn = Turn(model=model, history=())
         self._custom: frozenset[str] = frozenset()
-        """The names of the custom tools."""
         self._reader = AnswerReader(MAX_LINE_BYTES)
         self._spent: Usage | None = None
         self._asked: dict[str, ToolCallRequested] = {}
-        """The calls that wait for outputs, by their ids."""
+        """The calls that wait for outputs."""
 
     def facts(self) -> dict[str, Any]:
         refused = sorted(self._refused)
@@ -181,15 +166,13 @@ class UpstreamTurn(ExchangeTurn[A]):
 
     @classmethod
     def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        """Returns a turn at an upstream without a secret. See `Remakeable.remade`."""
+        """Returns a turn at an upstream without a secret."""
         own = dict(facts)
         model, refused = own.pop("model", context.model), set(own.pop("refused", ()))
         return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now), **own)
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds the output of a call to the conversation. The step sends the next request if no call of the last answer
-        lacks its output.
-        """
+        """Adds a call's output to the conversation. Sends the next request if no output is missing."""
         if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         output = self._put_output(self._asked.pop(request_id), reply.parts)
@@ -199,15 +182,15 @@ class UpstreamTurn(ExchangeTurn[A]):
 
     @abstractmethod
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
-        """Reads events of the answer's body, and appends the resulting events to `out`."""
+        """Reads events of the answer's body."""
 
     @abstractmethod
     def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
-        """Adds the output of a call to the conversation. Returns it as a raw item."""
+        """Adds a call's output to the conversation; returns it as a raw item."""
 
     def _ends_without_last_event(self, answer: A, out: list[Event]) -> bool:
-        """Called when the body has ended without the API's last event. Returns whether the API allows that; if so,
-        completes the answer, else the turn fails.
+        """Called when the body has ended without the API's last event. Completes the answer and returns True if the API
+        allows that.
         """
         return False
 
@@ -226,8 +209,8 @@ class UpstreamTurn(ExchangeTurn[A]):
             out += self._failed(end.failure or BROKEN_OFF)
 
     def _request_outputs(self, calls: Sequence[ToolCallRequested], out: list[Event]) -> None:
-        """Requests the output of each call. An invalid call gets an error text as its output at once; if all are
-        invalid, `_writes` is the next request.
+        """Requests the calls' outputs. An invalid call gets an error as its output; if all are invalid, `_writes` is
+        the next request.
         """
         for call in calls:
             wrong = None if call.item_reported else self._fault_in_call(call)
@@ -241,22 +224,18 @@ class UpstreamTurn(ExchangeTurn[A]):
             self._writes = self._next_request()
 
     def _add_usage(self, usage: Usage | None, out: list[Event]) -> None:
-        """Adds the tokens of one answer to those of the turn, and appends an event with the sum; does nothing for
-        None.
-        """
+        """Adds an answer's tokens to the turn's, and reports the sum."""
         if usage is not None:
             self._spent = usage if self._spent is None else self._spent + usage
             out.append(UsageReported(self._spent, "provider"))
 
     def _check_number_of(self, calls: Sequence[object]) -> None:
-        """Raises `TooMuchHeld` if one answer has too many calls of tools."""
+        """Raises `TooMuchHeld` if an answer has too many calls."""
         if len(calls) > MAX_UNANSWERED:
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def _fault_in_call(self, call: ToolCallRequested) -> tuple[str, str] | None:
-        """Returns what is invalid about a call: the code of a `Notice`, and an error text for the model. None if
-        the call is valid.
-        """
+        """Returns what is invalid about a call: a `Notice`'s code, and an error for the model."""
         if all(tool.name != call.name for tool in self._turn.tools):
             return (
                 "unoffered_call",

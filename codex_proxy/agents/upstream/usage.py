@@ -1,7 +1,5 @@
-"""Reads token counts: of a `usage` object, and of an answer that is passed on as it is (see `core/passing.py`).
-
-Input: decoded JSON; or the bytes of the answer, JSON or server-sent events, in chunks that may end at any point.
-Output: `Usage`. Pure.
+"""Reads token counts: of a `usage` object, and of an answer that is passed on, in chunks of JSON or server-sent events.
+Pure.
 """
 
 from __future__ import annotations
@@ -18,11 +16,11 @@ _NAME: Final = b'"usage"'
 _OBJECT: Final = re.compile(rb"\s*+:\s*+(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})")
 _BEGUN: Final = re.compile(rb"\s*+(?::\s*+(?:\{.*)?)?", re.DOTALL)
 _MAX_HELD: Final = 1024
-"""The most bytes of a `usage` object whose end has not come yet. Those of known servers have some 300."""
+"""The most bytes of an unfinished `usage` object; 300 are usual."""
 
 
 def count_of(fields: Any, name: str) -> int | None:
-    """Returns a count in a decoded object; None if it has none by this name."""
+    """Returns a count in a decoded object, if it has one."""
     value = fields.get(name) if isinstance(fields, dict) else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -32,8 +30,8 @@ def count_of(fields: Any, name: str) -> int | None:
 
 
 def usage_of(given: Any) -> Usage | None:
-    """Returns the tokens in a decoded `usage`, by the names of Chat Completions or of Responses; None if it does not
-    count the input.
+    """Returns the tokens in a decoded `usage`, of Chat Completions or Responses; None if it does not count the
+    input.
     """
     for input, output in (("prompt", "completion"), ("input", "output")):
         count = count_of(given, f"{input}_tokens")
@@ -49,16 +47,13 @@ def usage_of(given: Any) -> Usage | None:
 
 
 class PassedUsage:
-    """Finds the tokens in an answer whose form is not known. Call `feed` with each chunk; `usage` has the counts of the
-    last `usage` object so far, None if there was none.
-    """
+    """Finds the tokens in an answer of unknown form. `usage` is the last so far."""
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self._held = b""
 
     def feed(self, chunk: bytes) -> None:
-        """Takes the next bytes of the answer."""
         data, end = self._held + chunk, 0
         at = data.find(_NAME)
         while at >= 0:
