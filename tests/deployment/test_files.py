@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 import plistlib
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any, Final
 
+import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
 from codex_proxy.cli import main
 from codex_proxy.commands.service import UNIT, plist_text
 from tests.deployment.examples import DEPLOY, ROOT, example
+from tests.waiting import PATIENCE
+
+HADOLINT: Final = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+LAUNCHD: Final = {
+    "EnvironmentVariables": dict,
+    "ExitTimeOut": int,
+    "KeepAlive": dict,
+    "Label": str,
+    "ProgramArguments": list,
+    "RunAtLoad": bool,
+    "WorkingDirectory": str,
+}
+"""The keys of launchd.plist(5) that are used, with their types: launchd ignores a key that it does not know."""
+TRAEFIK: Final[dict[str, Any]] = {
+    "http": {
+        "routers": {"*": dict.fromkeys(("rule", "entryPoints", "tls", "service"))},
+        "services": {
+            "*": {"loadBalancer": {"servers": {"url": None}, "responseForwarding": {"flushInterval": None}}}
+        },
+    }
+}
+"""The keys of Traefik's file provider that are used; `*` is any name, None any value."""
 
 
 def test_the_unit_and_the_property_list_are_those_that_the_command_writes() -> None:
@@ -28,6 +56,30 @@ def test_the_property_list_keeps_every_argument_as_it_is() -> None:
     assert plistlib.loads(plist_text(command, Path("/w"), "/bin").encode())["ProgramArguments"] == list(
         command
     )
+
+
+def test_launchd_knows_every_key_of_the_property_list() -> None:
+    body = plistlib.loads(example("codex-proxy.plist").encode())
+    assert {name: type(value) for name, value in body.items()} == LAUNCHD
+    assert body["KeepAlive"] == {"SuccessfulExit": False}
+
+
+@pytest.mark.skipif(HADOLINT is None, reason="hadolint is not installed (it has no wheel for this system)")
+def test_hadolint_has_nothing_to_say_about_the_dockerfile() -> None:
+    assert HADOLINT is not None
+    said = subprocess.run(
+        [HADOLINT, "--no-color", str(DEPLOY / "Dockerfile")], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert (said.stdout + said.stderr, said.returncode) == ("", 0)
+
+
+def test_compose_has_only_keys_and_values_of_the_compose_specification() -> None:
+    compose = pytest.importorskip("compose_spec", reason="it has no wheel for this system")
+    # `docker compose` puts the variables into the text's places before it reads them.
+    text = re.sub(r"\$\{(\w+)[^}]*\}", r"/\1", example("compose.yaml"))
+    assert compose.PyCompose.from_yaml(text).service_names() == ["one", "two", "balancer", "postgres"]
+    with pytest.raises(ValueError, match="restrat"):
+        compose.PyCompose.from_yaml(text.replace("    restart:", "    restrat:"))
 
 
 def test_compose_has_two_proxies_with_one_store_and_mounts_the_volumes_of_the_dockerfile() -> None:
@@ -59,7 +111,23 @@ def test_the_dockerfile_copies_what_exists_and_starts_a_command_that_exists() ->
     assert CliRunner().invoke(main, ["serve", "--help"]).exit_code == 0
 
 
-def test_traefik_buffers_nothing_and_hides_the_metrics() -> None:
-    body = YAML(typ="safe").load(example("traefik.yaml"))["http"]
+def unknown(body: Any, known: Any, path: str = "") -> list[str]:
+    """The paths of the keys of a configuration that are not known."""
+    if isinstance(body, list):
+        return [key for each in body for key in unknown(each, known, path)]
+    if known is None or not isinstance(body, dict):
+        return []
+    missing = [f"{path}.{name}" for name in body if name not in known and "*" not in known]
+    inner = [(each, known.get(name, known.get("*")), f"{path}.{name}") for name, each in body.items()]
+    return missing + [key for each in inner for key in unknown(*each)]
+
+
+def test_traefik_knows_every_key_and_buffers_nothing_and_hides_the_metrics() -> None:
+    whole = YAML(typ="safe").load(example("traefik.yaml"))
+    assert unknown(whole, TRAEFIK) == []
+    assert unknown({"http": {"routers": {"x": {"rul": ""}}}}, TRAEFIK) == [".http.routers.x.rul"]
+    body = whole["http"]
+    (router,) = body["routers"].values()
+    assert router["service"] in body["services"]
     assert body["services"]["codex-proxy"]["loadBalancer"]["responseForwarding"]["flushInterval"] == -1
     assert "!Path(`/metrics`)" in body["routers"]["codex-proxy"]["rule"]
