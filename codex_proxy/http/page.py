@@ -22,7 +22,7 @@ from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
-from codex_proxy.http.middleware.request_context import CLIENT, OWNER
+from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import STARTED, WORKER, about_agent, agents_for, root
 from codex_proxy.http.sse import EventStream
@@ -200,9 +200,12 @@ def _records(request: web.Request) -> TurnRecords:
 
 
 def _record_of(request: web.Request) -> TurnRecord:
-    id = request.match_info["id"]
+    id, worker = request.match_info["id"], request.app[WORKER]
     found = _records(request).find(request[OWNER], int(id)) if id.isdecimal() and len(id) < 16 else None
     if found is None:
+        if worker and not id.startswith(str(worker)):
+            # The page tries again on a new connection, which may reach the worker that has the turn.
+            request[REPLY_HEADERS]["Connection"] = "close"
         raise Fault(NO_TURN)
     return found
 

@@ -165,6 +165,14 @@ async def fake_proxy(
 
 
 @asynccontextmanager
+async def worker_proxy(folder: Path, number: int) -> AsyncIterator[Proxy]:
+    """A proxy on the fake agent, with a page, that is this worker of several."""
+    server = await make_server(settings_of(folder, ui=True), ENVIRONMENT, page_of, number)
+    async with running(server) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
 async def proxy_of(agent: Agent, folder: Path, **settings: Any) -> AsyncIterator[Proxy]:
     """A proxy on any agent."""
     async with running(Server(settings_of(folder, **settings), agent)) as proxy:

@@ -17,7 +17,7 @@ from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.page import FILES, POLICY
 from tests.access.keyed import bearing, keyed_proxy
-from tests.http.serving import Proxy, fake_proxy, until, user
+from tests.http.serving import Proxy, fake_proxy, until, user, worker_proxy
 
 HTML = {"Accept": "text/html,application/xhtml+xml"}
 MAX_BYTES = 80 << 10
@@ -205,6 +205,13 @@ async def test_a_key_sees_its_own_conversations_alone(shared: Proxy) -> None:
     assert (await shared.send("GET", "/ui/api/conversations", headers=bearing("b"))).body["data"] == []
     refused = await shared.send("GET", "/ui/api/conversations?after=conv_0", headers=bearing("a"))
     assert refused.error["message"] == "There is no conversation 'conv_0'."
+
+
+async def test_a_turn_of_another_worker_is_looked_for_on_a_new_connection(tmp_path: Path) -> None:
+    async with worker_proxy(tmp_path, 2) as proxy:
+        for id, connection in (("1000001", "close"), ("2000001", None)):
+            reply = await proxy.send("GET", f"/ui/api/turns/{id}")
+            assert (reply.status, reply.headers.get("Connection")) == (404, connection)
 
 
 @pytest.mark.parametrize("path", ["turns/0", "turns/x", "turns/99999999999999999999", "stored/resp_0/tree"])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
-from tests.http.serving import Proxy, until, user
+from tests.http.serving import Proxy, until, user, worker_proxy
 from tests.page.conftest import page_server, shown
 from tests.waiting import PATIENCE
 
@@ -136,6 +136,26 @@ async def test_a_turn_opens_as_a_timeline(browser: Browser, tmp_path: Path) -> N
         await page.get_by_role("link", name="1", exact=True).click()
         for event in ("first word", "item started", "model call completed", "turn ended"):
             await expect(page.locator(".timeline").get_by_text(event).first).to_be_visible()
+
+
+async def test_with_several_workers_the_page_says_whose_turns_it_shows_and_finds_the_turn_of_another(
+    browser: Browser, tmp_path: Path
+) -> None:
+    async with worker_proxy(tmp_path, 2) as proxy, shown(browser, proxy, "now") as page:
+        await expect(page.get_by_text("the turns of worker 2 alone")).to_be_visible()
+        await proxy.ask(user())
+        misses = 3
+
+        async def of_any_worker(route: Route) -> None:
+            nonlocal misses
+            misses -= 1
+            await (route.continue_() if misses < 0 else route.fulfill(status=404, json={"error": {}}))
+
+        await page.route("**/ui/api/turns/2000001", of_any_worker)
+        await page.get_by_role("link", name="Turns").click()
+        await expect(page.get_by_text("the turns of worker 2 alone")).to_be_visible()
+        await page.get_by_role("link", name="2-1", exact=True).click()
+        await expect(page.get_by_role("heading", name="Timeline")).to_be_visible()
 
 
 async def test_a_wrong_key_is_asked_for_again_and_the_right_one_stays_in_the_tab(

@@ -115,7 +115,26 @@ const LIVE_COLUMNS = [
 ];
 
 const STATE_MS = 10_000;
+const WORKER_TURNS = 1_000_000; // the numbers of the turns of worker 2 begin at 2,000,000
+const WORKER_TRIES = 40;
 const SETTLE_MS = 1000; // after a turn has begun or ended: then its process has, too
+
+/** What is said above turns if the server has several workers. `worker` is 0 if it has one. */
+const ofWorker = (worker) => worker ? h("p", { class: "soft" }, `This server has several workers, and any of them answers a request. These are the turns of worker ${worker} alone; reload the page to see another one.`) : null;
+
+/** The number of a turn as it is shown: 2-17 is the 17th of worker 2. */
+const turnName = ({ id }) => (id < WORKER_TURNS ? String(id) : `${Math.floor(id / WORKER_TURNS)}-${id % WORKER_TURNS}`);
+
+/** Sends a request about one turn: again, on a new connection, as long as another worker than the turn's has got it. */
+async function ofTurn(id, path = "", options = {}) {
+  for (let left = Number(id) < WORKER_TURNS ? 1 : WORKER_TRIES; ; left--) {
+    try {
+      return await request(`/ui/api/turns/${encodeURIComponent(id)}${path}`, options);
+    } catch (error) {
+      if (error.status !== 404 || left <= 1) throw error;
+    }
+  }
+}
 
 async function now({ signal }) {
   const found = await json("/ui/api/state", { signal });
@@ -166,7 +185,7 @@ async function now({ signal }) {
   const poll = setInterval(refresh, STATE_MS);
   signal.addEventListener("abort", () => [tick, poll].forEach(clearInterval));
   follow(signal, update);
-  return [h("h2", {}, "Turns", summary), none, box, about];
+  return [h("h2", {}, "Turns", summary), ofWorker(found.worker), none, box, about].filter(Boolean);
 }
 
 /** What is shown of the server below its turns: what to do, the agents, the server itself. */
@@ -178,7 +197,6 @@ function serverParts(found) {
     h("h2", {}, "Server"),
     h("div", { class: "card" }, facts([
       ["up for", seconds(Date.now() / 1000 - found.started)],
-      ["process", found.worker ? `${found.worker}: the page shows the turns of one of several, and may change to another` : null],
       ["workspace", found.workdir], ["sandbox", found.sandbox],
       ["key", found.keys_required ? found.key : "none is required"],
     ])),
@@ -188,10 +206,10 @@ function serverParts(found) {
 function liveRow(turn, old) {
   const stop = async (event) => {
     event.target.disabled = true;
-    await request(`/ui/api/turns/${turn.id}/cancel`, { method: "POST" }).catch((error) => state(error.message, true));
+    await ofTurn(turn.id, "/cancel", { method: "POST" }).catch((error) => state(error.message, true));
   };
   const values = [
-    h("a", { href: `#turns/${turn.id}` }, String(turn.id)), turn.owner, turn.api, turn.model, turn.mode, turn.doing,
+    h("a", { href: `#turns/${turn.id}` }, turnName(turn)), turn.owner, turn.api, turn.model, turn.mode, turn.doing,
     seconds(turn.first), seconds(Date.now() / 1000 - turn.started), tokensOf(turn),
   ];
   if (turn.output !== null && old) old.cells[8].dataset.reported = "";
@@ -254,14 +272,15 @@ async function turns({ argument, signal }) {
   if (argument) return oneTurn(argument, signal);
   const { data } = await json("/ui/api/turns", { signal });
   const rows = data.map((turn) => h("tr", {},
-    cell(h("a", { href: `#turns/${turn.id}` }, String(turn.id))), cell(clockTime(turn.started)), cell(turn.owner),
+    cell(h("a", { href: `#turns/${turn.id}` }, turnName(turn))), cell(clockTime(turn.started)), cell(turn.owner),
     cell(turn.api), cell(turn.model), cell(turn.mode), cell(seconds(turn.first), { number: true }),
     cell(seconds(turn.seconds), { number: true }), cell(count(turn.input), { number: true }),
     cell(tokensOf(turn), { number: true }), cell(endOf(turn), { text: true })));
   return [
     h("h2", {}, "The last turns ", h("span", { class: "soft" }, "since the server started")),
+    ofWorker(Math.floor((data[0]?.id ?? 0) / WORKER_TURNS)),
     rows.length ? h("div", { class: "past" }, table("Turns", TURN_COLUMNS, rows).box) : h("p", { class: "soft" }, "There was no turn yet."),
-  ];
+  ].filter(Boolean);
 }
 
 function endOf(turn) {
@@ -270,13 +289,13 @@ function endOf(turn) {
 }
 
 async function oneTurn(id, signal) {
-  const turn = await json(`/ui/api/turns/${encodeURIComponent(id)}`, { signal });
+  const turn = await (await ofTurn(id, "", { signal })).json();
   const timeline = turn.events.map(({ at, event, detail }) => h("li", {},
     h("span", { class: "number" }, seconds(at)), h("span", {}, event.replaceAll("_", " ")),
     h("span", { class: "soft" }, shown(detail))));
   return [
     h("p", {}, h("a", { href: "#turns" }, "All turns")),
-    h("h2", {}, `Turn ${turn.id}`),
+    h("h2", {}, `Turn ${turnName(turn)}`),
     h("div", { class: "card" }, facts([
       ["request", turn.request_id], ["started", clockTime(turn.started)], ["key", turn.owner], ["API", turn.api],
       ["agent", turn.agent], ["model", turn.model], ["mode", turn.mode], ["first word", seconds(turn.first)],
@@ -284,7 +303,7 @@ async function oneTurn(id, signal) {
       ["end", endOf(turn)], ["message", turn.message],
     ])),
     turn.recorded ? h("div", { class: "row" },
-      copyButton("Copy as cassette", async () => (await request(`/ui/api/turns/${turn.id}/cassette`)).text())) : null,
+      copyButton("Copy as cassette", async () => (await ofTurn(id, "/cassette")).text())) : null,
     h("h3", {}, "Timeline"),
     h("ol", { class: "timeline" }, timeline),
     turn.events_left_out ? h("p", { class: "soft" }, `${count(turn.events_left_out)} more events are not kept.`) : null,
@@ -316,7 +335,9 @@ async function stored({ argument, signal }) {
       if (page.has_more) {
         list.append(h("button", { type: "button", onclick: () => load(page.last_id) }, "More"));
       }
-      if (!list.children.length) list.append(h("p", { class: "soft" }, "Nothing is stored that fits."));
+      if (!list.children.length) {
+        list.append(h("p", { class: "soft" }, search.value.trim() ? "Nothing is stored that fits." : "Nothing is stored yet."));
+      }
     } catch (error) {
       if (!signal.aborted) list.replaceChildren(trouble(error));
     }
@@ -439,12 +460,13 @@ async function usage({ signal }) {
     input: sum(day.rows, "input_tokens"), output: sum(day.rows, "output_tokens") }));
   return [
     h("h2", {}, `Tokens of the last ${DAYS} days`),
-    h("p", {}, h("span", { class: "key input" }), "input ", h("span", { class: "key output" }), "output"),
-    h("div", { class: "card plotted" }, plot(figures)),
-    rows.length ? table("Tokens by model", columns, rows).box : h("p", { class: "soft" }, "There was no turn yet."),
+    rows.length
+      ? [h("p", {}, h("span", { class: "key input" }), "input ", h("span", { class: "key output" }), "output"),
+          h("div", { class: "card plotted" }, plot(figures)), table("Tokens by model", columns, rows).box]
+      : h("p", { class: "soft" }, "There was no turn in these days."),
     h("h2", {}, "Limits of the account"),
     h("div", { class: "cards" }, limitCards(limits)),
-  ];
+  ].flat();
 }
 
 function plot(figures) {
@@ -479,16 +501,19 @@ async function connect({ argument, signal }) {
   const chosen = data.find((each) => each.name === argument);
   if (!chosen) {
     return [h("h2", {}, "Connect a client"), h("ul", {}, data.map((each) => h("li", {},
-      h("a", { href: `#connect/${encodeURIComponent(each.name)}` }, each.title), " ", h("span", { class: "soft" }, each.about))))];
+      h("a", { href: `#connect/${encodeURIComponent(each.name)}` }, each.title), " ", h("span", { class: "soft" }, marked(each.about)))))];
   }
   return [
     h("p", {}, h("a", { href: "#connect" }, "All clients")),
-    h("h2", {}, chosen.title, " ", h("span", { class: "soft" }, chosen.about)),
+    h("h2", {}, chosen.title, " ", h("span", { class: "soft" }, marked(chosen.about))),
     h("div", { class: "row" }, copyButton("Copy", chosen.instructions)),
     h("pre", { tabindex: "0" }, chosen.instructions),
     h("p", { class: "soft" }, "In a terminal: ", h("code", {}, `codex-proxy connect ${chosen.name}`)),
   ];
 }
+
+/** The parts of a text in which backticks mark code. */
+const marked = (text) => text.split("`").map((part, index) => (index % 2 ? h("code", {}, part) : part));
 
 // --- start --------------------------------------------------------------------------------------
 
