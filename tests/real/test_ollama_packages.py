@@ -31,6 +31,8 @@ ALL_WELL = dict.fromkeys(CHECKS, "yes")
 PERSON = {"name": "Ada", "age": 36}
 TOOL = "mcp__client__get_weather"
 """Claude Code's name of the client's tool."""
+CALLS = [{"tools": [{"name": TOOL, "args": {"city": city}}]} for city in ("Bern", "Rome")]
+"""What a model of Claude Code's says in two rounds of tools."""
 
 
 async def checked(package: Client, url: str, folder: Path, asked: dict[str, str] | None = None) -> None:
@@ -51,7 +53,7 @@ async def test_each_package_does_everything_on_the_real_codex(
     proxy = await proxies.of()
     asked = {
         "text": plan([say("Hello there.")]),
-        "tools": plan([call(city="Bern")], [say("It is sunny.")]),
+        "tools": plan([call(city="Bern")], [call(city="Rome")], [say("Both are sunny.")]),
         "schema": plan([say(json.dumps(PERSON))]),
         "images": plan([say('"images": 1')]),
         "cancel": plan([say("One"), wait(), say("two")]),
@@ -65,7 +67,7 @@ async def test_each_package_does_everything_on_the_real_codex(
 async def test_each_package_does_everything_on_the_real_claude_code(package: Client, tmp_path: Path) -> None:
     asked = {
         "text": script({"text": "Hello there."}),
-        "tools": script({"tools": [{"name": TOOL, "args": {"city": "Bern"}}]}, {"text": "It is sunny."}),
+        "tools": script(*CALLS, {"text": "Both are sunny."}),
         "schema": script({"tools": [{"name": "StructuredOutput", "args": PERSON}]}),
         "images": script({"text": '"images": 1'}),
         "cancel": script({"text": "word word", "hold": "never"}),
@@ -87,18 +89,17 @@ async def test_each_package_does_everything_on_an_upstream(package: Client, tmp_
         fake_proxy(folders[0]) as behind,
         proxy_before(f"{behind.url}/v1", folders[1]) as proxy,
     ):
-        await checked(package, proxy.url, tmp_path)
+        await checked(package, proxy.url, tmp_path, {"tools": "[[fake:tool_call rounds=2 say='{outputs}']]"})
         await eventually(lambda: behind.server.runs.running == 0)
 
 
 async def test_two_rounds_thinking_and_errors_come_from_the_real_claude_code(tmp_path: Path) -> None:
-    calls = [{"tools": [{"name": TOOL, "args": {"city": city}}]} for city in ("Bern", "Rome")]
     async with (
         anthropic_model() as model,
         claude_proxy(tmp_path, model) as (_, server),
         client_of(f"http://127.0.0.1:{server.port}") as client,
     ):
-        messages: list[Any] = briefly("Weather? " + script(*calls, {"text": "Both are sunny."}))
+        messages: list[Any] = briefly("Weather? " + script(*CALLS, {"text": "Both are sunny."}))
         cities = []
         for _ in range(2):
             answer = await client.chat("codex-5", messages, tools=[WEATHER])

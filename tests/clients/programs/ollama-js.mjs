@@ -14,9 +14,11 @@ await run(JSON.parse(readFileSync("node_modules/ollama/package.json")).version, 
   },
   async tools() {
     const messages = said(WEATHER);
-    const first = await client.chat({ model: MODEL, messages, tools });
-    messages.push(first.message, { role: "tool", tool_name: first.message.tool_calls[0].function.name, content: "sunny" });
-    return (await client.chat({ model: MODEL, messages, tools })).message.content;
+    for (;;) {
+      const { message } = await client.chat({ model: MODEL, messages, tools });
+      if (!message.tool_calls?.length) return message.content;
+      messages.push(message, { role: "tool", tool_name: message.tool_calls[0].function.name, content: "sunny" });
+    }
   },
   async schema() {
     return JSON.parse((await client.chat({ model: MODEL, messages: said(PERSON), format: SCHEMA })).message.content);

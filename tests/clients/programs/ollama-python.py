@@ -20,10 +20,10 @@ def text():
 
 def tools():
     messages = asked(WEATHER)
-    first = client.chat(MODEL, messages, tools=TOOLS)
-    name = first.message.tool_calls[0].function.name
-    output = {"role": "tool", "tool_name": name, "content": "sunny"}
-    return client.chat(MODEL, [*messages, first.message, output], tools=TOOLS).message.content
+    while (message := client.chat(MODEL, messages, tools=TOOLS).message).tool_calls:
+        name = message.tool_calls[0].function.name
+        messages += [message, {"role": "tool", "tool_name": name, "content": "sunny"}]
+    return message.content
 
 
 def schema():
