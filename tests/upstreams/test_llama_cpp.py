@@ -20,10 +20,11 @@ from tests.http.serving import Proxy, fake_proxy
 from tests.upstreams.serving import proxy_before
 from tests.waiting import PATIENCE
 
-pytestmark = pytest.mark.skipif(
+NEEDS_LLAMA = pytest.mark.skipif(
     importlib.util.find_spec("xllamacpp") is None,
     reason="llama.cpp's server is not there: pip install --no-deps xllamacpp",
 )
+pytestmark = NEEDS_LLAMA
 ROOT = Path(__file__).parents[2]
 HI: Any = [{"role": "user", "content": "Hi"}]
 
@@ -151,29 +152,42 @@ async def test_log_probabilities_and_a_schema_are_llama_cpps_own(url: str, tmp_p
         assert json.loads(formatted.choices[0].message.content or "")["a"] in ("yes", "no")
 
 
-async def test_one_base_url_has_an_editors_completion_its_embeddings_and_its_chat(
-    url: str, tmp_path: Path
-) -> None:
-    async with llama(tmp_path / "embeddings.gguf", "embeddings") as vectors:
-        tables = {"typing": {"url": url}, "vectors": {"url": vectors, "paths": ["/embeddings"]}}
-        async with (
-            fake_proxy(tmp_path, upstreams=tables) as proxy,
-            AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key="none", max_retries=0) as client,
-        ):
-            listed = [model.id async for model in client.models.list()]
-            (typing,) = [name for name in listed if name.startswith("typing/")]
-            (own,) = [name for name in listed if name.startswith("vectors/")]
-            completed = await client.completions.create(
-                model=typing, prompt="def f(", max_tokens=5, stream=True
-            )
-            assert "".join([part.choices[0].text async for part in completed])
-            for name in (own, "text-embedding-3-small"):
-                found = await client.embeddings.create(model=name, input=["one", "two"])
-                assert [len(each.embedding) for each in found.data] == [32, 32]
-            chat = await client.chat.completions.create(model="codex-5", messages=HI)
-            assert chat.choices[0].message.content == "Hello from the deterministic fake agent."
-            own_client = ollama.AsyncClient(host=proxy.url)
-            vector = (await own_client.embed(own, "one")).embeddings[0]
-            assert list(vector) == pytest.approx(found.data[0].embedding, abs=1e-6)
-            assert (await own_client.chat(typing, HI, options={"num_predict": 5})).message.content
-            await own_client._client.aclose()
+async def used_by_an_editor(base_url: str, prompt: str) -> str:
+    """Completes, embeds and chats at one address, as an editor does: with the model servers of `beside_llama`, and
+    with the server's agent, whose answer is returned.
+    """
+    async with AsyncOpenAI(base_url=f"{base_url}/v1", api_key="none", max_retries=0) as client:
+        listed = [model.id async for model in client.models.list()]
+        (typing,) = [name for name in listed if name.startswith("typing/")]
+        (own,) = [name for name in listed if name.startswith("vectors/")]
+        completed = await client.completions.create(model=typing, prompt="def f(", max_tokens=5, stream=True)
+        assert "".join([part.choices[0].text async for part in completed])
+        for name in (own, "text-embedding-3-small"):
+            found = await client.embeddings.create(model=name, input=["one", "two"])
+            assert [len(each.embedding) for each in found.data] == [32, 32]
+        asked: Any = [{"role": "user", "content": prompt}]
+        chat = await client.chat.completions.create(model="codex-5", messages=asked)
+        own_client = ollama.AsyncClient(host=base_url)
+        vector = (await own_client.embed(own, "one")).embeddings[0]
+        assert list(vector) == pytest.approx(found.data[0].embedding, abs=1e-6)
+        assert (await own_client.chat(typing, HI, options={"num_predict": 5})).message.content
+        await own_client._client.aclose()
+        return chat.choices[0].message.content or ""
+
+
+@asynccontextmanager
+async def beside_llama(folder: Path) -> AsyncIterator[dict[str, Any]]:
+    """The tables of two servers of llama.cpp: one that writes, one that embeds."""
+    async with (
+        llama(folder / "tiny.gguf") as typing,
+        llama(folder / "embeddings.gguf", "embeddings") as vectors,
+    ):
+        yield {"typing": {"url": typing}, "vectors": {"url": vectors, "paths": ["/embeddings"]}}
+
+
+async def test_one_base_url_has_an_editors_completion_its_embeddings_and_its_chat(tmp_path: Path) -> None:
+    async with (
+        beside_llama(tmp_path) as tables,
+        fake_proxy(tmp_path, upstreams=tables) as proxy,
+    ):
+        assert (await used_by_an_editor(proxy.url, "Hi")) == "Hello from the deterministic fake agent."
