@@ -17,11 +17,10 @@ from pydantic.fields import FieldInfo
 from codex_proxy.agents.auto.spec import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.agents.upstream.config import UpstreamConfig
-from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.cli import serve
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES
-from codex_proxy.settings.tables import AcpTable, AgentTable, RouteTable, WebhookTable
+from codex_proxy.settings.tables import AgentTable, RouteTable
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -89,7 +88,7 @@ def default(name: str, field: FieldInfo) -> str:
     if name in DEFAULTS:
         return DEFAULTS[name]
     value = "required" if field.is_required() else field.default
-    if value is None or isinstance(value, BaseModel) or value in ("", (), {}):
+    if value is None or value in ("", (), {}):
         return "none"
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
@@ -97,8 +96,8 @@ def default(name: str, field: FieldInfo) -> str:
 TABLES = """
 ## Several agents
 
-Each agent has a table: see [agents](agents.md#several-agents-in-one-server) and
-[upstreams](upstreams.md#several-upstreams). In an environment variable, all tables of a kind are one JSON object.
+See [agents](agents.md#several-agents-in-one-server), [upstreams](upstreams.md#several-upstreams) and
+[routes](agents.md#routes). In a variable, all tables of a kind are one JSON object.
 
 {tables}"""
 
@@ -116,12 +115,12 @@ def table_rows(table: type[BaseModel], name: str = "") -> str:
 
 def single_tables() -> str:
     """The settings that are one table."""
-    tables: dict[str, type[BaseModel]] = {
-        "acp": AcpTable,
-        "webhooks": WebhookTable,
-        "cassettes": CassetteSettings,
-    }
-    return "".join(f"\n## `[{name}]`\n\n{table_rows(table, name)}" for name, table in tables.items())
+    parts = []
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            rows = table_rows(type(field.default), name)
+            parts.append(f"\n## `[{name}]`: {field.description}\n\n{rows}")
+    return "".join(parts)
 
 
 def own_settings() -> str:
@@ -150,6 +149,8 @@ def document() -> str:
     by_flag = flags()
     rows = []
     for name, field in Settings.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            continue
         other = variable(name, field)
         names = (name, by_flag.get(name), None if other == f"PROXY_{name.upper()}" else other)
         head = ", ".join(f"`{each}`" for each in names if each)

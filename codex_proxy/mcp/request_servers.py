@@ -14,6 +14,7 @@ import msgspec
 
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normalized_url
 from codex_proxy.mcp.config import HttpServer, Transport
 from codex_proxy.mcp.servers import REFRESH_INTERVAL, McpServer
@@ -220,9 +221,7 @@ class RequestServers:
         session = self._sessions.pop(key)
         if session.expiry is not None:
             session.expiry.cancel()
-        closing = asyncio.create_task(session.mcp_server.close())
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        keep_until_done(self._closing, asyncio.create_task(session.mcp_server.close()))
 
     def _new_server(self, server: NamedServer, headers: dict[str, str]) -> McpServer:
         """Returns a client of the server, unconnected. A path that ends with `/sse` gets the SSE transport."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.mcp.allowed_urls import AllowedUrls
 from codex_proxy.mcp.config import Definition, HttpServer, StdioServer, Transport
 from codex_proxy.mcp.values import (
@@ -189,8 +190,7 @@ class McpServer:
             raise
         self._connection = connection
         watch = asyncio.create_task(self._watch(connection), name=f"mcp watch {self._label}")
-        self._watches.add(watch)
-        watch.add_done_callback(self._watches.discard)
+        keep_until_done(self._watches, watch)
         return connection
 
     def _on_start_ended(self, starting: asyncio.Task[McpConnection]) -> None:

@@ -86,13 +86,11 @@ class Settings(SourcedSettings):
         description="an agent of another Python package, as `module:SPEC` (docs/adding-an-agent.md)",
     )
     agents: dict[TableName, AgentTable] = Field(
-        {}, description="several agents in one server, a table for each (docs/agents.md)"
+        {}, description="several agents in one server, a table for each"
     )
-    upstreams: dict[TableName, UpstreamConfig] = Field(
-        {}, description="model servers, a table for each (docs/upstreams.md)"
-    )
+    upstreams: dict[TableName, UpstreamConfig] = Field({}, description="model servers, a table for each")
     routes: dict[TableName, RouteTable] = Field(
-        {}, description="which model answers which requests, a table for each rule (docs/agents.md#routes)"
+        {}, description="which model answers which requests, a table for each rule"
     )
     agent: str = Field(
         registry.DEFAULT,
@@ -100,7 +98,7 @@ class Settings(SourcedSettings):
         "the one for Chat Completions",
         examples=[*registry.names()],
     )
-    acp: AcpTable = Field(AcpTable(), description="a table for the program of an ACP agent")
+    acp: AcpTable = Field(AcpTable(), description="the program of an ACP agent")
     agent_confinement: Literal["auto", "codex", "bubblewrap", "landlock", "none"] = Field(
         "auto",
         description=(
@@ -288,9 +286,7 @@ class Settings(SourcedSettings):
     background_recovery: Literal["fail", "rerun"] = Field(
         "fail", description="what happens to interrupted background responses after a restart"
     )
-    webhooks: WebhookTable = Field(
-        WebhookTable(), description="a table for the webhooks about ended background responses"
-    )
+    webhooks: WebhookTable = Field(WebhookTable(), description="webhooks about ended background responses")
 
     # MCP servers, whose tools this server runs.
     mcp_config: Path | None = _named(
@@ -331,9 +327,7 @@ class Settings(SourcedSettings):
 
     ui: bool = Field(True, description="serve the page for browsers at `/`")
 
-    cassettes: CassetteSettings = Field(
-        CassetteSettings(), description="a table for recording and replaying (docs/cassettes.md)"
-    )
+    cassettes: CassetteSettings = Field(CassetteSettings(), description="recording and replaying")
 
     # Metrics.
     metrics: bool = Field(False, description="serve `GET /metrics`, for Prometheus")

@@ -9,13 +9,14 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic import AliasChoices, ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
 
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import settings_in
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
 from codex_proxy.settings.sources import default_config_file, settings_file
+from codex_proxy.settings.tables import RouteTable
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
@@ -55,10 +56,18 @@ def text_of(error: ValidationError) -> str:
     first = error.errors()[0]
     *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
     if first["type"] == "extra_forbidden" and table:
-        advice = "`key_env` or `key_file` names what holds it" if name in ("key", "api_key") else None
-        advice = advice or _advice_for(name, UpstreamConfig.model_fields)
+        is_key = table[0] == "upstreams" and name in ("key", "api_key")
+        advice = (
+            "`key_env` or `key_file` names what holds it" if is_key else _advice_for(name, _keys_of(table[0]))
+        )
         return f"there is no setting `{name}` in [{'.'.join(table)}]; {advice}"
     return f"the setting {'.'.join(place)} is invalid: {first['msg'].removeprefix('Value error, ')}"
+
+
+def _keys_of(table: str) -> Iterable[str]:
+    """Returns the keys of the table that is the setting `table`, or of those in it."""
+    several: dict[str, type[BaseModel]] = {"upstreams": UpstreamConfig, "routes": RouteTable}
+    return (several.get(table) or type(Settings.model_fields[table].default)).model_fields
 
 
 def _advice_for(name: str, known: Iterable[str]) -> str:

@@ -225,6 +225,7 @@ async def test_an_upstream_that_takes_no_schema_has_it_told_in_words_and_the_ans
             "codex_bin is not a setting of the agent fake; its own settings are fake_dialect",
         ),
         ({"agents": {"fake": {"fake_dialect": "x"}}}, "fake_dialect is invalid"),
+        ({"agents": {"gemini": {"acp": {"usage": "x"}}}}, "acp.usage is invalid"),
     ],
 )
 async def test_tables_that_mean_nothing_keep_the_server_from_starting(
@@ -306,6 +307,11 @@ def test_a_wrong_table_is_refused_by_the_name_of_its_key(text: str, where: str, 
         (
             "[upstreams.A]\nurl = 'http://h'",
             "The setting upstreams.A is invalid: a name has up to 64 lower-case letters",
+        ),
+        ("[acp]\ncomand = 'x'", "there is no setting `comand` in [acp]; is `command` meant?"),
+        (
+            "[routes.a]\nto = 'm'\nmodell = 'x'",
+            "there is no setting `modell` in [routes.a]; is `model` meant?",
         ),
         ("[upstream.a]\nurl = 'http://h'", "there is no setting `upstream`; is `upstreams` meant?"),
     ],

@@ -172,7 +172,9 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> Configu
         try:
             own.__pydantic_validator__.validate_assignment(own, key, value)
         except ValidationError as error:
-            raise NoAgentError(f"[agents.{name}]: {key} is invalid: {error.errors()[0]['msg']}.") from error
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"]))
+            raise NoAgentError(f"[agents.{name}]: {place} is invalid: {first['msg']}.") from error
     return _of_settings(name, own)
 
 

@@ -1,0 +1,52 @@
+"""Where the values of tables come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.settings.load import load
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "config.toml").write_text("")
+    return tmp_path / "config.toml"
+
+
+def test_each_key_of_a_table_has_a_variable_which_wins_over_the_file(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[acp]\nenv = ['A', 'B']\nusage = 'last'\n[child_limits]\nprocesses = 5\n")
+    monkeypatch.setenv("PROXY_ACP_USAGE", "turn")
+    monkeypatch.setenv("PROXY_WEBHOOKS_URLS", "http://a")
+    monkeypatch.setenv("PROXY_CHILD_LIMITS_OPEN_FILES", "7")
+    settings = load({}, file)
+    assert (settings.acp.env, settings.acp.usage) == ("A,B", "turn")
+    assert settings.webhooks.urls == "http://a"
+    assert settings.child_limits == {"open_files": 7, "processes": 5}
+
+
+def test_a_flag_wins_over_the_other_sources_and_leaves_the_other_keys(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text("[acp]\ncommand = 'a'\nusage = 'last'\n")
+    monkeypatch.setenv("PROXY_ACP_COMMAND", "b")
+    acp = load({"agent_command": "c", "record": None}, file).acp
+    assert (acp.command, acp.usage) == ("c", "last")
+
+
+def test_one_variable_may_have_a_whole_table(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROXY_ACP", '{"command": "a", "unconfined": true}')
+    acp = load({}, file).acp
+    assert (acp.command, acp.unconfined) == ("a", True)
+
+
+def test_a_store_is_a_word_a_path_or_a_url(file: Path) -> None:
+    for store, place in (("sqlite", "state/store.sqlite3"), ("./a.db", "a.db"), ("/b/c.db", "/b/c.db")):
+        settings = load({"store": store, "state_dir": "state"}, file)
+        assert (settings.in_file, settings.store_file) == (True, Path(place).absolute())
+    assert not load({"store": "postgresql://u:p@h/d"}, file).in_file
+    with pytest.raises(ValueError, match="with a /"):
+        load({"store": "a.db"}, file)
