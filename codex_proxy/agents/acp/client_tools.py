@@ -14,6 +14,7 @@ import msgspec
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.conversions import WHOLE_OUTPUTS, function_parameters, mcp_content, mcp_tool
+from codex_proxy.agents.dialects.loose_values import text_at, value_at
 from codex_proxy.agents.dialects.tool_names import OfferedTools, generated_name
 from codex_proxy.core.items import Part, Tool
 
@@ -68,10 +69,8 @@ def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any
 def arguments_in(report: Update) -> Any:
     """Returns the arguments of a call in the agent's reports; None or empty if not known yet."""
     given = report.raw_input
-    meta = report.meta if isinstance(report.meta, dict) else {}
-    if meta.get("is_mcp_tool_call") is True and isinstance(given, dict):
-        return given.get("arguments")
-    return given
+    of_mcp = value_at(report.meta, "is_mcp_tool_call") is True and isinstance(given, dict)
+    return given.get("arguments") if of_mcp else given
 
 
 class ClientTools(OfferedTools):
@@ -84,16 +83,14 @@ class ClientTools(OfferedTools):
         """Returns the tool that a reported call is of, if any. `titles`: by the report's title, too, although the model
         may have written it: a report allows nothing.
         """
-        meta = call.meta if isinstance(call.meta, dict) else {}
-        claude = meta.get("claudeCode")
-        by_claude = claude.get("toolName") if isinstance(claude, dict) else None
-        for name in (call.name, meta.get("toolName"), by_claude):
+        meta = call.meta
+        for name in (call.name, value_at(meta, "toolName"), value_at(meta, "claudeCode", "toolName")):
             if isinstance(name, str):
                 # The agent's own name of the tool says it all: a title beside it counts for nothing.
                 return self._tool_without_prefix(name, f"mcp__{SERVER}__")
-        if meta.get("is_mcp_tool_call") is True and isinstance(call.raw_input, dict):
-            server, tool = call.raw_input.get("server"), call.raw_input.get("tool")
-            return self.find(tool) if server == SERVER and isinstance(tool, str) else None
+        if value_at(meta, "is_mcp_tool_call") is True and isinstance(call.raw_input, dict):
+            is_ours = call.raw_input.get("server") == SERVER
+            return self.find(text_at(call.raw_input, "tool")) if is_ours else None
         # Gemini CLI makes the id of a call from the name of the registered tool.
         id, title = call.tool_call_id or "", call.title or ""
         prefix, suffix = f"mcp_{SERVER}_", f" ({SERVER} MCP Server)"

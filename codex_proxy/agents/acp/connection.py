@@ -64,10 +64,9 @@ class AcpConnection:
         """Returns the line that closes the session in `opened`, the response to `session/new`; empty if there is none,
         or the agent cannot close sessions.
         """
-        session = opened.result.get("sessionId") if isinstance(opened.result, dict) else None
-        if self.declared is None or not self.declared.closes or not session:
+        if self.declared is None or not self.declared.closes or not opened.session:
             return b""
-        return request(CLOSE_ID, "session/close", {"sessionId": session})
+        return request(CLOSE_ID, "session/close", {"sessionId": opened.session})
 
     # --- channels -------------------------------------------------------------------------------
 
@@ -144,9 +143,8 @@ class AcpConnection:
             return None
         if message.id == request_id(channel, 1) and channel not in self._answered:
             self._answered.add(channel)
-            session = message.result.get("sessionId") if isinstance(message.result, dict) else None
-            if isinstance(session, str):
-                self._sessions[session] = channel
+            if isinstance(message.session, str):
+                self._sessions[message.session] = channel
         return channel
 
     def _handle_own_answer(self, message: Message) -> None:

@@ -39,6 +39,7 @@ from codex_proxy.agents.acp.updates import UpdateReader
 from codex_proxy.agents.acp.usage import UsageCounter, counts_output
 from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
+from codex_proxy.agents.dialects.loose_values import object_at
 from codex_proxy.core.events import (
     ApprovalRequested,
     Notice,
@@ -305,7 +306,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             self._reader.drop_held()
             self._fail(failure_of_error(message.error, self._program.preset))
             return
-        result = message.result if isinstance(message.result, dict) else {}
+        result = object_at(message.result)
         end = turn_end(result, self._reader, self._program.preset, rejected=self._rejected)
         usage = None if isinstance(end, Failure) else self._usage.read_result(result)
         if usage is not None:

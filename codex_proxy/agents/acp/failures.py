@@ -20,6 +20,7 @@ from codex_proxy.agents.dialects.failures import (
     kind_in,
     kinds_by_text,
 )
+from codex_proxy.agents.dialects.loose_values import text_at, value_at
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -80,11 +81,9 @@ CATEGORIES: Final = {
 def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
     """Returns the failure of a turn whose request got this JSON-RPC error."""
     text = _text_of(error)
-    kind = None
     if error.code == AUTH_REQUIRED:
         return not_signed_in(preset, text)
-    if isinstance(error.data, dict):
-        kind = ERROR_KINDS.get(str(error.data.get("errorKind")))
+    kind = ERROR_KINDS.get(str(value_at(error.data, "errorKind")))
     if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND) and kind is None:
         message = (
             f"{preset.title} rejected a request from this server: {cleaned(text)}. The operator "
@@ -97,9 +96,8 @@ def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
 
 def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
     """Returns the failure that a `sessionFailure` describes."""
-    title = failure.get("title")
-    text = title if isinstance(title, str) else ""
-    return failure_of_text(text, preset, kind=CATEGORIES.get(str(failure.get("category"))))
+    kind = CATEGORIES.get(str(failure.get("category")))
+    return failure_of_text(text_at(failure, "title"), preset, kind=kind)
 
 
 def failure_of_text(
@@ -147,9 +145,8 @@ def unknown_model(model: str, preset: AcpPreset) -> Failure:
 def _text_of(error: RpcError) -> str:
     """Returns a JSON-RPC error's message, and the texts of its `data` that the message does not contain."""
     text = INTERNAL.sub("", error.message)
-    if isinstance(error.data, dict):
-        for name in ("details", "message"):
-            said = error.data.get(name)
-            if isinstance(said, str) and said and said not in text:
-                text = f"{text}: {said}" if text else said
+    for name in ("details", "message"):
+        said = text_at(error.data, name)
+        if said and said not in text:
+            text = f"{text}: {said}" if text else said
     return text

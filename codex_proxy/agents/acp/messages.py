@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialects.loose_values import objects_in, text_at, value_at
 from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 PROTOCOL_VERSION: Final = 1
@@ -66,6 +67,11 @@ class Message(msgspec.Struct, frozen=True):
     params: Params = Params()
     result: Any = None
     error: RpcError | None = None
+
+    @property
+    def session(self) -> Any:
+        """The id of the session that this response has opened; None if there is none."""
+        return value_at(self.result, "sessionId")
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
@@ -288,13 +294,8 @@ def decision(options: object, *, allow: bool) -> dict[str, Any]:
     """Returns the result of `session/request_permission`: the option that allows or rejects the call, best for this
     time only; without one `CANCELLED`, which allows nothing.
     """
-    given = options if isinstance(options, list) else []
     for kind in ALLOW if allow else REJECT:
-        for option in given:
-            if isinstance(option, dict) and option.get("kind") == kind and _is_id(option.get("optionId")):
-                return {"outcome": {"outcome": "selected", "optionId": option["optionId"]}}
+        for option in objects_in(options):
+            if option.get("kind") == kind and (id := text_at(option, "optionId")):
+                return {"outcome": {"outcome": "selected", "optionId": id}}
     return CANCELLED
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, str) and value != ""

@@ -132,16 +132,14 @@ class SessionOpening:
 
     def _close_unused(self, message: Message) -> None:
         """Closes the session that was opened ahead, because the turn continues another one."""
-        session = _session_in(message)
-        if isinstance(session, str):
-            self.close(session)
+        if isinstance(message.session, str):
+            self.close(message.session)
 
     def _opened(self, message: Message) -> None:
         if message.error is not None:
             self._fail(failure_of_error(message.error, self._program.preset))
             return
-        told = _session_in(message)
-        session = self.session if told is None else told
+        session = self.session if message.session is None else message.session
         if not isinstance(session, str) or not session:
             self._fail(UNREADABLE_ANSWER)
             return
@@ -184,7 +182,3 @@ class SessionOpening:
         else:
             self._kind = "over"
         self._result = failure
-
-
-def _session_in(message: Message) -> object:
-    return message.result.get("sessionId") if isinstance(message.result, dict) else None

@@ -11,6 +11,7 @@ from codex_proxy.agents.acp.failures import CLIENT_META
 from codex_proxy.agents.acp.messages import PROTOCOL_VERSION
 from codex_proxy.agents.acp.presets import CAPABILITIES, PRESETS, READ_ONLY_MODES, AcpPreset
 from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.dialects.loose_values import object_at, objects_in, text_at, value_at
 from codex_proxy.core.turn import Sandbox
 
 INITIALIZE: Final[dict[str, Any]] = {
@@ -47,25 +48,22 @@ class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def declared_in(result: object) -> DeclaredFeatures:
     """Reads the result of `initialize`. Fields of an unexpected type count as missing."""
-    able = _dict(_dict(result).get("agentCapabilities"))
-    info = _dict(_dict(result).get("agentInfo"))
-    sessions = _dict(able.get("sessionCapabilities"))
-    methods = _dict(result).get("authMethods")
+    able = object_at(result, "agentCapabilities")
+    sessions = object_at(able, "sessionCapabilities")
     descriptions = (
-        [each.get("description") or each.get("name") for each in methods or () if isinstance(each, dict)]
-        if isinstance(methods, list)
-        else []
+        text_at(each, "description") or text_at(each, "name")
+        for each in objects_in(value_at(result, "authMethods"))
     )
     return DeclaredFeatures(
-        name=_text(info.get("title")) or _text(info.get("name")),
-        version=_text(info.get("version")),
-        images=_dict(able.get("promptCapabilities")).get("image") is True,
-        http_tools=_dict(able.get("mcpCapabilities")).get("http") is True,
+        name=text_at(result, "agentInfo", "title") or text_at(result, "agentInfo", "name"),
+        version=text_at(result, "agentInfo", "version"),
+        images=value_at(able, "promptCapabilities", "image") is True,
+        http_tools=value_at(able, "mcpCapabilities", "http") is True,
         system_prompt=isinstance(sessions.get("systemPrompt"), dict),
         closes=isinstance(sessions.get("close"), dict),
         resumes=isinstance(sessions.get("resume"), dict),
         loads=able.get("loadSession") is True,
-        sign_in=next((text for text in descriptions if isinstance(text, str) and text), ""),
+        sign_in=next(filter(None, descriptions), ""),
     )
 
 
@@ -135,11 +133,3 @@ def remade_program(facts: dict[str, Any]) -> Program:
     preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))
     declared = msgspec.convert(facts.pop("declared", {}), DeclaredFeatures)
     return Program(preset, declared, facts.pop("unconfined", False), facts.pop("confined", False))
-
-
-def _dict(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""

@@ -12,7 +12,7 @@ import msgspec
 from codex_proxy.agents.acp.failures import failure_of_error, unknown_model
 from codex_proxy.agents.acp.messages import INVALID_PARAMS, RpcError
 from codex_proxy.agents.acp.program import Program
-from codex_proxy.agents.dialects.loose_values import objects_in
+from codex_proxy.agents.dialects.loose_values import objects_in, text_at, value_at
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.turn import Turn
@@ -85,27 +85,17 @@ class SessionOptions(msgspec.Struct, frozen=True):
 
 def session_options_of(result: object) -> SessionOptions:
     """Reads the result of `session/new`. Parts with an unexpected form count as missing."""
-    if not isinstance(result, dict):
-        return SessionOptions()
     options = {
         option["category"]: found
-        for option in objects_in(result.get("configOptions"))
+        for option in objects_in(value_at(result, "configOptions"))
         if isinstance(option.get("category"), str) and (found := _option(option)) is not None
     }
+    modes, models = value_at(result, "modes"), value_at(result, "models")
     return SessionOptions(
-        mode=_listed(
-            result.get("modes"), "availableModes", "id", "currentModeId", "session/set_mode", "modeId"
-        )
+        mode=_listed(modes, "availableModes", "id", "currentModeId", "session/set_mode", "modeId")
         or options.get("mode"),
         model=options.get("model")
-        or _listed(
-            result.get("models"),
-            "availableModels",
-            "modelId",
-            "currentModelId",
-            "session/set_model",
-            "modelId",
-        ),
+        or _listed(models, "availableModels", "modelId", "currentModelId", "session/set_model", "modelId"),
         effort=options.get("thought_level"),
     )
 
@@ -179,20 +169,13 @@ def _listed(given: object, list: str, id: str, current: str, method: str, key: s
     """Converts the `modes` or `models` of `session/new` (`given`); None without values. `list`, `id` and `current` are
     its fields; `method` and `key`: see `SessionOption`.
     """
-    if not isinstance(given, dict):
-        return None
-    entries = [entry for entry in objects_in(given.get(list)) if isinstance(entry.get(id), str)]
-    chosen = given.get(current)
+    entries = [entry for entry in objects_in(value_at(given, list)) if isinstance(entry.get(id), str)]
+    chosen = text_at(given, current)
     names = {entry[id]: _name(entry, entry[id]) for entry in entries}
-    if isinstance(chosen, str) and chosen not in names:
+    if chosen and chosen not in names:
         names = {chosen: chosen, **names}
-    if not names:
-        return None
-    return SessionOption(
-        method, key, tuple(names), chosen if isinstance(chosen, str) else "", names=tuple(names.values())
-    )
+    return SessionOption(method, key, tuple(names), chosen, names=tuple(names.values())) if names else None
 
 
 def _name(entry: dict[str, Any], id: str) -> str:
-    name = entry.get("name")
-    return name if isinstance(name, str) and name else id
+    return text_at(entry, "name") or id

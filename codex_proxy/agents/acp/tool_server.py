@@ -29,6 +29,7 @@ from codex_proxy.agents.acp.messages import (
     ToolsSettled,
 )
 from codex_proxy.agents.dialect import UNREADABLE
+from codex_proxy.agents.dialects.loose_values import object_at, text_at, value_at
 from codex_proxy.core.items import Tool
 
 log = structlog.get_logger(__name__)
@@ -207,8 +208,7 @@ class ToolServer:
         id, method = message.get("id"), message.get("method")
         if id is None or not isinstance(method, str):
             return web.Response(status=202)
-        params = message.get("params")
-        params = params if isinstance(params, dict) else {}
+        params = object_at(message, "params")
         if method == "tools/call":
             return await self._call(request, endpoint, id, params)
         result = _result_of(method, params, endpoint)
@@ -232,7 +232,7 @@ class ToolServer:
         )
         try:
             await response.prepare(request)
-            await _keep_alive(response, future, _progress_token(params))
+            await _keep_alive(response, future, value_at(params, "_meta", "progressToken"))
             with contextlib.suppress(asyncio.CancelledError):
                 if not future.cancelled():
                     await response.write(_event({"jsonrpc": "2.0", "id": id, "result": future.result()}))
@@ -280,16 +280,7 @@ def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> d
 
 def _call_id(meta: Any) -> str:
     """Returns the model's id of a call, which Claude Code and Codex send in `_meta`, or empty."""
-    if isinstance(meta, dict):
-        for name in ("claudecode/toolUseId", "callId"):
-            if isinstance(meta.get(name), str):
-                return str(meta[name])
-    return ""
-
-
-def _progress_token(params: dict[str, Any]) -> Any:
-    meta = params.get("_meta")
-    return meta.get("progressToken") if isinstance(meta, dict) else None
+    return text_at(meta, "claudecode/toolUseId") or text_at(meta, "callId")
 
 
 def _digest(token: str) -> bytes:

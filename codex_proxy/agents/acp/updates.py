@@ -15,6 +15,7 @@ from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.dialect import TooMuchHeld
 from codex_proxy.agents.dialects.failures import cleaned
+from codex_proxy.agents.dialects.loose_values import object_at, objects_in, text_at, value_at
 from codex_proxy.agents.dialects.response_items import raw_message
 from codex_proxy.core.events import (
     Event,
@@ -259,8 +260,8 @@ class UpdateReader:
     def _add_plan(self, entries: Any) -> None:
         lines = [
             f"[{'x' if entry.get('status') == 'completed' else ' '}] {entry['content']}"
-            for entry in (entries if isinstance(entries, list) else ())
-            if isinstance(entry, dict) and isinstance(entry.get("content"), str)
+            for entry in objects_in(entries)
+            if isinstance(entry.get("content"), str)
         ]
         if lines:
             self.end_texts()
@@ -272,8 +273,7 @@ class UpdateReader:
         """Adds a `Notice`, or a retry, for a warning (`sessionFailure` of that severity)."""
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
-            title = failure.get("title")
-            text = cleaned(title if isinstance(title, str) else "", MAX_TITLE)
+            text = cleaned(text_at(failure, "title"), MAX_TITLE)
             if text.startswith(RETRYING):
                 self.retry(text)
             else:
@@ -310,15 +310,12 @@ class UpdateReader:
 
 def session_failure(meta: Any) -> dict[str, Any] | None:
     """Returns the `sessionFailure` of an official adapter in a `_meta`, if any."""
-    for name in ("jetbrains", "air", "sessionFailure"):
-        meta = meta.get(name) if isinstance(meta, dict) else None
-    return meta if isinstance(meta, dict) else None
+    return object_at(meta, "jetbrains", "air", "sessionFailure") or None
 
 
 def _text_of(content: Any) -> str:
     """Returns the text of a text block, or empty."""
-    text = content.get("text") if isinstance(content, dict) and content.get("type") == "text" else None
-    return text if isinstance(text, str) else ""
+    return text_at(content, "text") if value_at(content, "type") == "text" else ""
 
 
 def _remembered(call: Update) -> Update:
@@ -341,13 +338,13 @@ def _merged(before: Update, call: Update) -> Update:
 
 def _is_unnamed(known: Update, newest: Update) -> bool:
     """Returns whether the call is a command whose text was not reported yet."""
-    named = isinstance(known.raw_input, dict) and known.raw_input.get("command")
+    named = value_at(known.raw_input, "command")
     return known.kind == "execute" and known.status == "pending" and newest.session_update != "" and not named
 
 
 def _line_of(call: Update) -> str:
     """Returns one line that describes the call: its command, else its title."""
-    command = call.raw_input.get("command") if isinstance(call.raw_input, dict) else None
+    command = value_at(call.raw_input, "command")
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
     return cleaned(command if isinstance(command, str) and command else call.title or "", MAX_TITLE)
@@ -355,16 +352,10 @@ def _line_of(call: Update) -> str:
 
 def _terminal_delta(meta: Any) -> str:
     """Returns the piece of a command's output in `_meta`, where Codex's adapter sends it, or empty."""
-    delta = meta.get("terminal_output_delta") if isinstance(meta, dict) else None
-    data = delta.get("data") if isinstance(delta, dict) else None
-    return data if isinstance(data, str) else ""
+    return text_at(meta, "terminal_output_delta", "data")
 
 
 def _output_of(call: Update) -> str:
     """Returns the texts in the update's `content`, joined."""
-    texts = [
-        _text_of(each.get("content"))
-        for each in (call.content if isinstance(call.content, list) else ())
-        if isinstance(each, dict) and each.get("type") == "content"
-    ]
-    return "\n".join(text for text in texts if text)
+    contents = (each for each in objects_in(call.content) if each.get("type") == "content")
+    return "\n".join(text for each in contents if (text := _text_of(each.get("content"))))

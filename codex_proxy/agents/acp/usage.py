@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from codex_proxy.agents.acp.presets import UsageRule
+from codex_proxy.agents.dialects.loose_values import value_at
 from codex_proxy.core.events import Usage
 
 NO_TOKENS = Usage()
@@ -80,9 +81,7 @@ class UsageCounter:
         """Adds the count in an update's `_meta`. Returns the request's tokens so far; None without a count, or if the
         rule is not `chunks`.
         """
-        if self._rule != "chunks" or not isinstance(meta, dict):
-            return None
-        usage = usage_in(meta.get("usage"))
+        usage = usage_in(value_at(meta, "usage")) if self._rule == "chunks" else None
         if usage is None:
             return None
         self._turn += usage
@@ -113,10 +112,5 @@ class UsageCounter:
 
 def _count_in(result: object) -> object:
     """Returns the token count in the result: ACP's `usage`, or Gemini CLI's `_meta.quota.token_count`."""
-    if not isinstance(result, dict):
-        return None
-    if result.get("usage") is not None:
-        return result["usage"]
-    meta = result.get("_meta")
-    quota = meta.get("quota") if isinstance(meta, dict) else None
-    return quota.get("token_count") if isinstance(quota, dict) else None
+    usage = value_at(result, "usage")
+    return usage if usage is not None else value_at(result, "_meta", "quota", "token_count")

@@ -11,6 +11,25 @@ MAX_LINE_CHARS: Final = 300
 """The most characters of the line that describes an activity."""
 
 
+def value_at(value: object, *names: str) -> Any:
+    """Returns the value at a path of fields in JSON objects; None if there is none."""
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def object_at(value: object, *names: str) -> dict[str, Any]:
+    """Returns the object at such a path; an empty one if there is none."""
+    found = value_at(value, *names)
+    return found if isinstance(found, dict) else {}
+
+
+def text_at(value: object, *names: str) -> str:
+    """Returns the text at such a path; empty if there is none."""
+    found = value_at(value, *names)
+    return found if isinstance(found, str) else ""
+
+
 def objects_in(value: object) -> list[dict[str, Any]]:
     """Returns the objects in a JSON array; none of other values."""
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

@@ -8,7 +8,7 @@ from collections.abc import Callable, Container
 from typing import Any, Final, Literal, TypeAlias
 
 from codex_proxy.agents.dialects.conversions import CustomInput
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encoded, objects_in, text_at, value_at
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
 from codex_proxy.agents.openai_chat.think_tags import ThinkSplit, ThinkTags
 from codex_proxy.agents.upstream.usage import count_of, usage_of
@@ -104,9 +104,7 @@ class ChatAnswer:
         out: list[Event] = []
         if isinstance(delta, dict):
             self._add_delta(delta, out)
-        finish = choice.get("finish_reason")
-        if isinstance(finish, str) and finish:
-            self.finish = self.finish or finish
+        self.finish = self.finish or text_at(choice, "finish_reason") or None
         return out
 
     def close(self) -> list[Event]:
@@ -138,8 +136,7 @@ class ChatAnswer:
         elif isinstance(content, list):
             for part in content:
                 self._add_part(part, out)
-        refusal = delta.get("refusal")
-        if isinstance(refusal, str) and refusal:
+        if refusal := text_at(delta, "refusal"):
             self.text.append(refusal)
             out.append(RefusalDelta(self._message(out), refusal))
         annotations = delta.get("annotations")
@@ -244,41 +241,28 @@ def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
 
 def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
     """Returns the first choice with the `index` 0 or none."""
-    choices = chunk.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict) and not choice.get("index"):
-            return choice
-    return None
+    return next((each for each in objects_in(chunk.get("choices")) if not each.get("index")), None)
 
 
 def _reasoning_in(delta: dict[str, Any]) -> str:
     """Returns the reasoning of the first field that has any: servers with two repeat the text."""
     for name in ("reasoning_content", "reasoning"):
-        said = delta.get(name)
-        if isinstance(said, str) and said:
+        if said := text_at(delta, name):
             return said
-    details = delta.get("reasoning_details")
-    texts = (
-        each.get("text") or each.get("summary")
-        for each in (details if isinstance(details, list) else ())
-        if isinstance(each, dict)
-    )
+    texts = (each.get("text") or each.get("summary") for each in objects_in(delta.get("reasoning_details")))
     return "".join(text for text in texts if isinstance(text, str))
 
 
 def usage_in(chunk: dict[str, Any]) -> Usage | None:
     """Returns the tokens in a chunk's `usage`, or in Groq's `x_groq.usage`, if any."""
-    groq = chunk.get("x_groq")
-    usage = chunk.get("usage") or (groq.get("usage") if isinstance(groq, dict) else None)
-    return usage_of(usage)
+    return usage_of(chunk.get("usage") or value_at(chunk, "x_groq", "usage"))
 
 
 def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Returns the `TOKEN_DETAILS` in `usage`."""
-    usage = chunk.get("usage")
     found: dict[str, dict[str, int]] = {}
     for field, names in TOKEN_DETAILS.items():
-        details = usage.get(field) if isinstance(usage, dict) else None
+        details = value_at(chunk, "usage", field)
         counts = {name: count for name in names if (count := count_of(details, name)) is not None}
         if counts:
             found[field] = counts

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput
+from codex_proxy.agents.dialects.loose_values import object_at, text_at
 from codex_proxy.agents.upstream.stream import is_json
 
 MAX_ID_CHARS: Final = 64
@@ -94,11 +95,10 @@ class ToolCalls:
         """Adds an entry of `tool_calls`, or a `function_call` (`old_form`); None if it is no object."""
         if not isinstance(delta, dict):
             return None
-        function = delta.get("function")
-        function = function if isinstance(function, dict) else {}
+        function = object_at(delta, "function")
         index = delta.get("index")
         index = index if isinstance(index, int) and not isinstance(index, bool) else None
-        call = self._call_of(_text(delta.get("id")), index, _text(function.get("name")))
+        call = self._call_of(text_at(delta, "id"), index, text_at(function, "name"))
         call.old_form = call.old_form or old_form
         said = _arguments(function.get("arguments"))
         if said:
@@ -144,12 +144,8 @@ class ToolCalls:
         return begun
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
 def _arguments(value: Any) -> str:
     """Returns a delta's arguments as JSON text. Some servers send an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return _text(value)
+    return text_at(value)

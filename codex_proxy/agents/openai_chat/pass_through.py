@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encoded, object_at, objects_in, text_at
 from codex_proxy.agents.openai_chat.answer import usage_in
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
 from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decoded_event, is_error
@@ -282,12 +282,9 @@ class PassThrough:
 
     def _note(self, chunk: dict[str, Any]) -> None:
         self.usage = usage_in(chunk) or self.usage
-        choices = chunk.get("choices")
-        for choice in choices if isinstance(choices, list) else ():
-            if not isinstance(choice, dict):
-                continue
-            finish, index = choice.get("finish_reason"), choice.get("index")
-            if isinstance(finish, str) and finish:
+        for choice in objects_in(chunk.get("choices")):
+            finish, index = text_at(choice, "finish_reason"), choice.get("index")
+            if finish:
                 self.finishes.setdefault(index if isinstance(index, int) else 0, finish)
                 self.failed = self.failed or finish == "error"
 
@@ -329,14 +326,8 @@ def _as_utf_8(data: bytes) -> bytes:
 
 def _has_content(chunk: dict[str, Any]) -> bool:
     """Returns whether a delta has a field other than `role`."""
-    choices = chunk.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if isinstance(choice, dict):
-            delta = choice.get("delta") or choice.get("message")
-            words = delta.items() if isinstance(delta, dict) else ()
-            if any(value for name, value in words if name != "role"):
-                return True
-    return False
+    deltas = (each.get("delta") or each.get("message") for each in objects_in(chunk.get("choices")))
+    return any(value for delta in deltas for name, value in object_at(delta).items() if name != "role")
 
 
 def _end_of_events(before: bytes, chunk: bytes) -> int:

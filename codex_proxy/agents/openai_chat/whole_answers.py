@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from codex_proxy.agents.dialects.loose_values import objects_in
+from codex_proxy.agents.dialects.loose_values import object_at, objects_in
 
 _WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
 """Texts that never come in pieces."""
@@ -99,8 +99,7 @@ class _Text:
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
     """Converts a whole answer's choice to a chunk's, in which each call has an index."""
-    message = choice.get("message")
-    delta = dict(message) if isinstance(message, dict) else {}
+    delta = dict(object_at(choice, "message"))
     if isinstance(delta.get("tool_calls"), list):
         delta["tool_calls"] = [
             {"index": index, **call} for index, call in enumerate(objects_in(delta["tool_calls"]))

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
-from codex_proxy.agents.dialects.loose_values import encoded, objects_in
+from codex_proxy.agents.dialects.loose_values import encoded, object_at, objects_in, text_at, value_at
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -98,8 +98,7 @@ class ResponsesAnswer:
         if event.get("object") == "response":
             self._end(event, _final_status(event, ""), out)
         elif kind in TERMINAL:
-            response = event.get("response")
-            response = response if isinstance(response, dict) else {}
+            response = object_at(event, "response")
             self._end(response, _final_status(response, kind.removeprefix("response.")), out)
         elif kind == "response.output_item.added":
             self._on_item_added(event, out)
@@ -270,8 +269,7 @@ class ResponsesAnswer:
         self.status = status
         for id, (begun, _) in list(self._begun.items()) if status == "completed" else ():
             self._item(dict(begun), id, out)  # the server has not said that this call is complete
-        details = response.get("incomplete_details")
-        self.reason = str(details.get("reason") or "") if isinstance(details, dict) else ""
+        self.reason = str(value_at(response, "incomplete_details", "reason") or "")
         self.error = response.get("error")
         self.usage = usage_of(response.get("usage"))
         tier = response.get("service_tier")
@@ -294,8 +292,7 @@ def _final_status(response: Mapping[str, Any], of_event: str) -> str:
 
 
 def _type_of(value: Mapping[str, Any]) -> str:
-    kind = value.get("type")
-    return kind if isinstance(kind, str) else ""
+    return text_at(value, "type")
 
 
 def _opened(item: Mapping[str, Any], id: str) -> Item | None:
@@ -304,14 +301,11 @@ def _opened(item: Mapping[str, Any], id: str) -> Item | None:
     """
     kind = _type_of(item)
     if kind == "message":
-        phase = item.get("phase")
-        return Message(id, phase=phase if isinstance(phase, str) else None)
+        return Message(id, phase=text_at(item, "phase") or None)
     if kind == "reasoning":
         return Reasoning(id)
     if kind == "web_search_call":
-        action = item.get("action")
-        query = action.get("query") if isinstance(action, dict) else None
-        return Activity(id, "web_search", query if isinstance(query, str) else "")
+        return Activity(id, "web_search", text_at(item, "action", "query"))
     return None
 
 

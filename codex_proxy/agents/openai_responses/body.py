@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import INPUT_SCHEMA, NO_PARAMETERS, NamedSchema, custom_arguments
-from codex_proxy.agents.dialects.loose_values import encoded
+from codex_proxy.agents.dialects.loose_values import encoded, text_at
 from codex_proxy.agents.dialects.response_items import content_of, output_of, text_type_of
 from codex_proxy.core.items import (
     HistoryCall,
@@ -121,9 +121,7 @@ def _param_of(error: bytes) -> str:
         value = json.loads(error)
     except (ValueError, RecursionError):
         return ""
-    inner = value.get("error") if isinstance(value, dict) else None
-    param = inner.get("param") if isinstance(inner, dict) else None
-    return param if isinstance(param, str) else ""
+    return text_at(value, "error", "param")
 
 
 # --- the conversation -----------------------------------------------------------------------------

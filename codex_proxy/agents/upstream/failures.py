@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.failures import cleaned, failure_from_text
+from codex_proxy.agents.dialects.loose_values import object_at
 from codex_proxy.agents.upstream.config import CHAT, SettingNames
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -219,8 +220,7 @@ def _value_of(body: bytes) -> Any:
 def _error_in(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         return {}
-    error = value.get("error", value)
-    return error if isinstance(error, dict) else {}
+    return object_at(value.get("error", value))
 
 
 def words_in(value: Any) -> str:

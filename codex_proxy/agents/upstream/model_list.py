@@ -9,7 +9,9 @@ from typing import Any, Final, TypeGuard
 
 import msgspec
 
+from codex_proxy.agents.dialects.loose_values import value_at
 from codex_proxy.agents.upstream.stream import has_too_many_values
+from codex_proxy.agents.upstream.usage import count_of
 from codex_proxy.core.account import AgentModel
 
 MAX_MODELS: Final = 5_000
@@ -29,7 +31,7 @@ def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
         return None
     models: dict[str, AgentModel] = {}
     for each in listed[:MAX_MODELS]:
-        id = each.get("id") if isinstance(each, dict) else None
+        id = value_at(each, "id")
         if _is_name(id):
             owner = each.get("owned_by")
             models.setdefault(
@@ -50,21 +52,9 @@ def _is_name(value: Any) -> TypeGuard[str]:
 
 
 def _window_of(model: dict[str, Any]) -> int | None:
-    meta = model.get("meta")
-    found = (
-        model.get("max_model_len"),
-        model.get("context_length"),
-        model.get("max_context_length"),
-        meta.get("n_ctx") if isinstance(meta, dict) else None,
-    )
-    return next(
-        (
-            each
-            for each in found
-            if isinstance(each, int) and not isinstance(each, bool) and 0 < each < 1 << 53
-        ),
-        None,
-    )
+    names = ("max_model_len", "context_length", "max_context_length")
+    found = (*(count_of(model, name) for name in names), count_of(model.get("meta"), "n_ctx"))
+    return next(filter(None, found), None)
 
 
 def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
