@@ -10,10 +10,11 @@ import pytest
 
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.codex_proto.spec import proto_argv
-from codex_proxy.agents.codex_proto.submissions import is_flattened
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, ToolReply
+from codex_proxy.agents.dialects.transcript import PREAMBLE
 from codex_proxy.core import events as ev
 from codex_proxy.core.items import (
+    HistoryItem,
     HistoryMessage,
     ImagePart,
     TextPart,
@@ -98,9 +99,16 @@ def test_a_history_becomes_one_labelled_transcript_with_its_images_behind_it() -
 
 
 def test_only_a_single_user_message_goes_in_unflattened() -> None:
-    assert not is_flattened(Turn(model="", history=(PROMPT,)))
-    assert is_flattened(Turn(model="", history=(PROMPT, PROMPT)))
-    assert is_flattened(Turn(model="", history=(HistoryMessage("developer", (TextPart("x"),)),)))
+    def text_of(*history: HistoryItem) -> str:
+        (op,) = ops(CodexProto().begin(Turn(model="m", history=history)).writes)
+        (item,) = op["items"]
+        return str(item["text"])
+
+    (part,) = PROMPT.parts
+    assert isinstance(part, TextPart)
+    assert text_of(PROMPT) == part.text
+    assert text_of(PROMPT, PROMPT).startswith(PREAMBLE)
+    assert text_of(HistoryMessage("developer", (TextPart("x"),))).startswith(PREAMBLE)
 
 
 def test_the_fake_agent_gets_roles_tools_and_choices_beside_the_turn() -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import NOTHING, Ended, SingleTurn, Step
 from codex_proxy.agents.dialects.failures import failure_from_exit, failure_from_text, stop_from_text
-from codex_proxy.core.events import Event, Stop, TurnEnded, TurnStarted, Usage
+from codex_proxy.core.events import Event, Notice, Stop, TurnEnded, TurnStarted, Usage
 from codex_proxy.core.faults import Failure
 
 
@@ -49,6 +49,11 @@ class ChildTurn(SingleTurn):
         if self._error_text is not None:
             return Step([self._end_by_error(self._error_text)])
         return Step([self._end(Stop.FAILED, "eof", failure_from_exit(ended))])
+
+    def _no_event(self, line: bytes, out: list[Event]) -> None:
+        """Adds a notice for a line that is no event, unless it is blank."""
+        if line.strip():
+            out.append(Notice("bad_line", f"{len(line)} bytes that are not an event"))
 
     def _start(self, thread: str, model: str, out: list[Event]) -> None:
         """Reports the start of the turn, once."""

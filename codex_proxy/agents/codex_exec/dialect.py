@@ -72,8 +72,7 @@ class CodexExec(ChildTurn):
                 break
             line, damaged = decode(raw)
             if line is None:
-                if raw.strip():
-                    out.append(Notice("bad_line", f"{len(raw)} bytes that are not an event"))
+                self._no_event(raw, out)
                 continue
             if damaged:
                 out.append(Notice("bad_event", line.type if line.type in LINES else ""))
@@ -167,9 +166,6 @@ class CodexExec(ChildTurn):
             out.append(OutputDelta(own, item.aggregated_output))
         out.append(ItemEnded(own, "completed" if item.status in (None, "completed") else "failed"))
 
-    def _todo_list(self, item: Item, out: list[Event]) -> None:
-        self._add_plan(item, out)
-
     def _warning(self, item: Item, out: list[Event]) -> None:
         out.append(Notice("agent_warning", cleaned(item.message or "")))
 
@@ -214,7 +210,7 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
 ITEMS: Final[Mapping[str, ItemHandler]] = {
     "agent_message": CodexExec._message,
     "reasoning": CodexExec._reasoning,
-    "todo_list": CodexExec._todo_list,
+    "todo_list": CodexExec._add_plan,
     "error": CodexExec._warning,
     **dict.fromkeys(ACTIVITIES, CodexExec._activity),
 }

@@ -26,6 +26,7 @@ from codex_proxy.core.events import (
     ApprovalRequested,
     Event,
     Notice,
+    ReasoningKind,
     RequestClosed,
     StepCompleted,
     Stop,
@@ -62,7 +63,8 @@ class CodexProto(ChildTurn):
         self._activities = Activities()
         self._usage = TurnUsage()
         self._spellings: dict[str, str] = {}
-        self._open_approvals: dict[str, tuple[str, str]] = {}
+        self._open_approvals: dict[str, str] = {}
+        """The operations that answer them."""
         self._approval_count = 0
         self._op_count = 1
         self._pending_writes = b""
@@ -101,20 +103,21 @@ class CodexProto(ChildTurn):
             line = decode(raw)
             if line is not None:
                 self._handle_line(line, out)
-            elif raw.strip():
-                out.append(Notice("bad_line", f"{len(raw)} bytes that are not an event"))
+            else:
+                self._no_event(raw, out)
             message_id = self._message_id = self._delta_target
         writes, self._pending_writes = self._pending_writes, b""
         return Step(out, writes) if out or writes else NOTHING
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         """Answers an open approval request."""
-        request = self._open_approvals.pop(request_id, None)
-        if request is None or self._ended:
+        op = self._open_approvals.pop(request_id, None)
+        if op is None or self._ended:
             return NOTHING
-        op, event_id = request
         decision = "approved" if isinstance(reply, Decision) and reply.approve else "denied"
-        return Step([RequestClosed(request_id)], self._op({"type": op, "id": event_id, "decision": decision}))
+        # The answer must name the id of the turn, not of the call.
+        answer = {"type": op, "id": SUBMISSION_ID, "decision": decision}
+        return Step([RequestClosed(request_id)], self._op(answer))
 
     def interrupt(self) -> Step:
         """Asks the child to end the turn by `turn_aborted`."""
@@ -182,33 +185,22 @@ class CodexProto(ChildTurn):
             self._begin_output(out)
             self._messages.refuse(msg.choice_index, msg.refusal, out)
         if has_calls:
-            self._begin_output(out)
             self._each_call(self._calls.finish_with, msg, out)
-        if (function := msg.function_call) is not None:
-            key = (self._choice_of_calls(msg), LEGACY)
-            self._calls.finish_with(key, None, function.name, function.arguments or "", "legacy", out)
 
-    def _tool_calls_delta(self, msg: Msg, out: list[Event]) -> None:
-        self._begin_output(out)
+    def _calls_delta(self, msg: Msg, out: list[Event]) -> None:
         self._each_call(self._calls.add_piece, msg, out)
 
     def _each_call(self, add: Callable[..., None], msg: Msg, out: list[Event]) -> None:
-        choice = self._choice_of_calls(msg)
+        self._begin_output(out)
+        # The child also writes choice 0 for a turn without choices.
+        choice = msg.choice_index if msg.choice_index or self._messages.by_choice else None
         for position, call in enumerate(msg.tool_calls or ()):
             key = (choice, position if call.index is None else call.index)
             function = call.function or NO_FUNCTION
             kind = "custom" if call.type == "custom" else "function"
             add(key, call.id, function.name, function.arguments or "", kind, out)
-
-    def _choice_of_calls(self, msg: Msg) -> int | None:
-        """Returns the choice of an event's calls, if the turn has choices: the child also writes 0 without."""
-        return msg.choice_index if msg.choice_index or self._messages.by_choice else None
-
-    def _function_call_delta(self, msg: Msg, out: list[Event]) -> None:
-        if (function := msg.function_call) is not None:
-            self._begin_output(out)
-            key = (self._choice_of_calls(msg), LEGACY)
-            self._calls.add_piece(key, None, function.name, function.arguments or "", "legacy", out)
+        if (legacy := msg.function_call) is not None:
+            add((choice, LEGACY), None, legacy.name, legacy.arguments or "", "legacy", out)
 
     def _begin_output(self, out: list[Event]) -> None:
         """Ends the open reasoning: the model writes something else."""
@@ -219,25 +211,20 @@ class CodexProto(ChildTurn):
     def _reasoning_break(self, msg: Msg, out: list[Event]) -> None:
         self._reasoning.section_break(out)
 
-    def _reasoning_delta(self, msg: Msg, out: list[Event]) -> None:
+    def _reasoning_summary(self, msg: Msg, out: list[Event]) -> None:
+        self._add_reasoning("summary", msg, out)
+
+    def _raw_reasoning(self, msg: Msg, out: list[Event]) -> None:
+        self._add_reasoning("raw", msg, out)
+
+    def _add_reasoning(self, kind: ReasoningKind, msg: Msg, out: list[Event]) -> None:
+        """Adds the delta or full text of an event."""
         if msg.delta:
             self._step_has_output = True
-            self._reasoning.add_delta(msg.delta, "summary", out)
-
-    def _reasoning_text(self, msg: Msg, out: list[Event]) -> None:
-        if msg.text:
+            self._reasoning.add_delta(msg.delta, kind, out)
+        elif msg.text:
             self._step_has_output = True
-            self._reasoning.add_full_text(msg.text, "summary", out)
-
-    def _raw_delta(self, msg: Msg, out: list[Event]) -> None:
-        if msg.delta:
-            self._step_has_output = True
-            self._reasoning.add_delta(msg.delta, "raw", out)
-
-    def _raw_text(self, msg: Msg, out: list[Event]) -> None:
-        if msg.text:
-            self._step_has_output = True
-            self._reasoning.add_full_text(msg.text, "raw", out)
+            self._reasoning.add_full_text(msg.text, kind, out)
 
     # --- approval requests --------------------------------------------------------------------
 
@@ -312,8 +299,7 @@ class CodexProto(ChildTurn):
         self._begin_output(out)
         request_id = f"ask{self._approval_count}"
         self._approval_count += 1
-        # The answer must name the id of the turn, not of the call.
-        self._open_approvals[request_id] = (op, SUBMISSION_ID)
+        self._open_approvals[request_id] = op
         out.append(ApprovalRequested(request_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
@@ -344,13 +330,13 @@ HANDLERS: dict[str, Handler] = {
     "task_started": CodexProto._task_started,
     "agent_message_delta": CodexProto._agent_message_delta,
     "agent_message": CodexProto._agent_message,
-    "tool_calls_delta": CodexProto._tool_calls_delta,
-    "function_call_delta": CodexProto._function_call_delta,
+    "tool_calls_delta": CodexProto._calls_delta,
+    "function_call_delta": CodexProto._calls_delta,
     "agent_reasoning_section_break": CodexProto._reasoning_break,
-    "agent_reasoning_delta": CodexProto._reasoning_delta,
-    "agent_reasoning": CodexProto._reasoning_text,
-    "agent_reasoning_raw_content_delta": CodexProto._raw_delta,
-    "agent_reasoning_raw_content": CodexProto._raw_text,
+    "agent_reasoning_delta": CodexProto._reasoning_summary,
+    "agent_reasoning": CodexProto._reasoning_summary,
+    "agent_reasoning_raw_content_delta": CodexProto._raw_reasoning,
+    "agent_reasoning_raw_content": CodexProto._raw_reasoning,
     "exec_approval_request": CodexProto._exec_approval,
     "apply_patch_approval_request": CodexProto._patch_approval,
     "token_count": CodexProto._token_count,

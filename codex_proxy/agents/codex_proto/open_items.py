@@ -54,8 +54,7 @@ class Messages:
         """Ends the message, opened if needed, with its full text, of which `core.repair` drops what was sent."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
-        out.append(FullText(item, text))
-        out.append(ItemEnded(item))
+        out += (FullText(item, text), ItemEnded(item))
 
     def refuse(self, choice: int | None, text: str, out: list[Event]) -> None:
         """Ends the message, opened if needed, with a refusal."""

@@ -4,8 +4,8 @@ fake agent (`extended`) also takes history, tools and choices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -41,10 +41,6 @@ def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"id": submission_id, "op": op}) + b"\n"
 
 
-def is_flattened(turn: Turn) -> bool:
-    return not (len(turn.history) == 1 and _is_user(turn.history[0]))
-
-
 def needs_model(turn: Turn) -> bool:
     """Whether the child has to name its model first."""
     # The operation for a schema requires a model's name.
@@ -76,10 +72,10 @@ def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) ->
 
 
 def _input_items(turn: Turn) -> list[dict[str, Any]]:
-    first = turn.history[0] if turn.history else None
-    if isinstance(first, HistoryMessage) and not is_flattened(turn):
-        return _inputs(first.parts)
-    return transcript(turn.history)
+    if len(turn.history) == 1 and _is_user(turn.history[0]):
+        return _inputs(turn.history[0].parts)
+    text, images = flattened(turn.history)
+    return _inputs([TextPart(text), *images])
 
 
 def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
@@ -89,11 +85,6 @@ def _inputs(parts: Iterable[Part]) -> list[dict[str, Any]]:
         else {"type": "image", "image_url": part.url}
         for part in parts
     ]
-
-
-def transcript(history: Sequence[HistoryItem]) -> list[dict[str, Any]]:
-    text, images = flattened(history)
-    return _inputs([TextPart(text), *images])
 
 
 def _extended_fields(turn: Turn) -> dict[str, Any]:
@@ -109,7 +100,7 @@ def _extended_fields(turn: Turn) -> dict[str, Any]:
     }
 
 
-def _is_user(item: HistoryItem) -> bool:
+def _is_user(item: HistoryItem) -> TypeGuard[HistoryMessage]:
     return isinstance(item, HistoryMessage) and item.role == "user"
 
 
