@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from codex_proxy.agents.openai_chat.body import OPTIONAL
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.agents.upstream.config import CAPABILITIES
+from codex_proxy.agents.upstream.config import CHAT
 from codex_proxy.agents.upstream.presets import PRESETS
 from codex_proxy.app.server import make_server
 from codex_proxy.app.store_lifecycle import retention_of
@@ -445,5 +445,5 @@ def test_every_preset_has_an_address_and_names_its_key() -> None:
     for name, preset in PRESETS.items():
         assert preset.url.startswith("http"), name
         assert preset.key_env or not preset.needs_key
-        assert preset.cannot <= CAPABILITIES
+        assert preset.cannot <= CHAT.capabilities
         assert preset.refuses <= set(OPTIONAL)

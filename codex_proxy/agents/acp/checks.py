@@ -15,7 +15,7 @@ from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.core.checks import Check, Fact, failed_check
+from codex_proxy.core.checks import Check, Checking, failed_check
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.child import Command, SpawnError
 
@@ -71,7 +71,7 @@ def _not_started(preset: AcpPreset, message: str, command_setting: str) -> Check
     advice = (
         f"Install it: npm install -g {preset.package}" if preset.package else f"Look at {command_setting}."
     )
-    return Check(name="agent", status="failed", message=message, advice=advice)
+    return Checking("agent").failed(message, advice)
 
 
 def _confinement_checks(launch: AcpLaunch) -> list[Check]:
@@ -79,20 +79,19 @@ def _confinement_checks(launch: AcpLaunch) -> list[Check]:
     if not launch.warning:
         return []
     name = "none" if launch.confinement is None else launch.confinement.mechanism
-    facts: dict[str, Fact] = {"confinement": name, "sandbox": launch.sandbox}
+    checking = Checking("confinement", confinement=name, sandbox=launch.sandbox)
     if launch.confinement is not None and launch.sandbox != "danger-full-access":
-        return [Check(name="confinement", status="ok", message=launch.warning, facts=facts)]
+        return [checking.ok(launch.warning)]
     advice = "Install Codex or bubblewrap, or leave out --agent-unconfined and --sandbox danger-full-access."
-    return [Check(name="confinement", status="warning", message=launch.warning, advice=advice, facts=facts)]
+    return [checking.warning(launch.warning, advice)]
 
 
 def _release_check(preset: AcpPreset, declared: DeclaredFeatures) -> Check:
-    facts: dict[str, Fact] = {"version": declared.version, "tested": preset.tested or None}
     title = declared.name or preset.title
     message = f"{title} {declared.version or 'of an unknown version'} speaks ACP."
     if preset.tested and declared.version != preset.tested:
         message = f"{message} The tested release is {preset.tested}."
-    return Check(name="agent", status="ok", message=message, facts=facts)
+    return Checking("agent", version=declared.version, tested=preset.tested or None).ok(message)
 
 
 def _session_check(program: Program, process: AcpProcess) -> Check:
@@ -104,18 +103,16 @@ def _session_check(program: Program, process: AcpProcess) -> Check:
             advice = program.preset.sign_in or program.declared.sign_in or failure.message
         else:
             advice = "Start the agent directly in this folder and read its output."
-        return Check(name="session", status="failed", message=failure.message, advice=advice)
+        return Checking("session").failed(failure.message, advice)
     options = session_options_of(probe.result)
     mode = options.mode_of(program.modes("read-only"))
-    facts: dict[str, Fact] = {"models": len(options.models()), "mode": mode}
+    checking = Checking("session", models=len(options.models()), mode=mode)
     if mode is None and not program.unconfined:
         message = (
             "A session can be opened, but the agent offers no mode that is read-only or asks for permission."
         )
         advice = "Start the server with --agent-unconfined to serve it anyway."
-        return Check(name="session", status="failed", message=message, advice=advice, facts=facts)
-    message = (
-        f"A session can be opened, with {len(options.models())} models, in the mode "
-        f"{mode or 'that it chose'}."
+        return checking.failed(message, advice)
+    return checking.ok(
+        f"A session can be opened, with {len(options.models())} models, in the mode {mode or 'that it chose'}."
     )
-    return Check(name="session", status="ok", message=message, facts=facts)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.claude_code.launch import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
-from codex_proxy.core.checks import Check, Fact, failed_check
+from codex_proxy.core.checks import Check, Checking, failed_check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -146,17 +146,18 @@ async def _check(context: AgentContext) -> list[Check]:
         program = program_of(context)
     except NoAgentError as error:
         return [failed_check("agent", str(error))]
-    checks = [Check(name="agent", status="ok", message=f"{program}.", facts={"path": program})]
+    checks = [Checking("agent", path=program).ok(f"{program}.")]
     try:
         version = version_in(await ask_version(_version_command(context, program)))
     except Fault as fault:
         advice = f"Give the right path with {context.where_set('claude_bin')}, or reinstall Claude Code."
-        return [*checks, Check(name="version", status="failed", message=str(fault), advice=advice)]
+        return [*checks, Checking("version").failed(str(fault), advice)]
     if version is None:
-        message = NO_VERSION.format(program)
         advice = NO_CLAUDE.format(context.where_set("claude_bin"))
-        return [*checks, Check(name="version", status="failed", message=message, advice=advice)]
-    release = _version_check(version_text(version), version_text(NEWEST_TESTED), version > NEWEST_TESTED)
+        return [*checks, Checking("version").failed(NO_VERSION.format(program), advice)]
+    found, tested = version_text(version), version_text(NEWEST_TESTED)
+    more = f" The newest tested release is {tested}." if version > NEWEST_TESTED else ""
+    release = Checking("version", version=found, newest_tested=tested).ok(f"Found Claude Code {found}.{more}")
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         argv = claude_argv(program, LaunchKey("model", folder))
         command = Command(argv, claude_environment(context), folder)
@@ -168,44 +169,30 @@ async def _check(context: AgentContext) -> list[Check]:
         except Fault as fault:
             advice = "Run `claude` directly to see the reason."
             if version < NEWEST_TESTED:
-                advice = OLD.format(version_text(version), version_text(NEWEST_TESTED))
-            failed = Check(name="sign-in", status="failed", message=str(fault), advice=advice)
-            return [*checks, release, failed]
+                advice = OLD.format(found, tested)
+            return [*checks, release, Checking("sign-in").failed(str(fault), advice)]
     unseen = [
         name for name in KEY_NAMES if context.environ.get(name) and name not in claude_environment(context)
     ]
     return [
         *checks,
         release,
-        _text_check(initialized.takes_mark, version_text(version)),
+        _text_check(initialized.takes_mark, found),
         confinement_check(confinement),
         _sign_in_check(initialized.signed_in, initialized.account, len(initialized.models), unseen),
     ]
 
 
-def _version_check(version: str, tested: str, newer: bool) -> Check:
-    more = f" The newest tested release is {tested}." if newer else ""
-    facts: dict[str, Fact] = {"version": version, "newest_tested": tested}
-    return Check(name="version", status="ok", message=f"Found Claude Code {version}.{more}", facts=facts)
-
-
 def _text_check(takes_mark: bool, version: str) -> Check:
     """Returns the check of what the release makes of a client's text that looks like a command."""
-    facts: dict[str, Fact] = {"takes_mark": takes_mark}
+    checking = Checking("client text", takes_mark=takes_mark)
     if takes_mark:
-        message = "It takes what a client writes as text: a command in it was not run."
-        return Check(name="client text", status="ok", message=message, facts=facts)
+        return checking.ok("It takes what a client writes as text: a command in it was not run.")
     message = (
         f"Claude Code {version} ran a command in a text that was marked as nobody's typing. Messages that begin "
         "with / get a line break before them."
     )
-    return Check(
-        name="client text",
-        status="warning",
-        message=message,
-        advice="Update it with `claude update`.",
-        facts=facts,
-    )
+    return checking.warning(message, "Update it with `claude update`.")
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
@@ -214,18 +201,16 @@ def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]
     """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
 
-    facts: dict[str, Fact] = {"account": account, "models": models, "keys_not_passed_on": ", ".join(unseen)}
+    checking = Checking("sign-in", account=account, models=models, keys_not_passed_on=", ".join(unseen))
     hint = (
         f" {', '.join(unseen)} is set but not passed on to Claude Code. Name it in PROXY_CHILD_ENV to use it."
         if unseen
         else ""
     )
     if not signed_in:
-        message = f"Claude Code is not signed in.{hint}"
-        return Check(name="sign-in", status="failed", message=message, advice=SIGN_IN, facts=facts)
+        return checking.failed(f"Claude Code is not signed in.{hint}", SIGN_IN)
     by = f" ({account})" if account else ""
-    message = f"Claude Code is signed in{by}, and lists {models} models."
-    return Check(name="sign-in", status="ok", message=message, facts=facts)
+    return checking.ok(f"Claude Code is signed in{by}, and lists {models} models.")
 
 
 SPEC = AgentSpec(

@@ -38,7 +38,7 @@ from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check, Fact, failed_check
+from codex_proxy.core.checks import Check, Checking, failed_check
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
@@ -65,7 +65,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
         version = await find_version(program, child_environment(environ))
     except Fault as fault:
         advice = f"Give the right path with {context.where_set('codex_bin')}, or reinstall Codex."
-        return [checked, Check(name="version", status="failed", message=str(fault), advice=advice)]
+        return [checked, Checking("version").failed(str(fault), advice)]
     found = version_check(version)
     environment = context.child_environment()
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
@@ -84,24 +84,25 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
 def version_check(version: Version) -> Check:
     """Returns the check of the release, always `ok`."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
-    facts: dict[str, Fact] = {
-        "version": str(version),
-        "newest_tested": newest,
-        "tested": failed is not None,
-        "tests_failed": failed,
-    }
+    checking = Checking(
+        "version",
+        version=str(version),
+        newest_tested=newest,
+        tested=failed is not None,
+        tests_failed=failed,
+    )
     tested = "not tested with codex-proxy" if failed is None else "tested with codex-proxy"
     message = f"Found Codex {version}, {tested}; the newest tested release is {newest}."
     if failed:
         message += f" {failed} of the compatibility tests fail with it; docs/agents.md lists them."
-    return Check(name="version", status="ok", message=message, facts=facts)
+    return checking.ok(message)
 
 
 def protocol_check(protocol: CodexProtocol) -> Check:
     """Returns the check of the protocol: `failed` if the release cannot be driven, `warning` if it lacks something."""
     if protocol.fault:
         return failed_check("protocol", protocol.fault)
-    facts: dict[str, Fact] = {"agent": protocol.agent}
+    checking = Checking("protocol", agent=protocol.agent)
     message = f"This release is served through {protocol.agent}."
     check = protocol.check
     if protocol.warning:
@@ -109,25 +110,17 @@ def protocol_check(protocol: CodexProtocol) -> Check:
             "Install another release of Codex or update codex-proxy; docs/agents.md lists the "
             "tested releases."
         )
-        return Check(name="protocol", status="warning", message=protocol.warning, advice=advice, facts=facts)
+        return checking.warning(protocol.warning, advice)
     if check is None:
-        return Check(name="protocol", status="ok", message=message, facts=facts)
-    missing_features = [
-        f"{feature} (it has no {', no '.join(names)})"
-        for feature, names in check.contract.missing_features.items()
-    ]
-    facts |= {
-        "off": ", ".join(check.contract.missing_features),
-        "unknown_switches": ", ".join(check.unknown_switches),
-    }
-    if not missing_features:
-        return Check(name="protocol", status="ok", message=message, facts=facts)
-    return Check(
-        name="protocol",
-        status="warning",
-        message=f"{message} Unavailable features: {', '.join(missing_features)}.",
-        advice="docs/agents.md explains each feature; another release of Codex may support it.",
-        facts=facts,
+        return checking.ok(message)
+    missing = check.contract.missing_features
+    checking.facts |= {"off": ", ".join(missing), "unknown_switches": ", ".join(check.unknown_switches)}
+    if not missing:
+        return checking.ok(message)
+    features = [f"{feature} (it has no {', no '.join(names)})" for feature, names in missing.items()]
+    return checking.warning(
+        f"{message} Unavailable features: {', '.join(features)}.",
+        "docs/agents.md explains each feature; another release of Codex may support it.",
     )
 
 
@@ -137,18 +130,15 @@ def program_check(program: str, named: str | None) -> Check:
     """
     path = os.path.realpath(program)
     wrapper = _is_script(path)
-    facts: dict[str, Fact] = {"path": program, "kind": "wrapper" if wrapper else "native"}
+    checking = Checking("agent", path=program, kind="wrapper" if wrapper else "native")
     if not wrapper:
         behind = named is not None and _is_script(os.path.realpath(os.path.expanduser(named)))
         more = f", behind the wrapper {named}" if behind else ""
-        return Check(name="agent", status="ok", message=f"{program} (native{more}).", facts=facts)
-    return Check(
-        name="agent",
-        status="warning",
-        message=f"{program} is a wrapper script, and the native binary that it starts was not found.",
-        advice="Give the path of the native binary with --codex-bin: with a wrapper, every process "
-        "starts more slowly and needs more memory.",
-        facts=facts,
+        return checking.ok(f"{program} (native{more}).")
+    return checking.warning(
+        f"{program} is a wrapper script, and the native binary that it starts was not found.",
+        "Give the path of the native binary with --codex-bin: with a wrapper, every process starts more slowly and "
+        "needs more memory.",
     )
 
 
@@ -171,7 +161,7 @@ async def sign_in_and_sandbox_checks(
     try:
         provider = provider_of(config)
     except ValueError as error:
-        return [Check(name="sign-in", status="failed", message=str(error), advice=f"Fix {config}.")]
+        return [Checking("sign-in").failed(str(error), f"Fix {config}.")]
     if agent == "codex-proto":
         return [file_sign_in(settings, provider)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
@@ -198,9 +188,9 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
     """Returns the check of the sign-in's file, if Codex cannot be asked."""
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
-        return Check(name="sign-in", status="ok", message=f"Codex has a sign-in in {settings.codex_home}.")
+        return Checking("sign-in").ok(f"Codex has a sign-in in {settings.codex_home}.")
     message = f"There is no {file}, and this release of Codex cannot report its sign-in status."
-    return Check(name="sign-in", status="warning", message=message, advice=NOT_SIGNED_IN.message)
+    return Checking("sign-in").warning(message, NOT_SIGNED_IN.message)
 
 
 async def sign_in(
@@ -208,15 +198,16 @@ async def sign_in(
 ) -> Check:
     """Asks an app-server in the user's home who is signed in. `warning` if the provider's variable is not set."""
     home = settings.codex_home
-    facts: dict[str, Fact] = {"provider": provider.id, "codex_home": str(home)}
+    checking = Checking("sign-in", provider=provider.id, codex_home=str(home))
     missing = [name for name in provider.env_names if not environ.get(name)]
     if provider.custom and missing:
         message = (
             f"The provider {provider.id} of {home / 'config.toml'} needs {', '.join(missing)}, "
             "which is not set here."
         )
-        advice = f"Set {', '.join(missing)} in the environment that starts the server."
-        return Check(name="sign-in", status="warning", message=message, advice=advice, facts=facts)
+        return checking.warning(
+            message, f"Set {', '.join(missing)} in the environment that starts the server."
+        )
     extra = settings.child_env_names
     env = child_environment(environ, extra=extra, env_keys=provider.env_names, credentials=True)
     env |= {"CODEX_SQLITE_HOME": folder, "CODEX_HOME": str(home) if home.is_dir() else folder}
@@ -224,23 +215,18 @@ async def sign_in(
     process = AppServerProcess(CLIENT_NAME, __version__)
     try:
         await process.start(Command(argv, env, folder), timeout_seconds=START_SECONDS)
-        facts["user_agent"] = process.connection.user_agent
+        checking.facts["user_agent"] = process.connection.user_agent
         signed_in = process.connection.signed_in
     except Fault as fault:
-        advice = "Run `codex` directly to see the reason."
-        return Check(name="sign-in", status="failed", message=str(fault), advice=advice, facts=facts)
+        return checking.failed(str(fault), "Run `codex` directly to see the reason.")
     finally:
         await process.end()
     if not signed_in:
-        message = f"Codex is not signed in ({home})."
-        advice = f"Run `{login_command(program, settings, environ)}`."
-        return Check(name="sign-in", status="failed", message=message, advice=advice, facts=facts)
-    message = (
-        f"Every variable that the provider {provider.id} needs is set."
-        if provider.custom
-        else "Codex is signed in."
-    )
-    return Check(name="sign-in", status="ok", message=message, facts=facts)
+        login = login_command(program, settings, environ)
+        return checking.failed(f"Codex is not signed in ({home}).", f"Run `{login}`.")
+    if provider.custom:
+        return checking.ok(f"Every variable that the provider {provider.id} needs is set.")
+    return checking.ok("Codex is signed in.")
 
 
 def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
@@ -255,18 +241,18 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
     """Runs a command in Codex's sandbox, with `folder` as home."""
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
-    facts: dict[str, Fact] = {"sandbox": settings.sandbox, "bubblewrap": bubblewrap}
+    checking = Checking("sandbox", sandbox=settings.sandbox, bubblewrap=bubblewrap)
     if settings.sandbox == "danger-full-access":
-        message = "The agent's commands run unconfined (danger-full-access)."
-        advice = "Omit --sandbox, unless this machine is disposable."
-        return Check(name="sandbox", status="warning", message=message, advice=advice, facts=facts)
+        return checking.warning(
+            "The agent's commands run unconfined (danger-full-access).",
+            "Omit --sandbox, unless this machine is disposable.",
+        )
     env = child_environment(environ) | {"CODEX_HOME": folder}
     command = Command((program, "sandbox", "--", "true"), env, folder)
     exit = await run_to_end(command, SANDBOX_SECONDS)
     if exit is not None and exit.code == 0:
         by = "bubblewrap is installed" if bubblewrap else "without bubblewrap from the system"
-        return Check(name="sandbox", status="ok", message=f"Codex can confine commands ({by}).", facts=facts)
+        return checking.ok(f"Codex can confine commands ({by}).")
     said = exit.stderr_tail.strip().splitlines()[-1:] if exit is not None else []
     why = said[0][:200] if said else "it did not end in time" if exit is None else f"exit status {exit.code}"
-    message = f"Codex cannot confine commands here: {why}"
-    return Check(name="sandbox", status="warning", message=message, advice=SANDBOX_ADVICE, facts=facts)
+    return checking.warning(f"Codex cannot confine commands here: {why}", SANDBOX_ADVICE)

@@ -11,7 +11,7 @@ from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.confinement.confine import Mechanism, find_confinement
 from codex_proxy.agents.confinement.plain_turns import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check, Fact
+from codex_proxy.core.checks import Check, Checking
 from codex_proxy.core.safety import endangered
 from codex_proxy.files.private import make_folder
 from codex_proxy.settings.protected_paths import protected_paths
@@ -82,11 +82,9 @@ async def plain_confinement(
 
 def confinement_check(confinement: PlainConfinement) -> Check:
     """Returns `doctor`'s check of plain-model turns."""
-
     found = confinement.confinement
-    facts: dict[str, Fact] = {"confinement": "none" if found is None else found.mechanism}
+    checking = Checking("plain-model turns", confinement="none" if found is None else found.mechanism)
     if found is None:
-        message, advice = confinement.warning.removesuffix(confinement.advice).strip(), confinement.advice
-        return Check(name="plain-model turns", status="warning", message=message, advice=advice, facts=facts)
-    message = f"Plain-model turns cannot read your files: {found.title} confines their processes."
-    return Check(name="plain-model turns", status="ok", message=message, facts=facts)
+        advice = confinement.advice
+        return checking.warning(confinement.warning.removesuffix(advice).strip(), advice)
+    return checking.ok(f"Plain-model turns cannot read your files: {found.title} confines their processes.")

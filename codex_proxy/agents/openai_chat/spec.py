@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.agents.upstream.config import CAPABILITIES, NAME, UpstreamConfig
-from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, make_upstream
+from codex_proxy.agents.spec import AgentContext
+from codex_proxy.agents.upstream.config import CHAT, UpstreamConfig
+from codex_proxy.agents.upstream.spec import make_upstream, upstream_spec
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -30,14 +30,8 @@ async def _make(context: AgentContext) -> Agent:
     return make_upstream(context, dialect)
 
 
-SPEC = AgentSpec(
-    name=NAME,
+SPEC = upstream_spec(
+    CHAT,
     summary="any server that speaks Chat Completions (Ollama, vLLM, llama.cpp, a provider), at `PROXY_UPSTREAM_URL`",
     make=_make,
-    check=check_upstream,
-    capabilities=CAPABILITIES,
-    confined=True,  # it runs nothing
-    plain_only=True,
-    settings=frozenset({"codex_model", *UPSTREAM_SETTINGS}),
-    has_own_timeouts=True,
 )

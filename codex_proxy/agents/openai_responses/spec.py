@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from codex_proxy.agents.spec import AgentContext, AgentSpec
+from codex_proxy.agents.spec import AgentContext
 from codex_proxy.agents.upstream.config import RESPONSES
-from codex_proxy.agents.upstream.spec import UPSTREAM_SETTINGS, check_upstream, make_upstream
+from codex_proxy.agents.upstream.spec import make_upstream, upstream_spec
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -18,14 +18,8 @@ async def _make(context: AgentContext) -> Agent:
     return make_upstream(context, lambda turn, model, shared: OpenAIResponses(model, shared))
 
 
-SPEC = AgentSpec(
-    name=RESPONSES.agent,
+SPEC = upstream_spec(
+    RESPONSES,
     summary="any server that speaks the Responses API, at `PROXY_UPSTREAM_URL`",
     make=_make,
-    check=check_upstream,
-    capabilities=RESPONSES.capabilities,
-    confined=True,  # it runs nothing
-    plain_only=True,
-    has_own_timeouts=True,
-    settings=frozenset({"codex_model", *UPSTREAM_SETTINGS}),
 )

@@ -36,14 +36,6 @@ _OWN_HEADERS: Final = frozenset(
 """Headers that a table may not set."""
 _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
 """Further headers with which clients prove who they are."""
-NAME: Final = "openai-chat"
-CAPABILITIES: Final[frozenset[Capability]] = frozenset(
-    {
-        *("history", "client_tools", "tool_replies", "tool_choice", "structured_output"),
-        *("images", "plain_model", "verbosity", "sampling", "max_tokens", "forwarding"),
-        *("system_prompt", "stop_reasons", "parallel_calls", "model_choice"),
-    }
-)
 
 
 class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,9 +50,17 @@ class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
 
 
 CHAT: Final = UpstreamApi(
-    agent=NAME, api="Chat Completions", path="/chat/completions", capabilities=CAPABILITIES
+    agent="openai-chat",
+    api="Chat Completions",
+    path="/chat/completions",
+    capabilities=frozenset(
+        {
+            *("history", "client_tools", "tool_replies", "tool_choice", "structured_output"),
+            *("images", "plain_model", "verbosity", "sampling", "max_tokens", "forwarding"),
+            *("system_prompt", "stop_reasons", "parallel_calls", "model_choice"),
+        }
+    ),
 )
-
 RESPONSES: Final = UpstreamApi(
     agent="openai-responses",
     api="the Responses API",

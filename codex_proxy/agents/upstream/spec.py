@@ -4,20 +4,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined]
 
-from codex_proxy.agents.spec import AgentContext, NoAgentError
+from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import SettingNames, Upstream, UpstreamApi, UpstreamConfig
-from codex_proxy.core.checks import Check, Fact, failed_check
+from codex_proxy.core.checks import Check, Checking, failed_check
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
+    from codex_proxy.agents.agent import Agent
     from codex_proxy.agents.upstream.agent import UpstreamAgent
     from codex_proxy.agents.upstream.server import MakeDialect
 
@@ -61,7 +62,24 @@ def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamA
     )
 
 
-async def check_upstream(context: AgentContext) -> list[Check]:
+def upstream_spec(
+    api: UpstreamApi, *, summary: str, make: Callable[[AgentContext], Awaitable[Agent]]
+) -> AgentSpec:
+    """Declares the agent of the servers that offer `api`. `make` calls `make_upstream`."""
+    return AgentSpec(
+        name=api.agent,
+        summary=summary,
+        make=make,
+        check=_check_upstream,
+        capabilities=api.capabilities,
+        confined=True,  # it runs nothing
+        plain_only=True,
+        settings=frozenset({"codex_model", *UPSTREAM_SETTINGS}),
+        has_own_timeouts=True,
+    )
+
+
+async def _check_upstream(context: AgentContext) -> list[Check]:
     """Returns the check of `doctor`: whether the upstream answers, and how many models it lists."""
     from codex_proxy.agents.upstream.server import request_models_once
 
@@ -69,32 +87,25 @@ async def check_upstream(context: AgentContext) -> list[Check]:
         upstream = upstream_of(context)
     except NoAgentError as error:
         return [failed_check("upstream", str(error))]
-    facts: dict[str, Fact] = {
-        "host": upstream.host,
-        "key": bool(upstream.key),
-        "clients_key": upstream.clients_key,
-    }
+    names, host = upstream.names, upstream.host
+    checking = Checking("upstream", host=host, key=bool(upstream.key), clients_key=upstream.clients_key)
     if upstream.clients_key:
-        message = f"{upstream.host} is called with the clients' keys, so it was not checked."
-        return [Check(name="upstream", status="skipped", message=message, facts=facts)]
+        return [checking.skipped(f"{host} is called with the clients' keys, so it was not checked.")]
     trouble, models = await request_models_once(upstream, context.clock)
-    facts["models"] = len(models)
+    checking.facts["models"] = len(models)
     if trouble is not None:
-        names = upstream.names
-        advice = f"Start the model server on {upstream.host}, or set another address with {names.url}."
+        advice = f"Start the model server on {host}, or set another address with {names.url}."
         if trouble.kind.value == "upstream_unauthorized":
-            advice = f"Set a key that {upstream.host} accepts with {names.key} or {names.key_file}."
-        return [Check(name="upstream", status="failed", message=trouble.message, advice=advice, facts=facts)]
+            advice = f"Set a key that {host} accepts with {names.key} or {names.key_file}."
+        return [checking.failed(trouble.message, advice)]
     if not models:
-        message = f"{upstream.host} answers but lists no models. Any model name is passed on to it."
-        names = upstream.names
         advice = (
             f"If it should list models, check {names.url}, which usually ends with /v1. "
             f"Otherwise set {names.model} to the default model."
         )
-        return [Check(name="upstream", status="warning", message=message, advice=advice, facts=facts)]
-    message = f"{upstream.host} answers, and has {len(models)} models; the default is {models[0].id}."
-    return [Check(name="upstream", status="ok", message=message, facts=facts)]
+        message = f"{host} answers but lists no models. Any model name is passed on to it."
+        return [checking.warning(message, advice)]
+    return [checking.ok(f"{host} answers, and has {len(models)} models; the default is {models[0].id}.")]
 
 
 def upstream_of(context: AgentContext) -> Upstream:
