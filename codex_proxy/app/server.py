@@ -226,6 +226,7 @@ class Server:
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
             for part in (
+                self.cassettes,
                 self.spawner,
                 self.traces,
                 self.store_lifecycle,

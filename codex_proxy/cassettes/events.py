@@ -21,8 +21,17 @@ TIMES: Final = frozenset(
     }
 )
 IDS: Final = frozenset({"id", "response_id", "previous_response_id", "item_id", "call_id", "tool_use_id"})
-OPAQUE: Final = frozenset({"signature", "encrypted_content", "obfuscation"})
+OPAQUE: Final = frozenset({"signature", "encrypted_content"})
 """Fields that are made at random, or sealed: only whether they are there is compared."""
+COUNTED: Final = frozenset({"sequence_number", "obfuscation"})
+"""Fields that differ in each event, and depend on the number of pieces of a text."""
+TEXTS: Final = frozenset(
+    {
+        *("delta", "text", "content", "reasoning_content", "refusal", "arguments"),
+        *("thinking", "partial_json", "response"),
+    }
+)
+"""The fields with pieces of texts."""
 
 
 def events_of(answer: Answer) -> list[Any]:
@@ -49,16 +58,14 @@ def _lines(event: Any) -> list[str]:
 
 def _comparable(value: Any, numbers: dict[str, str]) -> Any:
     if isinstance(value, dict):
-        return {
-            name: _field(name, each, numbers) for name, each in value.items() if name != "sequence_number"
-        }
+        return {name: _field(name, each, numbers) for name, each in value.items() if name not in COUNTED}
     if isinstance(value, list):
         return [_comparable(each, numbers) for each in value]
     return value
 
 
 def _field(name: str, value: Any, numbers: dict[str, str]) -> Any:
-    if name in TIMES and isinstance(value, int | float) and not isinstance(value, bool):
+    if (name in TIMES or name.endswith("_duration")) and isinstance(value, int | float | str) and value:
         return 0
     if name in OPAQUE and isinstance(value, str):
         return "..." if value else ""
@@ -70,67 +77,48 @@ def _field(name: str, value: Any, numbers: dict[str, str]) -> Any:
 
 # --- deltas ---------------------------------------------------------------------------------------
 
+Place = tuple[str | int, ...]
+"""The names and indexes that lead to a value in an event."""
+
 
 def _joined(events: Sequence[Any]) -> Iterator[Any]:
-    """Returns the events with deltas of the same text joined to one."""
-    held: tuple[Any, list[str], list[str]] | None = None
+    """Returns the events, with one in place of those that follow each other and differ in one text alone."""
+    rest: Any = None
+    place: Place = ()
+    pieces: list[str] = []
     for event in events:
-        path = _text_in(event)
-        rest = None if path is None else _without(event, path)
-        if held is not None and path == held[1] and rest == held[0]:
-            held[2].append(_at(event, path))
+        texts = list(_texts_in(event, ()))
+        where, text = texts[0] if len(texts) == 1 else ((), "")
+        without = _with(event, where, "") if where else None
+        if where and pieces and where == place and without == rest:
+            pieces.append(text)
             continue
-        if held is not None:
-            yield _with(held[0], held[1], "".join(held[2]))
-        if path is None:
-            held = None
+        if pieces:
+            yield _with(rest, place, "".join(pieces))
+        rest, place, pieces = without, where, [text] if where else []
+        if not where:
             yield event
+    if pieces:
+        yield _with(rest, place, "".join(pieces))
+
+
+def _texts_in(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    """Returns the texts in an event that may be a piece of a longer one, and where they are."""
+    steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, each in steps:
+        if isinstance(each, str):
+            if each and step in TEXTS:
+                yield (*place, step), each
         else:
-            held = (rest, path, [_at(event, path)])
-    if held is not None:
-        yield _with(held[0], held[1], "".join(held[2]))
+            yield from _texts_in(each, (*place, step))
 
 
-def _text_in(event: Any) -> list[Any] | None:
-    """Returns where an event has a piece of text and nothing else that is new; None if it is no such event."""
-    if not isinstance(event, dict):
-        return None
-    if str(event.get("type", "")).endswith(".delta") and isinstance(event.get("delta"), str):
-        return ["delta"]
-    if event.get("type") == "content_block_delta":
-        delta = event.get("delta", {})
-        return next((["delta", key] for key in ("text", "partial_json", "thinking") if key in delta), None)
-    choices = event.get("choices")
-    if not (isinstance(choices, list) and len(choices) == 1 and len(choices[0].get("delta", {})) == 1):
-        return None
-    ((key, value),) = choices[0]["delta"].items()
-    where: list[Any] = ["choices", 0, "delta", key]
-    if isinstance(value, str) and key in ("content", "reasoning_content", "refusal"):
-        return where
-    if (
-        key == "tool_calls"
-        and len(value) == 1
-        and "id" not in value[0]
-        and "arguments" in value[0].get("function", {})
-    ):
-        return [*where, 0, "function", "arguments"]
-    return None
-
-
-def _at(value: Any, path: Sequence[Any]) -> Any:
-    for step in path:
-        value = value[step]
-    return value
-
-
-def _with(value: Any, path: Sequence[Any], text: str) -> Any:
-    if not path:
+def _with(value: Any, place: Place, text: str) -> Any:
+    """Returns the event with another text at a place, without what differs in each event."""
+    if not place:
         return text
-    copy = dict(value) if isinstance(value, dict) else list(value)
-    copy[path[0]] = _with(value[path[0]], path[1:], text)
+    copy: Any = (
+        list(value) if isinstance(value, list) else {k: v for k, v in value.items() if k not in COUNTED}
+    )
+    copy[place[0]] = _with(value[place[0]], place[1:], text)
     return copy
-
-
-def _without(event: Any, path: Sequence[Any]) -> Any:
-    rest = _with(event, path, "")
-    return {name: value for name, value in rest.items() if name not in ("sequence_number", "obfuscation")}

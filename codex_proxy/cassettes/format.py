@@ -20,6 +20,7 @@ A `next` stands for a line like the one before: it names the field whose text is
 from __future__ import annotations
 
 import base64
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,7 @@ from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import Content
 from codex_proxy.cassettes.pieces import Pieces, Run, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
-from codex_proxy.files.private import replacing
+from codex_proxy.files.private import create
 
 VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
@@ -193,13 +194,19 @@ def is_json(data: bytes) -> bool:
     return is_utf8(data)
 
 
-def write(path: Path, lines: Iterable[bytes | Run], *, durable: bool = True) -> None:
-    """Writes a whole cassette, so that a reader sees all of it or nothing. `durable` False: a crash of the machine may
-    leave less of it, which a reader will notice. Raises `OSError`.
+def write(path: Path, lines: Iterable[bytes | Run]) -> None:
+    """Writes a whole cassette, so that a reader sees all of it or nothing; after a crash of the machine it may be
+    incomplete, which a reader notices. Raises `OSError`.
     """
     data = b"\n".join(line if isinstance(line, bytes) else line.lines() for line in lines)
-    with replacing(path, durable=durable) as file:
-        file.write(b'%b\n{"end":%d}\n' % (data, data.count(b"\n") + 1))
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(create(new), "wb") as file:  # `replacing` takes several times as long
+            file.write(b'%b\n{"end":%d}\n' % (data, data.count(b"\n") + 1))
+        os.replace(new, path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
 
 
 def read(path: Path) -> Cassette:

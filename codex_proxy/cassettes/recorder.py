@@ -6,10 +6,12 @@ recording, and no turn.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -42,6 +44,14 @@ from codex_proxy.files.private import create, make_folder
 log = structlog.get_logger(__name__)
 
 MAX_SLUG: Final = 40
+MAX_WORDS: Final = 4000
+"""How many characters of a message are read for the name of a cassette."""
+MAX_AT_ONCE: Final = 1 << 18
+"""The most bytes of a turn that is written on the event loop, which takes milliseconds."""
+WINDOW: Final = 1 << 18
+"""The most bytes of lines that are cleaned at once."""
+MAX_WAITING: Final = 256 << 20
+"""The most bytes of large turns that wait to be written; a turn beyond is not recorded."""
 _NUMBERED: Final = re.compile(r"(\d{4,})-")
 
 
@@ -64,6 +74,10 @@ class Recorder:
         self._settings = dict(settings)
         self._match = list(match)
         self._ids = StableIds()
+        self._thread = ThreadPoolExecutor(1, "recorder")
+        """Writes large cassettes, one after the other: one may continue another."""
+        self._waiting: set[asyncio.Task[None]] = set()
+        self._bytes_waiting = 0
         try:
             make_folder(folder)
             probe = folder / f".probe-{os.getpid()}"
@@ -81,16 +95,50 @@ class Recorder:
         """
         return Exchange(self, line, headers, keys)
 
-    def write(self, tape: TurnTape, exchange: Exchange) -> None:
-        """Writes the cassette of a turn that is over. If that fails, stops recording, and raises nothing."""
+    def write(self, tape: TurnTape, said: Exchanged) -> None:
+        """Writes the cassette of a turn that is over: a large one later in a thread, so that other requests go on. If
+        that fails, stops recording, and raises nothing.
+        """
         if self.trouble or tape.end is None:
             return
+        size = tape.size + len(said.body) + len(said.answered)
         if tape.end.stop == Stop.INTERRUPTED or tape.size > MAX_BYTES or not tape.parts:
             reason = "too large" if tape.size > MAX_BYTES else "interrupted" if tape.parts else "no session"
             log.info("turn_not_recorded", reason=reason)
-            return
+        elif self._bytes_waiting + size > MAX_WAITING:
+            log.warning("turn_not_recorded", reason="too many large turns are being written")
+        elif size <= MAX_AT_ONCE and not self._waiting:
+            self._report(tape, self._try_to_write(tape, said))
+        else:
+            self._bytes_waiting += size
+            task = asyncio.ensure_future(self._write_later(tape, said, size))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+
+    async def _write_later(self, tape: TurnTape, said: Exchanged, size: int) -> None:
+        loop = asyncio.get_running_loop()
+        path = await loop.run_in_executor(self._thread, self._try_to_write, tape, said)
+        self._bytes_waiting -= size
+        self._report(tape, path)
+
+    async def flush(self) -> None:
+        """Waits until every cassette is written."""
+        while self._waiting:
+            await asyncio.wait(self._waiting)
+
+    async def close(self) -> None:
+        """Writes what is still to be written."""
+        await self.flush()
+        self._thread.shutdown()
+
+    def _report(self, tape: TurnTape, path: Path | None) -> None:
+        if path is not None:
+            tape.on_written(path)
+
+    def _try_to_write(self, tape: TurnTape, said: Exchanged) -> Path | None:
+        """Returns the file; None if it could not be written, which ends the recording if it is the folder's fault."""
         try:
-            self._write(tape, exchange)
+            return self._write(tape, said)
         except OSError as error:
             self.trouble = (
                 f"Recording has stopped: {self.folder} cannot be written ({error.strerror}). Free some space, then "
@@ -99,17 +147,16 @@ class Recorder:
             log.error("recording_stopped", folder=str(self.folder), reason=error.strerror)
         except Exception:
             log.exception("turn_not_recorded")
-        else:
-            tape.on_written(self.folder / f"{tape.name}{SUFFIX}")
+        return None
 
-    def _write(self, tape: TurnTape, exchange: Exchange) -> None:
-        keys = [*exchange.keys, *_mcp_secrets(exchange.body)]
+    def _write(self, tape: TurnTape, said: Exchanged) -> Path:
+        keys = [*said.keys, *_mcp_secrets(said.body)]
         agent = tape.agent
         if isinstance(agent, ReplayAgent) and agent.missing is not None:
             agent = agent_for(agent.missing, tape.turn.model)
         content = content_of(tape.turn)
         digest = key_of(content, ("messages", "tools", "mode"))
-        ids = self._ids.turn(digest, exchange.body)
+        ids = self._ids.turn(digest, said.body)
         clean = _Cleaner(self._scrubber, ids, keys)
         cassette = Cassette(
             name="",
@@ -122,22 +169,24 @@ class Recorder:
             order=tape.order,
             mcp=_mcp_of(tape.turn, tape.first),
             match=self._match,
-            request=exchange.request(),
+            request=said.request(),
             content=content,
             sessions=tape.sessions(),
-            answer=exchange.answer(),
+            answer=said.answer(),
         )
         lines = clean.clean(list(lines_of(cassette)))
         tape.name = self._new_name(clean.text(_last_words(content)))
-        write(self.folder / f"{tape.name}{SUFFIX}", lines, durable=False)
+        path = self.folder / f"{tape.name}{SUFFIX}"
+        write(path, lines)
         tape.parts.clear()
+        return path
 
     def _new_name(self, words: str) -> str:
         slug = re.sub(r"[^a-z0-9]+", "-", words.lower())[:MAX_SLUG].strip("-")
         while True:
             self._last += 1
             name = f"{self._last:04d}-{slug or 'turn'}"
-            if not (self.folder / f"{name}{SUFFIX}").exists():
+            if not os.path.exists(f"{self.folder}/{name}{SUFFIX}"):
                 return name
 
 
@@ -154,7 +203,7 @@ def _last_words(content: Mapping[str, Any]) -> str:
     messages = content["messages"]
     for message in reversed(messages):
         if message.get("role") == "user":
-            words = str(message["text"]).strip()
+            words = str(message["text"])[:MAX_WORDS].strip()
             return words if message is messages[-1] else f"{words[:20]} output"
     return ""
 
@@ -189,13 +238,12 @@ class _Cleaner:
         """Returns the lines of a cassette without secrets, and with stable ids. The lines of the request keep those ids
         that are the client's own.
         """
-        lines = [line for line in found if isinstance(line, bytes)]  # at once, which takes less time
+        lines = [line for line in found if isinstance(line, bytes)]
         first = next(
             index for index, line in enumerate(lines) if line.startswith((b'{"session"', b'{"answer"'))
         )
-        asked = self._ids.known(b"\n".join(lines[1:first]))
-        said = self._ids.stable(b"\n".join(lines[first:]))
-        lines = b"\n".join((lines[0], asked, said)).split(b"\n")
+        asked = _changed(lines[1:first], self._ids.known)
+        lines = [lines[0], *asked, *_changed(lines[first:], self._ids.stable)]
         spoken = b"".join(
             b"".join((b"\n", run.before, *run.texts) if run.before else run.texts)
             for run in found
@@ -204,8 +252,7 @@ class _Cleaner:
         whole = _with(lines, found)
         if self._scrubber.suspects(spoken, self._keys):
             whole = list(self._joined(whole))
-        text = self._scrub(b"\n".join(line for line in whole if isinstance(line, bytes)))
-        return _with(text.split(b"\n"), whole)
+        return _with(_changed([line for line in whole if isinstance(line, bytes)], self._scrub), whole)
 
     def _joined(self, found: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
         """Returns the lines, with one in place of those of a text that was said in pieces and has a secret."""
@@ -231,6 +278,20 @@ class _Cleaner:
 
     def text(self, text: str) -> str:
         return self._scrub(text.encode("utf-8", "replace")).decode("utf-8", "replace")
+
+
+def _changed(lines: Sequence[bytes], change: Callable[[bytes], bytes]) -> list[bytes]:
+    """Returns the lines as `change` returns them. It is given many at once, which takes less time than single ones, but
+    no more than `WINDOW` bytes of them, so that other threads need not wait long.
+    """
+    changed: list[bytes] = []
+    start = size = 0
+    for index, line in enumerate(lines):
+        size += len(line)
+        if size > WINDOW or index == len(lines) - 1:
+            changed += change(b"\n".join(lines[start : index + 1])).split(b"\n")
+            start, size = index + 1, 0
+    return changed
 
 
 def _with(lines: Iterable[bytes], found: Iterable[bytes | Run]) -> list[bytes | Run]:
@@ -312,35 +373,63 @@ class Exchange:
             return
         if self._background and self._final is None and self._tapes:
             return
+        said = Exchanged(
+            line=self._line,
+            headers=self._headers,
+            body=self.body,
+            socket=self._socket,
+            status=self._status,
+            answered=self._said,
+            final=self._final,
+            keys=self.keys,
+        )
         for tape in self._ended:
-            self._recorder.write(tape, self)
-        self._tapes, self._ended = [], []
+            self._recorder.write(tape, said)
+        self._tapes, self._ended, self._said = [], [], bytearray()
 
-    # --- for the cassette -----------------------------------------------------------------------
+
+class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A request and its answer, when both are over."""
+
+    line: str
+    headers: dict[str, str]
+    body: bytes
+    socket: bool
+    status: int
+    answered: bytearray
+    """The body of the answer, or the frames of a WebSocket, one in a line."""
+    final: bytes | None
+    """The final object of a response that was made in the background."""
+    keys: Sequence[str]
+    """The secrets in the request."""
 
     def request(self) -> Request:
         """Returns the request as it is written."""
         body: Any = msgspec.Raw(msgspec.json.format(self.body, indent=-1)) if is_json(self.body) else None
-        return Request(self._line, self._headers, body, self._socket)
+        return Request(self.line, self.headers, body, self.socket)
 
     def answer(self) -> Answer:
         """Returns the answer as it is written."""
-        said = bytes(self._said).strip()
-        final = None if self._final is None else msgspec.Raw(self._final)
-        if self._socket:
-            return Answer(self._status, None, said.splitlines())
-        if said.startswith((b"{", b"[")):
-            return Answer(self._status, msgspec.Raw(said), None, final)
-        return Answer(self._status, None, list(sent_in(said)), final)
+        final = None if self.final is None else msgspec.Raw(self.final)
+        answered = bytes(self.answered).strip()
+        if answered.startswith((b"{", b"[")):
+            if not self.socket and is_json(answered):
+                return Answer(self.status, msgspec.Raw(answered), None, final)
+            return Answer(self.status, None, answered.splitlines())  # frames, or a stream of Ollama's API
+        return Answer(self.status, None, list(sent_in(answered)), final)
 
 
 def sent_in(stream: bytes) -> Iterator[bytes]:
     """Returns the data of the events of a stream of this server, in order, comments left out."""
-    for event in stream.split(b"\n\n"):
-        if event.startswith(b"data: "):
-            yield event[6:]
-        elif (start := event.find(b"\ndata: ")) >= 0:
-            yield event[start + 7 :]
+    start = 0
+    while start < len(stream):
+        end = stream.find(b"\n\n", start + WINDOW)
+        for event in stream[start : end if end >= 0 else None].split(b"\n\n"):
+            if event.startswith(b"data: "):
+                yield event[6:].rstrip(b"\n")
+            elif (at := event.find(b"\ndata: ")) >= 0:
+                yield event[at + 7 :].rstrip(b"\n")
+        start = end + 2 if end >= 0 else len(stream)
 
 
 def _is_background(body: bytes) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -95,13 +95,14 @@ class ReplayAgent(AgentBase):
         folder: Folder,
         pace: Pace,
         missing: Agent | None = None,
-        epoch: Callable[[], float] = time.time,
+        flush: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`flush` waits until the turns of the agent `missing` are in the folder."""
         super().__init__()
         self.folder = folder
         self.missing = missing
         self._pace = pace
-        self._epoch = epoch
+        self._flush = flush
         self.on_turn: Callable[[Cassette, Turn], None] | None = None
         """Called with each cassette that is played, and the turn that it answers; None for nothing."""
 
@@ -121,7 +122,7 @@ class ReplayAgent(AgentBase):
         playing = PLAYING.get()
         if playing is None or playing.next_session >= len(playing.cassette.sessions):
             asked = ASKED_TURN.get() or turn
-            cassette = self._cassette(asked)
+            cassette = await self._cassette(asked)
             if cassette is None:
                 assert self.missing is not None
                 return await self.missing.open(turn)
@@ -134,7 +135,7 @@ class ReplayAgent(AgentBase):
         cassette = playing.cassette
         try:
             chain = self.folder.chain(cassette)
-            session = played_session(chain, index, turn, self._pace, self._epoch)
+            session = played_session(chain, index, turn, self._pace, time.time)
         except UnknownDialectError as error:
             message = f"The cassette {cassette.name} cannot be replayed: {error}."
             raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)) from error
@@ -142,7 +143,7 @@ class ReplayAgent(AgentBase):
             session.origin = OriginMarks(cassette.sessions[index].origin)
         return session
 
-    def _cassette(self, turn: Turn) -> Cassette | None:
+    async def _cassette(self, turn: Turn) -> Cassette | None:
         """Returns the cassette for a turn; None if the agent of missing ones is to be asked. Raises `Fault` if there is
         neither.
         """
@@ -155,6 +156,8 @@ class ReplayAgent(AgentBase):
         content = content_of(turn)
         cassette = self.folder.find(content)
         if cassette is None and self.missing is not None:
+            if self._flush is not None:
+                await self._flush()
             self.folder.refresh()
             return self.folder.find(content)
         if cassette is None:

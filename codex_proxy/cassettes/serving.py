@@ -124,6 +124,11 @@ class Cassettes(msgspec.Struct, frozen=True):
             return None
         return RecordedTools(self.folder, self.settings.max_tool_call_iterations, ids.new)
 
+    async def close(self) -> None:
+        """Waits until all recordings are written."""
+        if self.recorder is not None:
+            await self.recorder.close()
+
     def banner(self, agent: Agent) -> list[str]:
         """Returns the lines of the banner that say that turns are recorded or replayed. `agent` is the server's."""
         lines = []

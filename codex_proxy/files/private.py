@@ -32,9 +32,9 @@ def create(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, mode: int = FILE_MODE, durable: bool = True) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
     """Opens a new file that replaces `path` (or a link's target) at the end of the `with`, or is deleted if the body
-    raises. A pipe or terminal is written to directly. `durable`: it is on the disk then.
+    raises. A pipe or terminal is written to directly.
     """
     target = Path(os.path.realpath(path))
     if target.exists() and not target.is_file():
@@ -47,8 +47,7 @@ def replacing(path: Path, *, mode: int = FILE_MODE, durable: bool = True) -> Ite
             yield out
             out.flush()
             os.fchmod(out.fileno(), mode)
-            if durable:
-                os.fsync(out.fileno())
+            os.fsync(out.fileno())
         os.replace(new, target)
     except BaseException:
         os.unlink(new)

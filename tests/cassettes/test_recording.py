@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import pytest
 
 from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes import recorder
-from codex_proxy.cassettes.format import read
+from codex_proxy.cassettes.check import checked, report
+from codex_proxy.cassettes.folder import Folder
+from codex_proxy.cassettes.format import read, write
 from tests.cassettes.talking import chat_loop, openai_client, serving
 from tests.upstreams.serving import upstream
 from tests.waiting import eventually
@@ -106,6 +109,53 @@ async def test_a_turn_that_is_recorded_again_differs_in_nothing_but_its_times(tm
         found = [path.read_text("utf-8") for path in sorted((tmp_path / name).iterdir())]
         texts.append([json.loads(line) | {"ms": 0} for text in found for line in text.splitlines()])
     assert texts[0] == texts[1]
+
+
+async def test_a_large_turn_is_written_in_a_thread_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = set()
+
+    def noted(path: Path, lines: Any) -> None:
+        threads.add(threading.current_thread().name.partition("_")[0])
+        write(path, lines)
+
+    monkeypatch.setattr(recorder, "write", noted)
+    monkeypatch.setattr(recorder, "WINDOW", 100)
+    texts = []
+    for thread, most in (("MainThread", recorder.MAX_AT_ONCE), ("recorder", 0)):
+        monkeypatch.setattr(recorder, "MAX_AT_ONCE", most)
+        threads.clear()
+        async with serving(tmp_path, record=tmp_path / thread) as server:
+            await chat_loop(server, stream=True)
+        assert threads == {thread}
+        found = [path.read_text("utf-8") for path in sorted((tmp_path / thread).iterdir())]
+        texts.append([json.loads(line) | {"ms": 0} for text in found for line in text.splitlines()])
+    assert len(texts[0]) > 40
+    assert texts[0] == texts[1]
+
+
+async def test_more_large_turns_than_can_wait_are_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "MAX_WAITING", 0)
+    async with serving(tmp_path, record=tmp_path / "cassettes") as server:
+        assert (await chat_loop(server))["text"] == "It is sunny."
+    assert not list((tmp_path / "cassettes").iterdir())
+
+
+async def test_a_stream_of_ollamas_api_is_recorded_and_checked(tmp_path: Path) -> None:
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, record=folder) as server, aiohttp.ClientSession() as session:
+        messages = [{"role": "user", "content": "Hello? [[fake:text]]"}]
+        url = f"http://127.0.0.1:{server.port}/api/chat"
+        async with session.post(url, json={"model": "codex-5", "messages": messages}) as reply:
+            said = [json.loads(line) for line in (await reply.text()).splitlines()]
+    (result,) = await checked(Folder(folder))
+    assert result.same, report([result])
+    sent = result.cassette.answer.sent
+    assert sent is not None
+    assert [each["message"]["content"] for each in sent] == [each["message"]["content"] for each in said]
 
 
 async def test_a_background_response_is_kept_with_its_final_object(tmp_path: Path) -> None:
