@@ -468,6 +468,6 @@ def _server(base_url: str | None, key: str | None, config_file: Path | None) -> 
     server must not get it.
     """
     settings = load_settings({}, config_file)
-    if key is None and base_url is None and settings.api_key is not None:
-        key = settings.api_key.get_secret_value()
+    if key is None and base_url is None:
+        key = settings.default_key
     return base_url or f"{settings.server_url}/v1", key

@@ -23,7 +23,7 @@ from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.mcp.config import Definition, StdioServer, parse_servers
 from codex_proxy.mcp.request_servers import NamedServer, RequestServers
 from codex_proxy.mcp.servers import OperatorServers
-from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult, McpTool
+from codex_proxy.mcp.values import McpFault, McpLimits, McpListing, McpResult
 from codex_proxy.process.launch import Command, child_environment
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.surfaces.responses.mcp_offers import allows, needs_approval
@@ -154,8 +154,7 @@ class McpToolSource:
         if there is not None and _covers(there, offer):
             return [], _offered_each(offer, [tool for tool in there if allows(offer, tool)])
         listing = await self._remote.tools(_named(offer), owner)
-        listed = [_listed_tool(tool) for tool in listing.tools]
-        tools = [tool for tool in listed if allows(offer, tool)]
+        tools = [tool for tool in listing.tools if allows(offer, tool)]
         fault = next(iter(listing.faults), None)
         return self._listing_events(offer, tools, fault), _offered_each(offer, tools)
 
@@ -237,11 +236,7 @@ def _named(offer: McpOffer) -> NamedServer:
     )
 
 
-def _listed_tool(tool: McpTool) -> ListedTool:
-    return ListedTool(tool.name, tool.description, tool.input_schema, tool.annotations)
-
-
-def _offered(server_label: str, tool: ListedTool | McpTool, *, asks: bool = False) -> Tool:
+def _offered(server_label: str, tool: ListedTool, *, asks: bool = False) -> Tool:
     """Returns an MCP tool as a `Tool`. `asks`: the client must approve each call."""
     origin = McpOrigin(server_label, tool.name, asks)
     schema = msgspec.Raw(tool.input_schema)

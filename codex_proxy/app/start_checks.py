@@ -33,9 +33,7 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
             raise KeysError(
                 f"there is no {settings.keys_path}; create a key with `codex-proxy keys add NAME`"
             )
-        return Keyring(
-            settings.keys_path, settings.api_key.get_secret_value() if settings.api_key else None, clock
-        )
+        return Keyring(settings.keys_path, settings.default_key, clock)
     except KeysError as error:
         raise StartError(f"The keys file (PROXY_KEYS_FILE) is invalid: {error}.") from error
 

@@ -32,11 +32,11 @@ class CassetteSettings(BaseModel):
         None, description="folder of cassettes that answer instead of an agent, or with `record`: before it"
     )
     match: str = Field(
-        "", description="what of a turn a cassette is found by (default: `messages,tools,format,mode`)"
+        "", description="properties of a turn that find its cassette (default: `messages,tools,format,mode`)"
     )
     pace: str = Field("none", description="`none`, `recorded`, or a factor: how fast cassettes are replayed")
     scrub: str = Field(
-        "", description="regular expression of what is replaced in cassettes, besides keys, folders and names"
+        "", description="regular expression of text to remove, besides keys, folders and names"
     )
 
 

@@ -210,9 +210,7 @@ def keys_check(settings: Settings) -> Check:
     file = settings.keys_path
     check = Checking("keys", path=str(file), exists=file.exists())
     try:
-        keys = with_default(
-            read_keys(file), settings.api_key.get_secret_value() if settings.api_key else None
-        )
+        keys = with_default(read_keys(file), settings.default_key)
     except KeysError as error:
         return check.failed(
             f"The keys file is invalid: {error}.",

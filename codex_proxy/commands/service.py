@@ -23,7 +23,7 @@ MARK: Final = "codex-proxy service install"
 UNIT: Final = """\
 # Written by `codex-proxy service install`.
 [Unit]
-Description=Codex as an OpenAI endpoint on localhost
+Description=codex-proxy: local coding agents behind HTTP APIs
 
 [Service]
 ExecStart={command}

@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from codex_proxy.core.items import Part, TextPart
+from codex_proxy.core.mcp_names import ListedTool
 
 MIB = 1024 * 1024
 
@@ -48,16 +49,10 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Names, descriptions and schemas of a server's tools; every request to the model contains them."""
 
 
-class McpTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool of an MCP server, as the server lists it."""
+class McpTool(ListedTool, frozen=True, kw_only=True):
+    """A tool of an MCP server, as the server lists it, with the server's name."""
 
     server_label: str
-    name: str
-    description: str
-    input_schema: bytes
-    """The JSON Schema of the tool's arguments, encoded."""
-    annotations: bytes | None = None
-    """The server's hints about the tool as JSON, unverified; None without any."""
 
 
 class McpFaultKind(StrEnum):

@@ -103,7 +103,7 @@ class Settings(SourcedSettings):
         "auto",
         description=(
             "the sandbox of the processes of plain-model turns, and of ACP agents that do not ask (docs/agents.md); "
-            "auto: the first that works on this machine"
+            "auto: the first that works"
         ),
     )
     agent_state_folders: str = Field(
@@ -238,8 +238,8 @@ class Settings(SourcedSettings):
     kept_threads: int = Field(
         32,
         ge=0,
-        description="idle agent sessions that are kept for a next request; 0: none. Claude Code: an eighth of them; "
-        "Codex: one process of each kind per 16 of them",
+        description="idle agent sessions that are kept (Claude Code: an eighth of them; Codex: one process of each "
+        "kind per 16); 0: none",
     )
     kept_thread_seconds: float = Field(300.0, gt=0, description="seconds that an idle session is kept")
     drain_ms: int = Field(
@@ -337,7 +337,7 @@ class Settings(SourcedSettings):
 
     # Logs.
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="minimum level of messages in the log"
+        "info", description="lowest level that is logged"
     )
     log_format: Literal["console", "json"] = Field("console", description="format of the log")
     log_content: bool = Field(False, description="log prompts and answers too, to find faults")
@@ -456,6 +456,11 @@ class Settings(SourcedSettings):
     def wants_key(self) -> bool:
         """Whether clients need a key: there is a key in the settings, or a keys file."""
         return self.api_key is not None or self.keys_path.exists()
+
+    @property
+    def default_key(self) -> str | None:
+        """The key in `api_key`, if there is one."""
+        return None if self.api_key is None else self.api_key.get_secret_value()
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:

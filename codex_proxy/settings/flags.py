@@ -68,7 +68,7 @@ SETTING_OPTIONS = (
     click.option(
         "--agent-usage",
         type=click.Choice(["turn", "last", "session", "chunks"]),
-        help="What an ACP agent's token counts cover.",
+        help="What an ACP agent's token counts cover (see docs/agents.md).",
     ),
     click.option(
         "--agent-unconfined",
@@ -84,7 +84,7 @@ SETTING_OPTIONS = (
     click.option(
         "--upstream-url",
         metavar="URL",
-        help="The model server of an agent that uses one, for example http://127.0.0.1:11434/v1.",
+        help="Address of a model server to serve, for example http://127.0.0.1:11434/v1.",
     ),
     click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
     click.option("--claude-bin", metavar="PATH", help="Claude Code's program, if it is not on PATH."),
@@ -164,10 +164,16 @@ CASSETTE_OPTIONS = (
     click.option(
         "--match",
         metavar="NAMES",
-        help="What of a request a cassette is found by (default: messages,tools,format,mode).",
+        help="Properties of a request that find its cassette (default: messages,tools,format,mode).",
     ),
-    click.option("--pace", metavar="[none|recorded|FACTOR]", help="How fast cassettes are replayed."),
-    click.option("--scrub", metavar="REGEX", help="What else is replaced in cassettes."),
+    click.option(
+        "--pace",
+        metavar="[none|recorded|FACTOR]",
+        help="How fast cassettes are replayed (default: none, without pauses).",
+    ),
+    click.option(
+        "--scrub", metavar="REGEX", help="Regular expression of further text to remove from cassettes."
+    ),
 )
 """The options of recording and replaying."""
 

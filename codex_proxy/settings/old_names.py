@@ -108,7 +108,8 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "replay_pace": _key_of("cassettes", "pace"),
     "record_scrub": _key_of("cassettes", "scrub"),
     "record_missing": OldName(
-        "`record` and `replay` of [cassettes] with the same folder", _apply_record_missing
+        "`--record` and `--replay` (`record` and `replay` of [cassettes]) with the same folder",
+        _apply_record_missing,
     ),
     "webhook_urls": _key_of("webhooks", "urls"),
     "webhook_secret": _key_of("webhooks", "secret"),
