@@ -381,25 +381,19 @@ async def stream_response(
     the rest.
     """
     silence = IdleTimer(keepalive)
-    first = b""  # taken by `push`: most turns begin with events without bytes, which need no step of this coroutine
 
     def push() -> bool:
-        nonlocal first
-        if not stream.begun:
-            first = reader.take()
-            return not first and reader.refusal is None
         if not stream.writable:
             return False
         if data := reader.take():
             stream.write_now(data)
             silence.reset()
-        return True
+        return stream.begun or reader.refusal is None
 
     try:
         while not reader.finished:
             has_more = await silence.wait_for(reader.wait(push))
-            data = first or (reader.take() if has_more else reader.open() + comment())
-            first = b""
+            data = reader.take() if has_more else reader.open() + comment()
             if not stream.begun and reader.refusal is not None:
                 raise Fault(reader.refusal)
             if reader.finished:

@@ -155,8 +155,8 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One connection: aiohttp's handler with what the stop needs (`closes_if_idle`, `give_up`), and the API's errors
-    for requests without a middleware.
+    """One connection: aiohttp's handler with a limit for clients that do not read, what the stop needs
+    (`closes_if_idle`, `give_up`), and the API's errors for requests without a middleware.
     """
 
     __slots__ = ("_app",)
@@ -164,6 +164,10 @@ class _Connection(web.RequestHandler):
     def __init__(self, app: web.Application, manager: web.Server, **options: Any) -> None:
         super().__init__(manager, **options)
         self._app = app
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        limit_stall(transport)
 
     def closes_if_idle(self) -> bool:
         """Closes the connection if no request runs or has arrived; returns whether it is closed."""
@@ -250,5 +254,5 @@ def application(*, body_limit: int) -> web.Application:
     `body_limit` in bytes.
     """
     app = web.Application(middlewares=[provide_context, guard_request], client_max_size=body_limit)
-    app.on_response_prepare.extend((add_headers, limit_stall))
+    app.on_response_prepare.append(add_headers)
     return app

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
@@ -34,9 +35,9 @@ USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Limits how long sent data may stay unacknowledged; Linux only."""
 
 
-async def limit_stall(request: web.Request, response: web.StreamResponse) -> None:
-    """Has the kernel close connections whose client does not acknowledge data for `STALL_SECONDS`, if it can."""
-    connection = request.get_extra_info("socket")
+def limit_stall(transport: asyncio.BaseTransport) -> None:
+    """Has the kernel close a connection whose client does not acknowledge data for `STALL_SECONDS`, if it can."""
+    connection = transport.get_extra_info("socket")
     if USER_TIMEOUT is not None and connection is not None:
         connection.setsockopt(socket.IPPROTO_TCP, USER_TIMEOUT, int(STALL_SECONDS * 1000))
 
@@ -68,27 +69,24 @@ class EventStream:
 
     @property
     def writable(self) -> bool:
-        """Whether `write_now` may be called: headers are sent, and the client reads fast enough."""
-        return self._writer is not None and not self._writer.protocol.writing_paused
+        """Whether `write_now` may be called: the client reads fast enough."""
+        return self._writer is None or not self._writer.protocol.writing_paused
 
     def write_now(self, data: bytes) -> None:
-        """Writes without waiting, if `writable`. Raises `ConnectionError`."""
-        assert self._writer is not None, "the headers were not sent"
+        """Writes without waiting, the headers first, if `writable`. Raises `ConnectionError`."""
+        if self._writer is None:
+            _run_at_once(self._send_headers())
+        assert self._writer is not None
         if self._content_log is not None:
             self._content_log("answer", data)
-        # aiohttp writes at once, but in a coroutine, because it may drain afterwards. Told not to drain, that has
-        # nothing to wait for, and ends in its first step. (Chunks made here and given to the transport would save 1 us,
-        # and the writer's count of its bytes and its knowledge of HTTP/1.0 with them.)
-        try:
-            self._writer.write(data, drain=False).send(None)
-        except StopIteration:
-            return
-        raise RuntimeError("aiohttp waits although it was told not to")
+        # aiohttp writes at once, but in a coroutine, because it may drain afterwards. (Chunks made here and given to
+        # the transport would save 1 us, and the writer's count of its bytes and its knowledge of HTTP/1.0 with them.)
+        _run_at_once(self._writer.write(data, drain=False))
 
     @property
     def begun(self) -> bool:
         """Whether the headers were sent."""
-        return self._timer is not None
+        return self._writer is not None
 
     async def write(self, data: bytes) -> None:
         """Writes bytes, the headers first; waits for a slow client. Raises `ConnectionError`."""
@@ -122,15 +120,19 @@ class EventStream:
         return self.response
 
     async def _start_write(self, data: bytes) -> None:
-        if self._timer is None:
-            self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
-            self.response.headers.update(self._headers())
-            writer = await self.response.prepare(self._request)
-            assert isinstance(writer, StreamWriter), "not that of a server"
-            self._writer = writer
+        if self._writer is None:
+            await self._send_headers()
         self._writing_since = self._loop.time()
         if self._content_log is not None and data:
             self._content_log("answer", data)
+
+    async def _send_headers(self) -> None:
+        """Sends the headers, with the next bytes. Has nothing to wait for."""
+        self.response.headers.update(self._headers())
+        writer = await self.response.prepare(self._request)
+        assert isinstance(writer, StreamWriter), "not that of a server"
+        self._writer = writer
+        self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
 
     def stop(self) -> None:
         """Stops the timer for slow writes; call it at the end, also after an error."""
@@ -144,6 +146,15 @@ class EventStream:
                 self._request.transport.abort()
             return
         self._timer = self._loop.call_later(CHECK_SECONDS, self._check)
+
+
+def _run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Runs a coroutine that has nothing to wait for, and so ends in its first step. Raises what it raises."""
+    try:
+        coroutine.send(None)
+    except StopIteration:
+        return
+    raise RuntimeError("aiohttp waits although it was told not to")
 
 
 class IdleTimer:

@@ -61,6 +61,8 @@ CANCELLED = Failure(
     message="The operator has cancelled this turn on the server's page.",
     repeatable=False,
 )
+START_LINE_SECONDS = 0.002
+"""Seconds after which a turn's first line is logged: by then its request is written."""
 PROGRESS_SECONDS = 30.0
 """Seconds between a running turn's lines in the log."""
 
@@ -228,7 +230,7 @@ class RunScheduler:
         )
         self._runs[run] = _RunState(slot, durable, remembers, replay, context, progress)
         # Written when the agent has the turn, since a line costs a twentieth of the wait for the first token.
-        loop.call_soon(self._log_start, turn, context=context)
+        loop.call_later(START_LINE_SECONDS, self._log_start, turn, context=context)
         if first:
             run.add_first_events(first)
         if not to_run:

@@ -74,8 +74,7 @@ async def provide_context(request: web.Request, handler: Handler) -> web.StreamR
     endpoint = app[ROUTES].get(request.match_info.route)
     if endpoint is not None:
         request[ENDPOINT] = endpoint
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(req_id=request_id)
+    structlog.contextvars.bind_contextvars(req_id=request_id)  # each request has a task, and so a context
     TURN_ORIGIN.set(TurnOrigin(request_id, "" if endpoint is None else endpoint.chapter))
     began = request[_BEGAN] = clock.monotonic()
     status = CLIENT_LEFT
