@@ -9,13 +9,13 @@ import math
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import Any, Final
 
 import aiohttp
 
 from codex_proxy.agents.upstream.config import Upstream, UpstreamConfig
-from codex_proxy.agents.upstream.connections import UpstreamConnections, before_body, before_headers
+from codex_proxy.agents.upstream.connections import StreamedBody, UpstreamConnections, WholeBody
 from codex_proxy.agents.upstream.failures import TOO_MUCH
 from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
@@ -63,11 +63,6 @@ class UpstreamClient:
 
     async def start(self) -> None:
         upstream = self._upstream
-        trace = aiohttp.TraceConfig()
-        trace.on_connection_create_end.append(_connected)
-        trace.on_connection_reuseconn.append(_connected_again)
-        trace.on_request_headers_sent.append(before_headers)
-        trace.on_request_chunk_sent.append(before_body)
         self._session = aiohttp.ClientSession(
             connector=UpstreamConnections(
                 limit=0,  # how many turns run at once is bounded elsewhere
@@ -80,7 +75,6 @@ class UpstreamClient:
             headers={"User-Agent": "codex-proxy", "Accept-Encoding": "identity"},
             max_line_size=MAX_HEADER_BYTES,
             max_field_size=MAX_HEADER_BYTES,
-            trace_configs=[trace],
         )
 
     async def close(self) -> None:
@@ -134,25 +128,35 @@ class UpstreamClient:
         session, upstream = self._session, self._upstream
         assert session is not None
         all_headers = {**JSON, **upstream.headers, **headers, **TRACE_HEADERS.get()}
-        in_steps = rest is not None or not isinstance(body, bytes)
+        in_memory = rest is None and isinstance(body, bytes)
         left = 0 if rest is None else rest.left
         if left is not None:
             all_headers["Content-Length"] = str(sum(map(len, _pieces(body))) + left)
 
         async def sent(connected: Callable[[], None]) -> aiohttp.ClientResponse:
+            is_reused = False
+
+            def on_write(reused: bool) -> None:
+                nonlocal is_reused
+                is_reused = reused
+                connected()
+
             for is_last in (False, True):
-                connection = SimpleNamespace(reused=False, connected=connected)
+                data = (
+                    WholeBody(body, on_write)
+                    if in_memory
+                    else StreamedBody(_in_steps(body, rest, connected, deliver), on_write)
+                )
                 try:
                     return await session.post(
                         upstream.url + path,
-                        data=_in_steps(body, rest, connected, deliver) if in_steps else body,
+                        data=data,
                         headers=all_headers,
                         proxy=upstream.proxy,
                         allow_redirects=False,
-                        trace_request_ctx=connection,
                     )
                 except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
-                    if is_last or not connection.reused or (rest is not None and rest.begun):
+                    if is_last or not is_reused or (rest is not None and rest.begun):
                         raise
             raise AssertionError("unreachable")
 
@@ -200,7 +204,8 @@ class Exchange:
         if not self._over:
             self._over = True
             self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        if not self.task.done():
+            await asyncio.wait((self.task,))
 
     async def _run(self) -> None:
         end = End()
@@ -315,18 +320,6 @@ async def _in_steps(
     except Exception:
         deliver([End(_CUT)], 0)  # aiohttp would go on with an answer that has begun
         raise
-
-
-async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: Any) -> None:
-    connection = context.trace_request_ctx
-    if connection is not None:
-        connection.connected()
-
-
-async def _connected_again(session: aiohttp.ClientSession, context: SimpleNamespace, params: Any) -> None:
-    if context.trace_request_ctx is not None:
-        context.trace_request_ctx.reused = True
-    await _connected(session, context, params)
 
 
 def _certificates(upstream: Upstream) -> ssl.SSLContext:

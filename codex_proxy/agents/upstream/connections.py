@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import select
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.connector import Connection
+from aiohttp.payload import AsyncIterablePayload, BytesPayload, Payload
 
 
 class UpstreamConnection(ResponseHandler):
@@ -43,27 +45,32 @@ class UpstreamConnection(ResponseHandler):
             self.is_idle = False
 
 
-_TAKEN: ContextVar[UpstreamConnection | None] = ContextVar("taken", default=None)
-"""The idle connection that this task has taken."""
+class _RequestBody(Payload):
+    """A body that ends its connection's idle time right before it is written: bytes can still come after aiohttp has
+    taken the connection from the pool. A base class beside one of aiohttp's payloads.
+    """
+
+    def __init__(self, value: Any, on_write: Callable[[bool], None]) -> None:
+        """`on_write` is called then, with whether the connection was used before."""
+        super().__init__(value)
+        self._on_write = on_write
+
+    async def write_with_length(self, writer: Any, content_length: int | None) -> None:
+        connection = writer.protocol
+        assert isinstance(connection, UpstreamConnection)
+        reused = connection.is_idle
+        if reused:
+            connection.use_again()
+        self._on_write(reused)
+        await super().write_with_length(writer, content_length)
 
 
-async def before_headers(
-    _: aiohttp.ClientSession, __: object, sent: aiohttp.TraceRequestHeadersSentParams
-) -> None:
-    """Is called by aiohttp before a request's headers are written; with a body they are written together."""
-    if sent.headers.get("Content-Length", "0") == "0" and "Transfer-Encoding" not in sent.headers:
-        _end_idle_time()
+class WholeBody(_RequestBody, BytesPayload):
+    """A body in memory."""
 
 
-async def before_body(*_: object) -> None:
-    """Is called by aiohttp before a part of a body is written."""
-    _end_idle_time()
-
-
-def _end_idle_time() -> None:
-    connection = _TAKEN.get()
-    if connection is not None and connection.is_idle:
-        connection.use_again()
+class StreamedBody(_RequestBody, AsyncIterablePayload):
+    """A body that an asynchronous iterator returns in parts."""
 
 
 class UpstreamConnections(aiohttp.TCPConnector):
@@ -80,12 +87,14 @@ class UpstreamConnections(aiohttp.TCPConnector):
             if not protocol.has_unread:
                 break
             protocol.close()  # a closed one is not used
-        connection = await super()._get(key, traces)
-        _TAKEN.set(None)
-        if connection is not None:
-            assert isinstance(connection.protocol, UpstreamConnection)
-            # aiohttp writes the request in another step of the event loop, before which bytes can still come.
-            _TAKEN.set(connection.protocol)
+        return await super()._get(key, traces)
+
+    async def connect(self, req: aiohttp.ClientRequest, traces: list[Any], timeout: Any) -> Connection:  # noqa: ASYNC109 - aiohttp's name
+        connection = await super().connect(req, traces, timeout)
+        protocol = connection.protocol
+        assert isinstance(protocol, UpstreamConnection)
+        if protocol.is_idle and not req.body:  # its head is written without another step of the event loop
+            protocol.use_again()
         return connection
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:

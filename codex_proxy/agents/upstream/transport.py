@@ -199,7 +199,8 @@ class UpstreamTransport:
             await asyncio.gather(self._next_attempt, return_exceptions=True)
         self._record("left")
         try:
-            await asyncio.gather(*(exchange.close() for exchange in self._exchanges))
+            for exchange in self._exchanges:
+                await exchange.close()
         finally:
             self._leave()
 
