@@ -60,6 +60,7 @@ class ModelServer:
         self.client = UpstreamClient(upstream)
         errors = self.errors_at(upstream.config.api.path)
         self._context = UpstreamContext(errors, set(upstream.config.kind.refuses), _new_id, clock.epoch)
+        self._takes_instructions = "system_prompt" in upstream.config.capabilities
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a header, to detect a request that comes back."""
         self._models = self._served(())
@@ -82,7 +83,7 @@ class ModelServer:
         model = turn.model or next((model.id for model in self._models if model.is_default), "")
         if not model:
             raise Fault(self._trouble or self._no_model())
-        if "system_prompt" not in self._upstream.config.capabilities:
+        if not self._takes_instructions:
             turn = msgspec.structs.replace(turn, history=with_instructions_of_user(turn.history))
         return turn, self._make_dialect(turn, model, self._context), headers
 
