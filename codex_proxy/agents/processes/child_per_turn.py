@@ -32,7 +32,7 @@ from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 from codex_proxy.process.descendants import descendants_of, resident_bytes
 from codex_proxy.process.launch import find_program
 
-AHEAD_USES: Final = 3
+AHEAD_USES: Final = 2
 """Uses within `WAIT_SECONDS` after which a child waits for the next turn."""
 WAIT_SECONDS: Final = 60.0
 """The most seconds that it waits: it has read configuration and sign-in at its start."""
