@@ -155,8 +155,7 @@ class UpdateReader:
 
     def release_held(self) -> None:
         """Adds the held text as text of the answer."""
-        held, self.held = self.held, ""
-        if held:
+        if held := self.drop_held():
             self._add_message_text(held, None)
 
     def _add_message_text(self, text: str, name: str | None) -> None:

@@ -176,7 +176,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._writes.append(self._pending.add_reply(call_id, reply))
 
     def interrupt(self) -> Step:
-        if self._state in (TurnState.REUSABLE, TurnState.ENDED):
+        if self.finished:
             self._change(TurnChange.ENDED_BADLY)
             return NOTHING
         self._writes.append(control_request(INTERRUPT, "interrupt"))
@@ -235,8 +235,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             said = cleaned(response.error or "")
             what = "the turn" if id == INITIALIZE else "the model or the effort of the request"
             message = f"Claude Code rejected {what}: {said}" if said else f"Claude Code rejected {what}."
-            failure = Failure(kind=FaultKind.AGENT_PROTOCOL, message=message)
-            self._fail(failure)
+            self._fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message=message))
             return
         self._ready(id)
 
@@ -426,13 +425,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._change(TurnChange.ENDED_WELL if stop is Stop.STOP else TurnChange.ENDED_BADLY)
 
     def _fail_by_result(self, result: Result) -> None:
-        failure = failure_of(
-            result.result,
-            code=self._error_code,
-            status=result.api_error_status,
-            reason=result.terminal_reason,
-        )
-        self._fail(failure)
+        code, status, reason = self._error_code, result.api_error_status, result.terminal_reason
+        self._fail(failure_of(result.result, code=code, status=status, reason=reason))
 
     def _fail(self, failure: Failure) -> None:
         self._end(TurnEnded(Stop.FAILED, "provider", failure))

@@ -90,10 +90,10 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
             display_name=entry["display_name"],
             context_window=entry["context_window"],
             input_modalities=tuple(str(name) for name in entry["input_modalities"]),
-            efforts=_efforts(entry),
+            efforts=tuple(level["effort"] for level in entry["supported_reasoning_levels"]),
             default_effort=entry["default_reasoning_level"],
             visibility=entry["visibility"],
-            service_tiers=_service_tiers(entry),
+            service_tiers=tuple(str(tier["id"]) for tier in entry.get("service_tiers") or ()),
             verbosity=entry.get("support_verbosity") is not False,
             priority=entry["priority"] if isinstance(entry.get("priority"), int) else 0,
             native=msgspec.json.encode(entry),
@@ -184,11 +184,3 @@ def _checked(entry: Any, index: int) -> dict[str, Any]:
         if not isinstance(level, dict) or not isinstance(level.get("effort"), str):
             raise CatalogError(f'{name} has a "supported_reasoning_levels" entry without an "effort"')
     return entry
-
-
-def _service_tiers(entry: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(tier["id"]) for tier in entry.get("service_tiers") or ())
-
-
-def _efforts(entry: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(level["effort"] for level in entry["supported_reasoning_levels"])

@@ -12,6 +12,7 @@ import msgspec
 from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.wire import (
     Message,
+    ThreadStartResult,
     count_requests,
     decode,
     decode_expected,
@@ -38,14 +39,6 @@ class _AccountResult(msgspec.Struct, frozen=True, rename="camel"):
 
 class _InitializeResult(msgspec.Struct, frozen=True, rename="camel"):
     user_agent: str = ""
-
-
-class _Thread(msgspec.Struct, frozen=True):
-    id: str = ""
-
-
-class _ThreadStartResult(msgspec.Struct, frozen=True):
-    thread: _Thread | None = None
 
 
 class AppServerConnection:
@@ -203,12 +196,12 @@ class AppServerConnection:
         if channel in self._thread_of:
             return
         try:
-            started = msgspec.json.decode(message.result or b"{}", type=_ThreadStartResult)
+            thread = msgspec.json.decode(message.result or b"{}", type=ThreadStartResult).thread.id
         except UNREADABLE:
             return
-        if started.thread is not None and started.thread.id:
-            self._threads[started.thread.id] = channel
-            self._thread_of[channel] = started.thread.id
+        if thread:
+            self._threads[thread] = channel
+            self._thread_of[channel] = thread
 
     def _handle_own_answer(self, message: Message) -> bytes:
         """Handles an answer on channel 0. Returns lines to write."""

@@ -26,7 +26,6 @@ from codex_proxy.agents.codex_app_server.turn_states import (
 from codex_proxy.agents.codex_app_server.wire import (
     Message,
     Params,
-    RpcError,
     ThreadStartResult,
     ThreadTokenUsage,
     TurnError,
@@ -105,7 +104,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
         self._model_items = ModelItems(turn.tools, plain=turn.mode == "model")
-        self._requests.send("thread/start", thread_params(turn), self._thread_started)
+        self._request("thread/start", thread_params(turn), "start a conversation", self._thread_started)
         return self._take_step()
 
     @property
@@ -171,12 +170,23 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         self._requests.clear()
         return super().eof(ended)
 
-    # --- answers to our requests ----------------------------------------------------------------
+    # --- our requests ---------------------------------------------------------------------------
+
+    def _request(
+        self, method: str, params: dict[str, Any], what: str, on_result: Callable[[Message], None] | None
+    ) -> None:
+        """Sends a request. An error fails the turn: the agent could not do `what`."""
+
+        def on_response(message: Message) -> None:
+            if message.error is None:
+                if on_result is not None:
+                    on_result(message)
+            elif self._state is ACTIVE:
+                self._end(TurnEnded(Stop.FAILED, "provider", failure_of_error(what, message.error)))
+
+        self._requests.send(method, params, on_response)
 
     def _thread_started(self, message: Message) -> None:
-        if message.error is not None:
-            self._fail_by_error("start a conversation", message.error)
-            return
         started = msgspec.json.decode(message.result, type=ThreadStartResult)
         self._session_id = started.thread.id
         if self._state is not ACTIVE:
@@ -190,26 +200,14 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         first = len(turn.history) - len(history)
         injected, given = split_input(turn, history, first=first)
         if injected:
-            self._requests.send(
-                "thread/inject_items", {"threadId": self._session_id, "items": injected}, self._items_injected
-            )
+            params = {"threadId": self._session_id, "items": injected}
+            self._request("thread/inject_items", params, "take the conversation's history", None)
         params = {"threadId": self._session_id, "input": given} | turn_settings(turn)
-        self._requests.send("turn/start", params, self._turn_started)
+        self._request("turn/start", params, "start the turn", self._turn_started)
         self._turn = without_content(turn)  # a thread may rest for minutes
 
-    def _items_injected(self, message: Message) -> None:
-        if message.error is not None:
-            self._fail_by_error("take the conversation's history", message.error)
-
     def _turn_started(self, message: Message) -> None:
-        if message.error is not None:
-            self._fail_by_error("start the turn", message.error)
-            return
         self._turn_id = msgspec.json.decode(message.result, type=TurnStartResult).turn.id
-
-    def _fail_by_error(self, what: str, error: RpcError) -> None:
-        if self._state is ACTIVE:
-            self._end(TurnEnded(Stop.FAILED, "provider", failure_of_error(what, error)))
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -259,7 +257,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def _unsubscribe(self) -> None:
         thread, self._session_id = self._session_id, ""
         if thread:
-            self._requests.send("thread/unsubscribe", {"threadId": thread}, _ignore_response)
+            self._requests.send("thread/unsubscribe", {"threadId": thread}, lambda _: None)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -390,10 +388,6 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         events = self._events[:]
         self._events.clear()
         return events
-
-
-def _ignore_response(_: Message) -> None:
-    """Does nothing."""
 
 
 NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {

@@ -180,8 +180,8 @@ class TurnPayload(msgspec.Struct, frozen=True):
     error: TurnError | None = None
 
 
-class TurnHead(msgspec.Struct, frozen=True):
-    """A turn in an answer."""
+class Named(msgspec.Struct, frozen=True):
+    """A thread or a turn in an answer."""
 
     id: str
 
@@ -189,19 +189,13 @@ class TurnHead(msgspec.Struct, frozen=True):
 class TurnStartResult(msgspec.Struct, frozen=True):
     """The result of a `turn/start` request."""
 
-    turn: TurnHead
-
-
-class ThreadHead(msgspec.Struct, frozen=True):
-    """A thread in an answer."""
-
-    id: str
+    turn: Named
 
 
 class ThreadStartResult(msgspec.Struct, frozen=True):
     """`model` is the thread's."""
 
-    thread: ThreadHead
+    thread: Named
     model: str | None = None
 
 

@@ -128,15 +128,11 @@ def settings_without_effect(settings: Settings) -> tuple[str, ...]:
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
         return ()
-    used = frozenset().union(*map(_used_by, serving))
+    # An upstream with a table has its address and key there.
+    used = frozenset().union(*(each.spec.effective_settings for each in serving if not each.has_table))
     of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - OF_ALL
     unused = settings.of_server.model_fields_set & of_some - used
     return tuple(name for name in Settings.model_fields if name in unused)
-
-
-def _used_by(named: ConfiguredAgent) -> frozenset[str]:
-    # An upstream with a table has its address and key there.
-    return frozenset() if named.has_table else named.spec.effective_settings
 
 
 def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:

@@ -227,13 +227,12 @@ async def find_confinement(
     programs: dict[Mechanism, str | None] = {"codex": codex, "bubblewrap": bubblewrap, "landlock": ""}
     missing: dict[Mechanism, str] = {"codex": "no Codex was found", "bubblewrap": "bwrap is not on PATH"}
     reasons: dict[Mechanism, str] = {}
-    for mechanism in _tried(wanted, CHEAPEST_FIRST if reading else MECHANISMS):
-        program = programs[mechanism]
-        if mechanism in unusable:
-            reasons[mechanism] = unusable[mechanism]
+    for mechanism in CHEAPEST_FIRST if reading else MECHANISMS:
+        if wanted not in ("auto", mechanism):
             continue
-        if program is None:
-            reasons[mechanism] = missing[mechanism]
+        program = programs[mechanism]
+        if mechanism in unusable or program is None:
+            reasons[mechanism] = unusable.get(mechanism) or missing[mechanism]
             continue
         plain = Confinement(
             mechanism=mechanism, codex_folder=str(codex_folder), tmp=str(tmp), program=program
@@ -244,12 +243,6 @@ async def find_confinement(
                 return FoundConfinement(candidate, reasons)
             reasons.setdefault(mechanism, why)
     return FoundConfinement(None, reasons)
-
-
-def _tried(wanted: Wanted, order: Sequence[Mechanism]) -> Sequence[Mechanism]:
-    if wanted == "none":
-        return ()
-    return order if wanted == "auto" else (wanted,)
 
 
 def _variants(plain: Confinement) -> Iterator[Confinement]:

@@ -97,7 +97,8 @@ class ChatAnswer:
             if isinstance(value, str) and value != self.fields.get(name):
                 self.fields[name] = value
                 self.has_new_fields = True
-        choice = _first_choice(chunk)
+        choices = objects_in(chunk.get("choices"))
+        choice = next((each for each in choices if not each.get("index")), None)
         if choice is None:
             return []
         delta = choice.get("delta") or choice.get("message")
@@ -237,11 +238,6 @@ def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
     kind = annotation.get("type")
     inner = annotation.get(kind) if isinstance(kind, str) else None
     return {"type": kind, **inner} if isinstance(inner, dict) else annotation
-
-
-def _first_choice(chunk: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the first choice with the `index` 0 or none."""
-    return next((each for each in objects_in(chunk.get("choices")) if not each.get("index")), None)
 
 
 def _reasoning_in(delta: dict[str, Any]) -> str:

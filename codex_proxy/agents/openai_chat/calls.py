@@ -133,12 +133,10 @@ class ToolCalls:
         if id:
             if id in self._by_id:
                 return self._by_id[id]
-            begun = self._by_index.get(index) if index is not None else None
+            begun = None if index is None else self._by_index.get(index)
             # Ollama gives every call the index 0: another id is another call, whatever its index.
             return begun if begun is not None and not begun.id else None
-        begun = (
-            self.all[-1] if index is None and self.all else self._by_index.get(-1 if index is None else index)
-        )
+        begun = next(reversed(self.all), None) if index is None else self._by_index.get(index)
         if begun is not None and name and begun.name and begun.is_complete:
             return None  # without an id only the name tells of another call
         return begun

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import CustomInput, custom_input
-from codex_proxy.agents.dialects.loose_values import encoded, object_at, objects_in, text_at, value_at
+from codex_proxy.agents.dialects.loose_values import encoded, object_at, objects_in, text_at
 from codex_proxy.agents.upstream.usage import usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -25,6 +25,7 @@ from codex_proxy.core.events import (
     ItemStarted,
     RawItem,
     ReasoningDelta,
+    ReasoningKind,
     RefusalDelta,
     TextDelta,
     Usage,
@@ -41,6 +42,8 @@ _KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_c
 """The kind of tool, by an item's type."""
 _TEXTS: Final[Mapping[Kind, str]] = {"function": "arguments", "custom": "input"}
 """The field with the model's text."""
+_REASONING: Final[Mapping[str, ReasoningKind]] = {"summary": "summary", "content": "raw"}
+"""The kind of reasoning, by the field with its parts."""
 _CALL_DELTAS: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
@@ -103,12 +106,11 @@ class ResponsesAnswer:
         elif kind == "response.output_item.added":
             self._on_item_added(event, out)
         elif kind == "response.output_item.done":
-            item = event.get("item")
-            if isinstance(item, dict):
+            if item := object_at(event, "item"):
                 self._item(item, self._id_of(event, item), out)
         elif kind == "response.output_text.annotation.added":
             self._annotation_added(event, out)
-        elif isinstance(event.get("delta"), str) and event["delta"]:
+        elif text_at(event, "delta"):
             self._delta(kind, event, out)
         return out
 
@@ -131,8 +133,8 @@ class ResponsesAnswer:
         """Adds an annotation of the first text part. Others come with the complete message: their positions depend on
         the parts before.
         """
-        annotation = event.get("annotation")
-        if isinstance(annotation, dict) and not event.get("content_index"):
+        annotation = object_at(event, "annotation")
+        if annotation and not event.get("content_index"):
             id = self._id_of(event, {})
             self._cited[id] = self._cited.get(id, 0) + 1
             out.append(AnnotationAdded(id, encoded(annotation)))
@@ -160,14 +162,11 @@ class ResponsesAnswer:
     def _known_id(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
         place = event.get("output_index")
         placed = self._places.get(place) if isinstance(place, int) else None
-        for id in (event.get("item_id"), item.get("id"), placed, item.get("call_id")):
-            if isinstance(id, str) and id:
-                return id
-        return ""
+        return text_at(event, "item_id") or text_at(item, "id") or placed or text_at(item, "call_id")
 
     def _on_item_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        item = event.get("item")
-        if not isinstance(item, dict):
+        item = object_at(event, "item")
+        if not item:
             return
         id = self._id_of(event, item)
         if _type_of(item) in _KINDS:
@@ -183,8 +182,8 @@ class ResponsesAnswer:
 
     def _open_call(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
         """Opens a call's item, once, if its tool's calls are streamed and its name and id are known."""
-        kind, name, call_id = _KINDS[_type_of(item)], item.get("name"), item.get("call_id")
-        if id in self._reported or not (isinstance(call_id, str) and call_id and isinstance(name, str)):
+        kind, name, call_id = _KINDS[_type_of(item)], text_at(item, "name"), text_at(item, "call_id")
+        if id in self._reported or not (call_id and name):
             return
         if (kind, name) not in self._streamed and ("custom", name) in self._streamed:
             kind = "custom"
@@ -215,8 +214,8 @@ class ResponsesAnswer:
 
     def _message(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
         parts = [part for part in objects_in(item.get("content")) if isinstance(part.get("type"), str)]
-        text = "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
-        refusal = "".join(part["refusal"] for part in parts if isinstance(part.get("refusal"), str))
+        text = "".join(text_at(part, "text") for part in parts)
+        refusal = "".join(text_at(part, "refusal") for part in parts)
         if text:
             out.append(FullText(id, text))
         if refusal and id not in self._refused:
@@ -226,7 +225,7 @@ class ResponsesAnswer:
             new = objects_in(part.get("annotations"))[known:]
             out += [AnnotationAdded(id, encoded(_shifted(annotation, offset))) for annotation in new]
             known = 0
-            offset += len(part["text"]) if isinstance(part.get("text"), str) else 0
+            offset += len(text_at(part, "text"))
         out.append(ItemEnded(id))
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
@@ -234,20 +233,14 @@ class ResponsesAnswer:
         event that began it and the pieces of its text, and set there. Returns False for a call without a name.
         """
         begun, pieces = self._begun.pop(id, ({}, []))
-        name, call_id = (
-            next(
-                (each[field] for each in (item, begun) if isinstance(each.get(field), str) and each[field]),
-                "",
-            )
-            for field in ("name", "call_id")
-        )
+        name = text_at(item, "name") or text_at(begun, "name")
         if not name:
             return False
-        call_id = call_id or self._new_id("call_")
+        call_id = text_at(item, "call_id") or text_at(begun, "call_id") or self._new_id("call_")
         item |= {"name": name, "call_id": call_id}
         kind = _KINDS[item["type"]]
         given = item.get(_TEXTS[kind])
-        text = encoded(given).decode() if isinstance(given, dict) else given if isinstance(given, str) else ""
+        text = encoded(given).decode() if isinstance(given, dict) else text_at(given)
         text = text or "".join(pieces) or ("" if kind == "custom" else "{}")
         item[_TEXTS[kind]] = text
         self._open_call(item, id, out)
@@ -262,18 +255,17 @@ class ResponsesAnswer:
     def _end(self, response: Mapping[str, Any], status: str, out: list[Event]) -> None:
         comparable = bool(self._places) or not self.items  # without ids and places nobody can tell
         for place, item in enumerate(objects_in(response.get("output"))):
-            id = item.get("id") or self._places.get(place)
-            known = isinstance(id, str) and id in self._done
-            if not known and comparable:
-                self._item(item, id if isinstance(id, str) and id else self._new_id("item_"), out)
+            id = text_at(item, "id") or self._places.get(place, "")
+            if comparable and id not in self._done:
+                self._item(item, id or self._new_id("item_"), out)
         self.status = status
         for id, (begun, _) in list(self._begun.items()) if status == "completed" else ():
             self._item(dict(begun), id, out)  # the server has not said that this call is complete
-        self.reason = str(value_at(response, "incomplete_details", "reason") or "")
+        self.reason = text_at(response, "incomplete_details", "reason")
         self.error = response.get("error")
         self.usage = usage_of(response.get("usage"))
-        tier = response.get("service_tier")
-        if isinstance(tier, str) and len(tier) <= MAX_TIER:
+        tier = text_at(response, "service_tier")
+        if 0 < len(tier) <= MAX_TIER:
             out.append(AnswerDetails({"service_tier": msgspec.Raw(encoded(tier))}))
 
 
@@ -316,14 +308,13 @@ def _shifted(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
 
 
 def _reasoning(item: Mapping[str, Any], id: str) -> list[Event]:
-    out: list[Event] = []
-    for index, part in enumerate(objects_in(item.get("summary"))):
-        if isinstance(part.get("text"), str):
-            out.append(FullReasoning(id, part["text"], index))
-    for index, part in enumerate(objects_in(item.get("content"))):
-        if isinstance(part.get("text"), str):
-            out.append(FullReasoning(id, part["text"], index, "raw"))
-    return [*out, ItemEnded(id)]
+    full = [
+        FullReasoning(id, part["text"], index, kind)
+        for field, kind in _REASONING.items()
+        for index, part in enumerate(objects_in(item.get(field)))
+        if isinstance(part.get("text"), str)
+    ]
+    return [*full, ItemEnded(id)]
 
 
 def _index(event: Mapping[str, Any], name: str) -> int:

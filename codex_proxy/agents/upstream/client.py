@@ -332,11 +332,6 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext:
 
 def failure_of(error: Exception) -> Failure:
     """Converts the error of a request without an answer. Its own text has the address, and is left out."""
-    if isinstance(error, aiohttp.ClientHttpProxyError):
-        why = f"the HTTP proxy of the environment (https_proxy) does not connect to it (HTTP {error.status})"
-        return Failure(
-            kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached: {why}."
-        )
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         why = (
             "its certificate is not trusted, or TLS fails. The operator of this server must check "
@@ -350,13 +345,15 @@ def failure_of(error: Exception) -> Failure:
             kind=FaultKind.UPSTREAM_DISCONNECTED,
             message="The model server closed the connection without an answer. Send the request again.",
         )
-    if isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError | ValueError):
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        why = f"the HTTP proxy of the environment (https_proxy) does not connect to it (HTTP {error.status})"
+    elif isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError | ValueError):
         return Failure(
             kind=FaultKind.UPSTREAM_ERROR,
             message="The model server's answer is not valid HTTP. The operator of this server must "
             "check the address of the upstream.",
         )
-    if isinstance(error, aiohttp.ConnectionTimeoutError):
+    elif isinstance(error, aiohttp.ConnectionTimeoutError):
         why = "no connection within its time limit"
     elif isinstance(error, aiohttp.ClientProxyConnectionError):
         why = "the HTTP proxy of the environment (http_proxy, https_proxy) cannot be reached"
