@@ -17,7 +17,6 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from codex_proxy import __version__
 from codex_proxy.core.checks import Check
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
@@ -137,7 +136,6 @@ async def ui_state(request: web.Request) -> web.Response:
         agents.append({**about, "warning": agent.warning, "processes": counts})
     return json_response(
         {
-            "version": __version__,
             "started": request.app[STARTED],
             "worker": request.app[WORKER],
             "workdir": client.settings.workdir,
@@ -213,7 +211,8 @@ def _record_of(request: web.Request) -> TurnRecord:
 async def ui_live(request: web.Request) -> web.StreamResponse:
     """GET /ui/api/live: returns a stream of server-sent events: first the turns that run, then every half second
     those that have changed, until the client leaves or the server stops. `estimates` has the tokens that running turns
-    have written, by their numbers, if that has changed.
+    have written, by their numbers, if that has changed; `worker` is the process whose turns they are, 0 for the only
+    one.
     """
     runs, records = request.app[RUNS], _records(request)
     stream = EventStream(request, dict)
@@ -229,6 +228,7 @@ async def ui_live(request: web.Request) -> web.StreamResponse:
             if changed or seen < 0 or estimates != before:
                 body: dict[str, Any] = {
                     "turns": [record.summary() for record in changed],
+                    "worker": request.app[WORKER],
                     "estimates": {id: tokens for id, tokens in estimates.items() if before.get(id) != tokens},
                     "running": runs.running,
                     "queued": runs.queued,

@@ -143,6 +143,7 @@ async def test_with_several_workers_the_page_says_whose_turns_it_shows_and_finds
 ) -> None:
     async with worker_proxy(tmp_path, 2) as proxy, shown(browser, proxy, "now") as page:
         await expect(page.get_by_text("the turns of worker 2 alone")).to_be_visible()
+        await expect(page.get_by_text("Agents of worker 2")).to_be_visible()
         await proxy.ask(user())
         misses = 3
 

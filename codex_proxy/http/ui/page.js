@@ -120,7 +120,7 @@ const WORKER_TRIES = 40;
 const SETTLE_MS = 1000; // after a turn has begun or ended: then its process has, too
 
 /** What is said above turns if the server has several workers. `worker` is 0 if it has one. */
-const ofWorker = (worker) => worker ? h("p", { class: "soft" }, `This server has several workers, and any of them answers a request. These are the turns of worker ${worker} alone; reload the page to see another one.`) : null;
+const ofWorker = (worker) => worker ? `This server has several workers, and any of them answers a request. These are the turns of worker ${worker} alone; reload the page to see another one.` : "";
 
 /** The number of a turn as it is shown: 2-17 is the 17th of worker 2. */
 const turnName = ({ id }) => (id < WORKER_TURNS ? String(id) : `${Math.floor(id / WORKER_TURNS)}-${id % WORKER_TURNS}`);
@@ -142,6 +142,7 @@ async function now({ signal }) {
   const { box, body } = table("Running turns", LIVE_COLUMNS, []);
   box.classList.add("live");
   const none = h("p", { class: "soft" }, "No turn is running.");
+  const whose = h("p", { class: "soft" });
   const summary = h("span", { class: "soft" });
   const started = new Map();
   const update = (message) => {
@@ -164,6 +165,7 @@ async function now({ signal }) {
     }
     if (message.running !== running) settling ??= setTimeout(refresh, SETTLE_MS);
     running = message.running;
+    whose.textContent = ofWorker(message.worker);
     summary.textContent = ` ${count(message.running)} running, ${count(message.queued)} waiting`;
     none.hidden = rows.size > 0;
     box.hidden = rows.size === 0;
@@ -177,7 +179,7 @@ async function now({ signal }) {
   };
   let { running } = found;
   let settling = null;
-  update({ turns: [], estimates: {}, running: found.running, queued: found.queued });
+  update({ ...found, turns: [], estimates: {} });
   const tick = setInterval(() => {
     if (document.hidden) return;
     for (const [since, place] of started.values()) place.textContent = seconds(Date.now() / 1000 - since);
@@ -185,14 +187,14 @@ async function now({ signal }) {
   const poll = setInterval(refresh, STATE_MS);
   signal.addEventListener("abort", () => [tick, poll].forEach(clearInterval));
   follow(signal, update);
-  return [h("h2", {}, "Turns", summary), ofWorker(found.worker), none, box, about].filter(Boolean);
+  return [h("h2", {}, "Turns", summary), whose, none, box, about];
 }
 
 /** What is shown of the server below its turns: what to do, the agents, the server itself. */
 function serverParts(found) {
   return [
     found.findings.length ? [h("h2", {}, "To do"), h("div", { class: "cards" }, found.findings.map(finding))] : null,
-    h("h2", {}, "Agents"),
+    h("h2", {}, "Agents", h("span", { class: "soft" }, found.worker ? ` of worker ${found.worker}` : "")),
     h("div", { class: "cards" }, found.agents.map(agentCard)),
     h("h2", {}, "Server"),
     h("div", { class: "card" }, facts([
@@ -278,9 +280,9 @@ async function turns({ argument, signal }) {
     cell(tokensOf(turn), { number: true }), cell(endOf(turn), { text: true })));
   return [
     h("h2", {}, "The last turns ", h("span", { class: "soft" }, "since the server started")),
-    ofWorker(Math.floor((data[0]?.id ?? 0) / WORKER_TURNS)),
+    h("p", { class: "soft" }, ofWorker(Math.floor((data[0]?.id ?? 0) / WORKER_TURNS))),
     rows.length ? h("div", { class: "past" }, table("Turns", TURN_COLUMNS, rows).box) : h("p", { class: "soft" }, "There was no turn yet."),
-  ].filter(Boolean);
+  ];
 }
 
 function endOf(turn) {
