@@ -25,13 +25,9 @@ def test_the_first_start_makes_the_environment_and_becomes_the_server(checkout: 
         f"-m pip install --quiet --no-deps --editable {checkout.folder}",
     ]
     assert done.stdout.splitlines()[2] == "serve"
-
-
-def test_it_says_what_it_does_while_it_works(checkout: Checkout) -> None:
-    said = checkout.run("start").stderr
-    assert "Making the environment" in said
-    assert "Installing the locked packages of requirements/runtime.txt" in said
-    assert "  aiohttp==1.2.3\n" in said
+    assert "Making the environment" in done.stderr
+    assert "Installing the locked packages of requirements/runtime.txt" in done.stderr
+    assert "  aiohttp==1.2.3\n" in done.stderr
 
 
 def test_a_second_start_installs_nothing(checkout: Checkout) -> None:
@@ -68,15 +64,14 @@ def test_a_plain_start_takes_nothing_away_that_an_earlier_one_installed(checkout
     assert checkout.installs == []
 
 
-def test_flags_go_through_as_they_are(checkout: Checkout) -> None:
+def test_flags_go_through_to_a_server_in_the_folder_where_the_user_stands(
+    checkout: Checkout, tmp_path: Path
+) -> None:
     given = ("--port", "0", "--workdir", "/a b/$c", "--agent=fake", "--api-key", "")
-    assert checkout.served(checkout.run("start", *given)) == ["serve", *given]
-
-
-def test_the_server_runs_in_the_folder_where_the_user_stands(checkout: Checkout, tmp_path: Path) -> None:
     here = tmp_path / "my work"
     here.mkdir()
-    done = checkout.run("start", cwd=here)
+    done = checkout.run("start", *given, cwd=here)
+    assert checkout.served(done) == ["serve", *given]
     assert done.stdout.splitlines()[1] == str(here)
 
 
@@ -104,7 +99,9 @@ def test_the_server_takes_the_place_of_the_script_so_that_ctrl_c_is_its_own(chec
 
 
 def test_without_a_codex_the_fake_agent_serves_and_it_says_so_loudly(checkout: Checkout) -> None:
-    done = checkout.run("start", "--port", "0")
+    done = checkout.run(
+        "start", "--port", "0", PROXY_AGENT="", CODEX_BIN=""
+    )  # an empty variable names no agent
     assert checkout.served(done) == ["serve", "--port", "0", "--agent", "fake"]
     assert "the embedded FAKE agent will serve: its answers are made up" in done.stderr
 
@@ -116,39 +113,27 @@ def test_with_a_codex_on_path_nothing_is_put_in_its_place(checkout: Checkout) ->
     assert "FAKE" not in done.stderr
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
-    "named",
+    ("flags", "variables"),
     [
-        ("--agent", "codex-app-server"),
-        ("--agent=codex-proto",),
-        ("--codex-bin", "/opt/codex"),
-        ("--codex-bin=/opt/codex",),
-        ("--agent-plugin", "my_agent:SPEC"),
+        (["--agent", "codex-app-server"], {}),
+        (["--agent=codex-proto"], {}),
+        (["--codex-bin", "/opt/codex"], {}),
+        (["--codex-bin=/opt/codex"], {}),
+        ([], {"PROXY_AGENT": "codex-proto"}),
+        ([], {"PROXY_AGENT_PLUGIN": "my_agent:SPEC"}),
+        ([], {"CODEX_BIN": "/opt/codex"}),
+        (["--agent-plugin", "my_agent:SPEC"], {}),
+        (["--config", "settings.toml"], {}),
     ],
+    ids=str,
 )
-def test_an_agent_named_by_a_flag_is_never_replaced(checkout: Checkout, named: tuple[str, ...]) -> None:
-    assert checkout.served(checkout.run("start", *named)) == ["serve", *named]
-
-
-@pytest.mark.sampled(every=3)
-@pytest.mark.parametrize("variable", ["PROXY_AGENT", "PROXY_AGENT_PLUGIN", "CODEX_BIN"])
-def test_an_agent_named_by_a_variable_is_never_replaced(checkout: Checkout, variable: str) -> None:
-    assert checkout.served(checkout.run("start", cwd=None, **{variable: "codex-proto"})) == ["serve"]
-
-
-def test_an_agent_named_in_the_settings_file_is_never_replaced(checkout: Checkout, tmp_path: Path) -> None:
-    file = tmp_path / "my settings.toml"
-    file.write_text('agent = "codex-app-server"\n')
-    assert checkout.served(checkout.run("start", "--config", str(file))) == ["serve", "--config", str(file)]
-
-
-def test_an_empty_variable_names_no_agent(checkout: Checkout) -> None:
-    assert checkout.served(checkout.run("start", PROXY_AGENT="", CODEX_BIN="")) == [
-        "serve",
-        "--agent",
-        "fake",
-    ]
+def test_an_agent_that_is_named_is_never_replaced(
+    checkout: Checkout, tmp_path: Path, flags: list[str], variables: dict[str, str]
+) -> None:
+    (tmp_path / "settings.toml").write_text('agent = "codex-app-server"\n')
+    assert checkout.served(checkout.run("start", *flags, cwd=tmp_path, **variables)) == ["serve", *flags]
 
 
 def test_help_before_the_first_start_installs_nothing_and_names_the_settings(checkout: Checkout) -> None:
@@ -159,6 +144,7 @@ def test_help_before_the_first_start_installs_nothing_and_names_the_settings(che
     assert checkout.told == []
 
 
+@pytest.mark.exhaustive
 def test_help_tells_of_the_script_and_of_the_server_and_of_no_agent(checkout: Checkout) -> None:
     checkout.run("start")
     done = checkout.run("start", "--help")
