@@ -164,6 +164,12 @@ def process_of(session: AgentSession) -> PooledProcess:
     return process
 
 
+@pytest.fixture(autouse=True)
+def no_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes on paper have none; without CONFIG_PROC_CHILDREN each look for them reads all processes."""
+    monkeypatch.setattr("codex_proxy.agents.process_pool.process.children_of", lambda pid: {})
+
+
 every_agent = pytest.mark.parametrize("make", [app_server, acp, claude_code, child_per_turn])
 
 
