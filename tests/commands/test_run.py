@@ -20,6 +20,7 @@ from codex_proxy.app.server import make_server
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
 from codex_proxy.commands.connect.programs import PROGRAMS
 from codex_proxy.commands.run import prepared
+from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, running, settings_of
 from tests.real.release import codex_path
 from tests.waiting import PATIENCE, eventually
@@ -62,13 +63,9 @@ class Home:
         return {str(each): each.read_bytes() for each in self.path.rglob("*") if each.is_file()}
 
     def run(self, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "codex_proxy", "run", *arguments],
-            env=self.environment(**more),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
+        done = run_command(("run", *arguments), env=self.environment(**more), cwd=Path.cwd())
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
         )
 
     @contextmanager
@@ -107,9 +104,11 @@ def test_a_program_gets_a_server_of_its_own_and_its_exit_status_is_kept(home: Ho
     assert home.is_empty()
 
 
-def test_any_program_is_run_after_two_dashes(home: Home) -> None:
-    done = home.run("--agent", "fake", "--", "probe", "--flag")
-    assert json.loads(done.stdout)["arguments"] == ["--flag"]
+async def test_any_program_is_run_after_two_dashes(home: Home, tmp_path: Path) -> None:
+    async with running(await make_server(settings_of(tmp_path), ENVIRONMENT)) as proxy:
+        port = str(proxy.server.port)
+        done = await asyncio.to_thread(home.run, "--", "probe", "--flag", PROXY_PORT=port)
+        assert json.loads(done.stdout)["arguments"] == ["--flag"]
 
 
 async def test_the_server_that_runs_is_used(home: Home, tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from codex_proxy import __version__
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.endpoint import served_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
-from codex_proxy.http.openapi.document import document
 from codex_proxy.surfaces.chat import parse as chat
 from codex_proxy.surfaces.chat.wire import parse_body as parse_chat_body
 from codex_proxy.surfaces.field_lists import FieldNotes
@@ -28,10 +27,10 @@ from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from codex_proxy.surfaces.responses import parse as responses
 from codex_proxy.surfaces.responses.wire import parse_body as parse_responses_body
+from scripts.gen_api import DOCUMENT
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, spoilt
 from tests.http.serving import Proxy, fake_proxy
 
-DOCUMENT = document(ENDPOINTS, max_choices=5)
 COMPONENTS = DOCUMENT["components"]
 
 
