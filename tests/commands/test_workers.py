@@ -24,6 +24,7 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.supervisor import Supervisor
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, settings_of
+from tests.http_responses.asking import said
 from tests.waiting import PATIENCE, eventually, polled
 
 ROOT = Path(__file__).parents[2]
@@ -180,6 +181,19 @@ class Serving:
             assert reply.status == 200
             return await (reply.json() if reply.content_type == "application/json" else reply.text())
 
+    async def post(self, session: aiohttp.ClientSession, **body: Any) -> Any:
+        async with session.post(f"{self.url}/v1/responses", json={"model": "codex-5", **body}) as reply:
+            assert reply.status == 200
+            return await reply.json()
+
+    def pids(self) -> set[int]:
+        return {child.pid for child in psutil.Process(self.process.pid).children()}
+
+    async def worker_of(self, session: aiohttp.ClientSession) -> int:
+        """The worker at the other end of the session's connection."""
+        async with session.get(f"{self.url}/healthz") as reply:
+            return int((await reply.json())["worker"])
+
     async def worker(self, number: int) -> None:
         """Waits until this worker answers."""
 
@@ -190,13 +204,14 @@ class Serving:
 
 
 @asynccontextmanager
-async def two_workers(folder: Path) -> AsyncIterator[Serving]:
+async def two_workers(folder: Path, **settings: str) -> AsyncIterator[Serving]:
     environment = {
         **ENVIRONMENT,
         "HOME": str(folder),
         "PROXY_STORE": "off",
         "PROXY_METRICS": "true",
         "PROXY_DRAIN_MS": str(int(PATIENCE * 1000)),
+        **settings,
     }
     log = folder / "log"
     with log.open("wb") as stderr:
@@ -246,7 +261,7 @@ async def test_requests_reach_all_workers_and_each_is_named(tmp_path: Path) -> N
             if sample.name == "codex_proxy_info"
         ]
         assert sorted(sample.labels["worker"] for sample in infos) == ["1", "2"]
-        workers = {child.pid for child in psutil.Process(serving.process.pid).children()}
+        workers = serving.pids()
         assert len(workers) == 2
         serving.process.kill()
         await serving.process.wait()
@@ -259,7 +274,7 @@ async def test_requests_reach_all_workers_and_each_is_named(tmp_path: Path) -> N
 async def test_a_reload_loses_no_stream_and_refuses_nobody_for_long(tmp_path: Path) -> None:
     async with two_workers(tmp_path) as serving:
         await serving.worker(2)
-        before = {child.pid for child in psutil.Process(serving.process.pid).children()}
+        before = serving.pids()
         ask = {
             "model": "codex-5",
             "messages": [{"role": "user", "content": "[[fake:count n=200]]"}],
@@ -283,7 +298,65 @@ async def test_a_reload_loses_no_stream_and_refuses_nobody_for_long(tmp_path: Pa
         await eventually(lambda: '"event": "reloaded"' in serving.log.read_text())
         reloaded.set()
         await asyncio.gather(*asking)
-        after = {child.pid for child in psutil.Process(serving.process.pid).children()}
-        assert before.isdisjoint(after)
+        assert before.isdisjoint(serving.pids())
         assert ends
         assert all(end.endswith(b"data: [DONE]\n\n") for end in ends)
+
+
+@asynccontextmanager
+async def at_worker(serving: Serving, number: int) -> AsyncIterator[aiohttp.ClientSession]:
+    """A session whose one connection is to this worker."""
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    for _ in range(1000):
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=1), timeout=timeout) as session:
+            if await serving.worker_of(session) == number:
+                yield session
+                return
+    raise AssertionError(f"worker {number} has not answered")
+
+
+async def test_workers_on_one_database_serve_on_through_a_kill_a_reload_and_their_end(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    release = tmp_path / "release"
+    settings = {"PROXY_STORE": postgres_url, "STREAM_RELEASE_FILE": str(release)}
+    async with two_workers(tmp_path, **settings) as serving:
+        async with at_worker(serving, 1) as one, at_worker(serving, 2) as two:
+            first = await serving.post(one, input=said("Blue."))
+            second = await serving.post(two, input="[[fake:echo]]", previous_response_id=first["id"])
+            assert "Blue." in str(second["output"])
+        nodes = [node["name"] for node in (await serving.get("/v1/cluster"))["data"]]
+        assert sorted(name.rpartition("/")[2] for name in nodes) == ["worker 1", "worker 2"]
+        port = serving.url.rpartition(":")[2]
+        doctor = await asyncio.to_thread(
+            run_command, ("doctor", "--agent", "fake", "--port", port), env=ENVIRONMENT, cwd=tmp_path
+        )
+        assert re.search(rb"worker [12]\s+has\s+answered", doctor.stdout)
+
+        before = serving.pids()
+        os.kill(before.pop(), signal.SIGKILL)
+        await eventually(lambda: len(serving.pids()) == 2)
+        for number in (1, 2):
+            await serving.worker(number)
+        assert (await serving.get(f"/v1/responses/{second['id']}"))["status"] == "completed"
+
+        before = serving.pids()
+        async with at_worker(serving, 1) as one:
+            ask = {"model": "codex-5", "input": '[[fake:text say="one two" hold=1]]', "stream": True}
+            async with one.post(f"{serving.url}/v1/responses", json=ask) as reply:
+                streamed = b""
+                while b"output_text.delta" not in streamed:
+                    streamed += await reply.content.readany()
+                serving.process.send_signal(signal.SIGHUP)
+                await eventually(lambda: len(serving.pids()) == 3)
+                release.touch()
+                streamed += await reply.content.read()
+        assert b"response.completed" in streamed
+        await eventually(lambda: '"event": "reloaded"' in serving.log.read_text())
+        assert before.isdisjoint(serving.pids())
+
+        workers = serving.pids()
+        serving.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE):
+            assert await serving.process.wait() == 0
+        assert not any(map(psutil.pid_exists, workers))
