@@ -14,8 +14,12 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
+from codex_proxy.app.start_checks import check
+from codex_proxy.app.system import SystemClock
 from codex_proxy.cli import main
 from codex_proxy.commands.service import UNIT, plist_text
+from codex_proxy.settings.fields import Settings
+from codex_proxy.settings.load import load, variables_of
 from tests.deployment.examples import DEPLOY, ROOT, example
 from tests.waiting import PATIENCE
 
@@ -101,6 +105,30 @@ def test_compose_has_two_proxies_with_one_store_and_mounts_the_volumes_of_the_do
     assert services["one"]["environment"]["PROXY_TRUSTED_PROXIES"] == subnet
     assert all(port.startswith("127.0.0.1:") for port in services["balancer"]["ports"])
     assert services["balancer"]["volumes"] == ["./balancer.conf:/etc/nginx/conf.d/default.conf:ro"]
+
+
+def test_compose_refers_to_what_it_has_and_sets_what_the_server_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = YAML(typ="safe").load(example("compose.yaml"))
+    volumes: set[str] = set()
+    for service in body["services"].values():
+        assert set(service.get("depends_on", ())) <= set(body["services"])
+        volumes |= {source.split(":", 1)[0] for source in service["volumes"] if source[0] not in "./$"}
+    assert volumes == set(body["volumes"])
+    given = body["services"]["one"]["environment"]
+    for line in example("Dockerfile").splitlines():
+        if line.startswith("ENV "):
+            given |= dict(each.split("=", 1) for each in line.removeprefix("ENV ").split())
+    for name, value in given.items():
+        assert any(name in variables_of(field) for field in Settings.model_fields), name
+        # What Compose puts in place of `${NAME:?what to set}`.
+        monkeypatch.setenv(name, re.sub(r"\$\{[^}]*\}", "a-secret-of-some-length", str(value)))
+    monkeypatch.setenv("PROXY_WORKDIR", str(tmp_path))
+    settings = load({"state_dir": tmp_path / "state"}, None)
+    check(settings, SystemClock(), {})
+    assert (settings.in_database, settings.host) == (True, "0.0.0.0")
+    assert any(line.startswith("asyncpg==") for line in (ROOT / "requirements/codex.txt").open())
 
 
 def test_the_dockerfile_copies_what_exists_and_starts_a_command_that_exists() -> None:

@@ -23,14 +23,18 @@ ADDRESS = re.compile(r"serves on (http://\S+)/v1")
 
 @asynccontextmanager
 async def server_process(
-    folder: Path, settings: Mapping[str, str] | None = None, *, dies_at_commit: int | None = None
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    port: int = 0,
+    dies_at_commit: int | None = None,
 ) -> AsyncIterator[tuple[str, asyncio.subprocess.Process]]:
     """The server's address and its process, which is gone at the end. `settings` are environment variables."""
     module = (
         ("codex_proxy",) if dies_at_commit is None else ("tests.http_responses.killing", str(dies_at_commit))
     )
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", *module, "serve", "--agent", "fake", "--port", "0"),
+        *(sys.executable, "-m", *module, "serve", "--agent", "fake", "--port", str(port)),
         *("--workdir", str(folder)),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

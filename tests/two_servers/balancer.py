@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-
-import aiohttp
 
 from tests.deployment.examples import example, replaced
 from tests.nginx import free_port, nginx
@@ -27,17 +26,14 @@ async def balancer(folder: Path, ports: Sequence[int]) -> AsyncIterator[str]:
         ("server one:11435;", f"server 127.0.0.1:{one};"),
         ("server two:11435;", f"server 127.0.0.1:{two};"),
     )
-    url = f"http://127.0.0.1:{port}"
-    async with (
-        nginx(folder, replaced(example("balancer.conf"), *changes)),
-        aiohttp.ClientSession() as session,
-    ):
+    async with nginx(folder, replaced(example("balancer.conf"), *changes)):
 
-        async def answers() -> bool:
-            with contextlib.suppress(aiohttp.ClientConnectorError):
-                async with session.get(f"{url}/livez") as reply:
-                    return reply.status == 200
+        async def listens() -> bool:
+            with contextlib.suppress(OSError):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.close()
+                return True
             return False
 
-        await polled(answers)
-        yield url
+        await polled(listens)
+        yield f"http://127.0.0.1:{port}"

@@ -1,6 +1,7 @@
 """Kills two servers on one PostgreSQL again and again under load, and counts what was acknowledged and is not there.
 
-`python -m tests.two_servers.kills --kills 200` does so many kills and prints what it found.
+`python -m tests.two_servers.kills --kills 200` does so many kills and prints what it found; with `--balancer` the
+clients know only the address of nginx in front of the two.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import asyncio
 import random
 import tempfile
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,16 @@ import asyncpg
 
 from tests.http_responses.asking import said
 from tests.http_responses.killing import server_process
+from tests.nginx import free_port
 from tests.postgres import empty, server
+from tests.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.waiting import PATIENCE, polled
 
 CLIENTS = 4
+REFUSALS = {429, 502, 503, 504}
+"""The statuses of requests that were not acknowledged: 502 and 504 are nginx's."""
+ENVIRONMENT = {f"PROXY_{name.upper()}": value for name, value in SETTINGS.items()}
+HEADERS = {"Authorization": f"Bearer {KEY}"}
 
 
 @dataclass
@@ -49,7 +56,8 @@ class Found:
 async def ask_for_ever(found: Found, chance: random.Random) -> None:
     """Asks either server, for chains of answers and for background responses."""
     previous: str | None = None
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE)) as session:
+    timeout = aiohttp.ClientTimeout(total=PATIENCE)
+    async with aiohttp.ClientSession(timeout=timeout, headers=HEADERS) as session:
         while True:
             await found.serving.wait()
             background = chance.random() < 0.5
@@ -59,50 +67,64 @@ async def ask_for_ever(found: Found, chance: random.Random) -> None:
             with suppress(aiohttp.ClientError):
                 url = f"{chance.choice(found.urls)}/v1/responses"
                 async with session.post(url, json=body) as reply:
+                    if reply.status in REFUSALS:
+                        continue
                     answer = await reply.json()
-                if reply.status != 200:
-                    assert reply.status in (429, 503), answer
-                elif background:
+                    assert reply.status == 200, answer
+                if background:
                     found.queued.add(answer["id"])
                 else:
                     found.completed.add(answer["id"])
                     previous = answer["id"] if len(found.completed) % 20 else None
 
 
-async def lives(
-    folder: Path,
-    store: str,
-    kills: int,
-    found: Found,
-    load: set[asyncio.Task[None]],
-    chance: random.Random,
-) -> None:
-    """Starts and kills a server so often."""
-    settings = {"PROXY_STORE": store, "PROXY_QUEUE_WAIT": "60"}
-    for _ in range(kills):
-        async with server_process(folder, settings) as (url, process):
-            found.urls.append(url)
-            found.serving.set()
-            await asyncio.wait(load, timeout=chance.uniform(0.2, 1.5))
-            found.urls.remove(url)
-            if not found.urls:
-                found.serving.clear()
-            process.kill()
+@dataclass
+class Server:
+    """One of the two, which is started and killed again and again."""
+
+    folder: Path
+    port: int
+    url: str
+    """Where clients find it."""
+
+    async def live(
+        self, store: str, kills: int, found: Found, load: set[asyncio.Task[None]], chance: random.Random
+    ) -> None:
+        """Starts and kills it so often."""
+        settings = {"PROXY_STORE": store, "PROXY_QUEUE_WAIT": "60", **ENVIRONMENT}
+        for _ in range(kills):
+            async with server_process(self.folder, settings, port=self.port) as (_, process):
+                found.urls.append(self.url)
+                found.serving.set()
+                await asyncio.wait(load, timeout=chance.uniform(0.2, 1.5))
+                found.urls.remove(self.url)
+                if not found.urls:
+                    found.serving.clear()
+                process.kill()
 
 
-async def after_kills(folder: Path, kills: int, chance: random.Random) -> Found:
-    """Kills each of two servers `kills` / 2 times, then waits until the leases of the last ones have run out."""
+async def after_kills(folder: Path, kills: int, chance: random.Random, *, balanced: bool = False) -> Found:
+    """Kills each of two servers `kills` / 2 times, then waits until the leases of the last ones have run out. With
+    `balanced`, clients ask nginx.
+    """
     found = Found()
+    folders = [folder / name for name in ("one", "two", "last")]
+    for each in folders:
+        each.mkdir()
+    ports = [free_port(), free_port()]
     with server() as own:
         await empty(own.url)
-        folders = [folder / name for name in ("one", "two", "last")]
-        for each in folders:
-            each.mkdir()
-        load = {asyncio.create_task(ask_for_ever(found, chance)) for _ in range(CLIENTS)}
-        await asyncio.gather(*(lives(folders[n], own.url, kills // 2, found, load, chance) for n in range(2)))
-        for task in load:
-            task.cancel()
-        ends = await asyncio.gather(*load, return_exceptions=True)
+        async with AsyncExitStack() as stack:
+            front = await stack.enter_async_context(balancer(folder, ports)) if balanced else None
+            load = {asyncio.create_task(ask_for_ever(found, chance)) for _ in range(CLIENTS)}
+            servers = [
+                Server(at, port, front or f"http://127.0.0.1:{port}")
+                for at, port in zip(folders, ports, strict=False)
+            ]
+            await asyncio.gather(*(each.live(own.url, kills // 2, found, load, chance) for each in servers))
+            for task in load:
+                task.cancel()
+            ends = await asyncio.gather(*load, return_exceptions=True)
         assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
         connection = await asyncpg.connect(own.url)
         async with server_process(folders[2], {"PROXY_STORE": own.url}):
@@ -121,9 +143,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--balancer", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(after_kills(Path(folder), given.kills, random.Random(given.seed)))
+        found = asyncio.run(
+            after_kills(Path(folder), given.kills, random.Random(given.seed), balanced=given.balancer)
+        )
     print(
         f"{given.kills} kills, seed {given.seed}: {len(found.completed)} answers and {len(found.queued)} background"
         f" responses acknowledged, {len(found.lost)} lost"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,9 @@ from tests.http.serving import WEATHER, Proxy, fake_proxy
 from tests.http_responses.asking import WEATHER as FUNCTION
 from tests.http_responses.asking import said
 from tests.http_responses.receiving import SECRET, receiver
+from tests.http_responses.test_mcp import CALLS, weather
+from tests.http_responses.test_mcp import settings as mcp_settings
+from tests.mcp.serving import web_server
 from tests.nginx import needs_nginx
 from tests.two_servers.balancer import KEY, SETTINGS, balancer
 from tests.waiting import PATIENCE, polled
@@ -46,9 +49,12 @@ class Front:
 
 
 @asynccontextmanager
-async def front_of(folder: Path, database: str, **settings: Any) -> AsyncIterator[Front]:
+async def front_of(
+    folder: Path, database: str, more: dict[str, str] | None = None, **settings: Any
+) -> AsyncIterator[Front]:
+    """`more`: variables of the fake agent."""
     release = folder / "release"
-    environment = {"STREAM_RELEASE_FILE": str(release)}
+    environment = {"STREAM_RELEASE_FILE": str(release), **(more or {})}
     for name in ("one", "two"):
         (folder / name).mkdir()
     given: dict[str, Any] = {**SETTINGS, "store": database, "metrics": True, **settings}
@@ -62,6 +68,12 @@ async def front_of(folder: Path, database: str, **settings: Any) -> AsyncIterato
         front = Front((one, two), url, openai, anthropic, release)
         yield front
         assert await front.both_were_asked()
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with web_server("http", "--only", "get_weather") as (port, _):
+        yield port
 
 
 @pytest.fixture
@@ -155,6 +167,30 @@ async def test_a_background_response_is_followed_resumed_and_cancelled(front: Fr
     assert (await front.openai.responses.cancel(other.id)).status == "cancelled"
     for _ in range(2):
         assert (await front.openai.responses.retrieve(other.id)).status == "cancelled"
+
+
+async def test_calls_of_an_mcp_server_wait_for_their_approvals(
+    tmp_path: Path, postgres_url: str, port: int
+) -> None:
+    tools = [weather(port, require_approval="always")]
+    async with front_of(tmp_path, postgres_url, CALLS, **mcp_settings(port)) as front:
+        previous = None
+        for approve in (True, True, False):
+            asked = await front.openai.responses.create(
+                model="codex-5", input="Weather?", tools=tools, previous_response_id=previous
+            )
+            assert asked.output[-1].type == "mcp_approval_request"
+            answer: Any = {
+                "type": "mcp_approval_response",
+                "approval_request_id": asked.output[-1].id,
+                "approve": approve,
+            }
+            done = await front.openai.responses.create(
+                model="codex-5", input=[answer], tools=tools, previous_response_id=asked.id
+            )
+            outputs = [each.output for each in done.output if each.type == "mcp_call"]
+            assert outputs == (["Sunny in Paris."] if approve else [])
+            previous = done.id
 
 
 async def test_webhooks_come_once_each(tmp_path: Path, postgres_url: str) -> None:
