@@ -6,22 +6,21 @@ In a statement `@` stands before the name of a table and `?1` for the first valu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
+from codex_proxy.store.checksums import checked
 from codex_proxy.store.interface import (
     MAX_SEARCHED,
     MAX_TREE,
     ChainTurn,
     ContextLimits,
-    ConversationPage,
     Frame,
     NotStored,
     Order,
     Page,
     PageRequest,
-    ResponsePage,
     StoredConversation,
     StoredItem,
     StoredResponse,
@@ -119,6 +118,7 @@ def _existing(rows: Iterator[Row], kind: Kind, id: str) -> Row:
 # --- items ----------------------------------------------------------------------------------------
 
 
+@cache
 def _page(kind: Kind, order: Order) -> str:
     """Returns the statement for a page of a list, with the position of the item before it. It has a row without an
     item if the page is empty.
@@ -137,14 +137,6 @@ SELECT start.position, {ITEM} FROM list LEFT JOIN start ON true LEFT JOIN page O
 LEFT JOIN @items AS items ON items.seq = page.item ORDER BY page.position {direction}"""
 
 
-_PAGES: Final[Mapping[tuple[Kind, Order], str]] = {
-    ("response", "asc"): _page("response", "asc"),
-    ("response", "desc"): _page("response", "desc"),
-    ("conversation", "asc"): _page("conversation", "asc"),
-    ("conversation", "desc"): _page("conversation", "desc"),
-}
-
-
 def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page]:
     """Reads a page of a response's input or of a conversation. Raises `NotStored`."""
 
@@ -155,7 +147,29 @@ def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page]:
         found = [item_of(item) for _, *item in (first, *rows) if item[0] is not None]
         return Page(tuple(found[: page.limit]), has_more=len(found) > page.limit)
 
-    return Query(_PAGES[kind, page.order], (owner, id, page.after, page.limit + 1), convert)
+    return Query(_page(kind, page.order), (owner, id, page.after, page.limit + 1), convert)
+
+
+def find(owner: str, ids: Sequence[str]) -> Query[dict[str, StoredItem]]:
+    """See `Responses.find_items`."""
+    newest = f"""
+SELECT max(items.seq) FROM @items AS items
+WHERE owner = ?1 AND items.id IN ({_places(2, len(ids))}) AND length(json) > 0 AND (
+    EXISTS (SELECT 1 FROM @conversation_items JOIN @conversations AS held ON held.seq = conversation
+        WHERE item = items.seq AND NOT deleted)
+    OR EXISTS (SELECT 1 FROM @response_items JOIN @responses AS held ON held.seq = response
+        WHERE item = items.seq AND NOT deleted)
+) GROUP BY items.id"""
+
+    def convert(rows: Iterator[Row]) -> dict[str, StoredItem]:
+        return {item.id: item for item in map(item_of, rows)}
+
+    return Query(f"SELECT {ITEM} FROM @items AS items WHERE seq IN ({newest})", (owner, *ids), convert)
+
+
+def _places(first: int, count: int) -> str:
+    """Returns the places of `count` values, of which `first` is the number of the first one."""
+    return ", ".join(f"?{number}" for number in range(first, first + count)) or "NULL"
 
 
 _HELD: Final = """
@@ -227,39 +241,19 @@ _NEWEST: Final = f"""
 ) AND ({{id}} OR {{text}}) ORDER BY seq DESC LIMIT ?4"""
 
 
-def _newest(
-    dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int
-) -> Query[list[Row]]:
+def newest(
+    dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int, make: Callable[[Row], T]
+) -> Query[tuple[tuple[T, ...], bool]]:
+    """Reads the newest objects before a row, and whether there are more. See `Responses.newest_responses`."""
     select, text = (_RESPONSES, "json") if kind == "response" else (_CONVERSATIONS, "metadata")
-    found = [dialect.has_text.format(column) for column in (dialect.as_bytes.format("id"), text)]
-    sql = _NEWEST.format(select=select, kind=kind, id=found[0], text=found[1])
-    return Query(sql, (owner, before, search.encode().lower(), limit + 1), list)
+    has_id, has_text = (dialect.has_text.format(each) for each in (dialect.as_bytes.format("id"), text))
 
+    def convert(rows: Iterator[Row]) -> tuple[tuple[T, ...], bool]:
+        found = [make(row) for row in rows]
+        return tuple(found[:limit]), len(found) > limit
 
-def newest_responses(
-    dialect: Dialect, owner: str, search: str, before: int, limit: int
-) -> Query[ResponsePage]:
-    """Reads the newest responses before a row. See `Responses.newest_responses`."""
-    sql, values, rows_of = _newest(dialect, "response", owner, search, before, limit)
-
-    def convert(rows: Iterator[Row]) -> ResponsePage:
-        found = [response_of(row) for row in rows_of(rows)]
-        return ResponsePage(tuple(found[:limit]), len(found) > limit)
-
-    return Query(sql, values, convert)
-
-
-def newest_conversations(
-    dialect: Dialect, owner: str, search: str, before: int, limit: int
-) -> Query[ConversationPage]:
-    """Reads the newest conversations before a row. See `Conversations.newest_conversations`."""
-    sql, values, rows_of = _newest(dialect, "conversation", owner, search, before, limit)
-
-    def convert(rows: Iterator[Row]) -> ConversationPage:
-        found = [conversation_of(row) for row in rows_of(rows)]
-        return ConversationPage(tuple(found[:limit]), len(found) > limit)
-
-    return Query(sql, values, convert)
+    sql = _NEWEST.format(select=select, kind=kind, id=has_id, text=has_text)
+    return Query(sql, (owner, before, search.encode().lower(), limit + 1), convert)
 
 
 _TREE: Final = f""", root AS (
@@ -303,6 +297,20 @@ def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -
     return Query(_FRAMES, (owner, id, max(-1, min(after, BEYOND)), limit), convert)
 
 
+# --- the step memory ------------------------------------------------------------------------------
+
+
+def steps(owner: str, keys: Sequence[bytes], since: float) -> Query[dict[bytes, bytes]]:
+    """Reads the entries of these keys, if saved after `since` (seconds since 1970). Raises `StoreDamaged`."""
+
+    def convert(rows: Iterator[Row]) -> dict[bytes, bytes]:
+        return {key: checked(value, stored, "a tool step") for key, value, stored in rows}
+
+    sql = f"""
+SELECT key, value, value_sum FROM @steps WHERE owner = ?1 AND created > ?2 AND key IN ({_places(3, len(keys))})"""
+    return Query(sql, (owner, since, *keys), convert)
+
+
 # --- usage ----------------------------------------------------------------------------------------
 
 
@@ -327,16 +335,17 @@ def usage(query: UsageQuery) -> Query[list[UsageSum]]:
 
 # --- the whole store ------------------------------------------------------------------------------
 
-COUNTS: Final[Query[Row]] = Query(
+_COUNTED: Final = ("responses", "unfinished", "conversations", "items", "frames", "steps", "oldest")
+COUNTS: Final[Query[dict[str, Any]]] = Query(
     """
 SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FROM @responses WHERE unfinished),
     (SELECT count(*) FROM @conversations WHERE NOT deleted), (SELECT count(*) FROM @items),
     (SELECT count(*) FROM @frames), (SELECT count(*) FROM @steps),
     (SELECT min(created) FROM @responses WHERE NOT deleted)""",
     (),
-    next,
+    lambda rows: dict(zip(_COUNTED, next(rows), strict=True)),
 )
-"""Counts responses, unfinished ones, conversations, items, frames and steps; and when the oldest response was made."""
+"""Counts the objects; the names are those of `StoreStats`."""
 
 
 def exported(kind: Kind, after: int, limit: int) -> tuple[Query[list[Row]], Query[list[Row]]]:

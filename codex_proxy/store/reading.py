@@ -58,13 +58,17 @@ class ReadingStore(StoreBase):
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> ResponsePage:
         before = await self._row_before("response", owner, after)
-        return await self._ask(queries.newest_responses(self._dialect, owner, search, before, limit))
+        query = queries.newest(self._dialect, "response", owner, search, before, limit, response_of)
+        return ResponsePage(*await self._ask(query))
 
     async def response_tree(self, owner: str, id: str) -> list[TreeNode]:
         return await self._ask(queries.tree(self._dialect, owner, id))
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
         return await self._ask(queries.page_of("response", owner, response_id, page))
+
+    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
+        return await self._ask(queries.find(owner, list(dict.fromkeys(ids))))
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
         self._note_in_use(owner, response_id)
@@ -90,7 +94,8 @@ class ReadingStore(StoreBase):
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> ConversationPage:
         before = await self._row_before("conversation", owner, after)
-        return await self._ask(queries.newest_conversations(self._dialect, owner, search, before, limit))
+        query = queries.newest(self._dialect, "conversation", owner, search, before, limit, conversation_of)
+        return ConversationPage(*await self._ask(query))
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
         return await self._ask(queries.page_of("conversation", owner, conversation_id, page))
@@ -106,24 +111,18 @@ class ReadingStore(StoreBase):
 
     # --- all ------------------------------------------------------------------------------------
 
+    async def _load_steps(self, owner: str, keys: Sequence[bytes], since: float) -> dict[bytes, bytes]:
+        return await self._ask(queries.steps(owner, keys, since))
+
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
         return await self._ask(queries.usage(query))
 
     async def stats(self) -> StoreStats:
         location, version, used, free = await self._sizes()
-        responses, unfinished, conversations, items, frames, steps, oldest = await self._ask(queries.COUNTS)
+        counts = await self._ask(queries.COUNTS)
+        counts["steps"] += len(self._ram)
         return StoreStats(
-            location=location,
-            schema_version=version,
-            bytes_used=used,
-            bytes_free=free,
-            responses=responses,
-            unfinished=unfinished,
-            conversations=conversations,
-            items=items,
-            frames=frames,
-            steps=steps + len(self._ram),
-            oldest=oldest,
+            location=location, schema_version=version, bytes_used=used, bytes_free=free, **counts
         )
 
     async def export(self, write: Callable[[bytes], object]) -> int:

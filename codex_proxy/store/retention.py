@@ -8,7 +8,7 @@ Objects younger than `Retention.spared` stay. The number of chains is limited wh
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from codex_proxy.store.interface import Pruned, Retention
 
@@ -20,12 +20,15 @@ ROWS_AT_ONCE: Final = 1000
 NOTHING: Final = Pruned()
 
 
+What: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversations", "objects"]
+
+
 class Rule(NamedTuple):
     """What is to be removed: the oldest rows or objects, if from before `before` (seconds since 1970). `objects` are
     responses and conversations.
     """
 
-    what: Literal["steps", "frames", "usage", "responses", "conversations", "objects"]
+    what: What
     before: float
     max_count: int | None = None
     """If not None: only while there are more responses than this."""
@@ -72,10 +75,4 @@ def _rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
 
 
 def _sum(one: Pruned, other: Pruned) -> Pruned:
-    return Pruned(
-        responses=one.responses + other.responses,
-        conversations=one.conversations + other.conversations,
-        frames=one.frames + other.frames,
-        steps=one.steps + other.steps,
-        usage=one.usage + other.usage,
-    )
+    return Pruned(**{name: getattr(one, name) + getattr(other, name) for name in Pruned.__struct_fields__})

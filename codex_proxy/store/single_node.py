@@ -16,7 +16,7 @@ from codex_proxy.store.leases import (
     Node,
     ResponseLease,
 )
-from codex_proxy.store.waits import Changes, ChangeWatch, ConversationLocks
+from codex_proxy.store.waits import Changes, ChangeWatch, ConversationLocks, HeldConversation
 
 
 class SingleNodeLeases:
@@ -54,9 +54,9 @@ class SingleNodeLeases:
         self._all_held = False
         self._nodes.clear()
 
-    async def enter_conversation(self, owner: str, id: str) -> _HeldConversation:
+    async def enter_conversation(self, owner: str, id: str) -> HeldConversation:
         await self._conversations.acquire((owner, id))
-        return _HeldConversation(self._conversations, (owner, id))
+        return HeldConversation(self._conversations.release, (owner, id))
 
     def watch(self, id: str) -> ChangeWatch:
         return ChangeWatch(Changes())
@@ -92,19 +92,6 @@ class SingleNodeLeases:
         held = self._held.get((owner, id))
         if epoch is not None and held != epoch and not (held is None and ended):
             raise not_held(id)
-
-
-class _HeldConversation:
-    """The lease on a conversation of this process."""
-
-    def __init__(self, locks: ConversationLocks, key: Key) -> None:
-        self._locks: ConversationLocks | None = locks
-        self._key = key
-
-    def release(self) -> None:
-        locks, self._locks = self._locks, None
-        if locks is not None:
-            locks.release(self._key)
 
 
 class ReservedWebhooks:

@@ -29,15 +29,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     reasoning: int = 0
 
     def __add__(self, other: Figures) -> Figures:
-        return Figures(
-            turns=self.turns + other.turns,
-            failed=self.failed + other.failed,
-            estimated=self.estimated + other.estimated,
-            input=self.input + other.input,
-            cached=self.cached + other.cached,
-            output=self.output + other.output,
-            reasoning=self.reasoning + other.reasoning,
-        )
+        return Figures(**{name: getattr(self, name) + getattr(other, name) for name in FIGURES})
 
 
 FIGURES: Final = Figures.__struct_fields__

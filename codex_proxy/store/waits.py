@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 
 from codex_proxy.store.leases import POLL_SECONDS, Key
 
@@ -60,3 +61,16 @@ class ConversationLocks:
         self._wanted[key] -= 1
         if not self._wanted[key]:
             del self._wanted[key], self._locks[key]
+
+
+class HeldConversation:
+    """Implements `store.leases.ConversationLease`; `leave` is called once."""
+
+    def __init__(self, leave: Callable[[Key], None], key: Key) -> None:
+        self._leave: Callable[[Key], None] | None = leave
+        self._key = key
+
+    def release(self) -> None:
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave(self._key)

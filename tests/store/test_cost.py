@@ -17,13 +17,11 @@ from codex_proxy.store.interface import (
     Frame,
     PageRequest,
     PendingWebhook,
-    Pruned,
     StoredItem,
 )
-from codex_proxy.store.retention import NOTHING
+from codex_proxy.store.retention import NOTHING, Rule, What
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
 from codex_proxy.store.sqlite.dialect import DIALECT, ask
-from codex_proxy.store.sqlite.items import found_among
 from codex_proxy.store.sqlite.opening import open_in_memory
 from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
 from tests.growth import assert_linear
@@ -131,7 +129,7 @@ def one_entry_again(connection: Connection, count: int) -> None:
 
 def keys(connection: Connection) -> object:
     count = connection.execute("SELECT count(*) FROM steps").fetchone()[0]
-    return keyed_rows.recall(connection, OWNER, [b"key %d" % number for number in range(count)], 0.0)
+    return ask(connection, queries.steps(OWNER, [b"key %d" % number for number in range(count)], 0.0))
 
 
 def used(connection: Connection, count: int) -> None:
@@ -165,9 +163,9 @@ def deleted(connection: Connection, id: str = "resp") -> None:
     swept(connection)
 
 
-def pruned(job: Callable[..., Pruned]) -> Callable[[Connection], None]:
+def pruned(what: What) -> Callable[[Connection], None]:
     def until_nothing_is_left(connection: Connection) -> None:
-        while job(connection, before=NOW + 1) != NOTHING:
+        while retention.apply(connection, Rule(what, NOW + 1)) != NOTHING:
             swept(connection)
 
     return until_nothing_is_left
@@ -216,7 +214,7 @@ READS: Final[dict[str, tuple[int, Callable[[Connection, int], object], Callable[
     "items by their ids": (
         400,
         conversed,
-        lambda c: found_among(c, OWNER, [id for (id,) in c.execute("SELECT id FROM items")]),
+        lambda c: ask(c, queries.find(OWNER, [id for (id,) in c.execute("SELECT id FROM items")])),
     ),
     "frames in parts": (3000, streamed, frames_in_parts),
     "entries by their keys": (1500, entries, keys),
@@ -228,11 +226,11 @@ REMOVALS: Final[
 ] = {
     "a response of many items": (400, one_response, deleted),
     "a response of many frames": (4000, streamed, deleted),
-    "responses by their age": (300, unconnected, pruned(retention._responses)),
-    "a chain by its age": (300, one_item_each, pruned(retention._responses)),
-    "frames by their age": (2500, streamed, pruned(retention._frames)),
-    "entries by their age": (2500, entries, pruned(retention._steps)),
-    "the oldest objects": (300, unconnected, pruned(retention._oldest_objects)),
+    "responses by their age": (300, unconnected, pruned("responses")),
+    "a chain by its age": (300, one_item_each, pruned("responses")),
+    "frames by their age": (2500, streamed, pruned("frames")),
+    "entries by their age": (2500, entries, pruned("steps")),
+    "the oldest objects": (300, unconnected, pruned("objects")),
     "webhooks that were sent": (1000, to_send, sent),
 }
 

@@ -22,10 +22,8 @@ from codex_proxy.store.postgresql.writing import arrays_of, check_conversation, 
 from codex_proxy.store.rows import (
     CONVERSATION,
     INPUT,
-    ITEM,
     conversation_of,
     encoded_metadata,
-    item_of,
     merged_metadata,
 )
 
@@ -71,16 +69,6 @@ _LISTED: Final = """
 SELECT count(*) AS count FROM codex_proxy.conversations JOIN codex_proxy.conversation_items ON conversation = seq
 WHERE owner = $1 AND id = $2 AND NOT deleted AND item_id = ANY ($3::text[])"""
 
-_FIND: Final = f"""
-SELECT DISTINCT ON (items.id) {ITEM} FROM codex_proxy.items
-WHERE owner = $1 AND items.id = ANY ($2::text[]) AND octet_length(json) > 0 AND (
-    EXISTS (SELECT FROM codex_proxy.conversation_items JOIN codex_proxy.conversations AS held
-        ON held.seq = conversation WHERE item = items.seq AND NOT deleted)
-    OR EXISTS (SELECT FROM codex_proxy.response_items JOIN codex_proxy.responses AS held
-        ON held.seq = response WHERE item = items.seq AND NOT deleted)
-)
-ORDER BY items.id, items.seq DESC"""
-
 _TAKEN: Final = {
     "conversations": "there is a conversation with this id already",
     "conversation_items": "the conversation has an item with this id already",
@@ -88,7 +76,7 @@ _TAKEN: Final = {
 
 
 class PostgresConversations(PostgresRemoval):
-    """The writes of `store.interface.Conversations` but for deletion, and what finds items."""
+    """The writes of `store.interface.Conversations` but for deletion."""
 
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
@@ -174,10 +162,6 @@ class PostgresConversations(PostgresRemoval):
             raise NotStored("item", item_id)
         await self._forget()
         return conversation_of(rows[0])
-
-    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        found = (item_of(row) for row in await self._database.read(_FIND, owner, list(ids)))
-        return {item.id: item for item in found}
 
     async def _resolved(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
         """Returns the items, with those that references name. Raises `NotStored`."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from codex_proxy.store.checksums import checked, checksum
+from codex_proxy.store.checksums import checksum
 from codex_proxy.store.interface import DELIVERY_SECONDS, PendingWebhook
 from codex_proxy.store.postgresql.writing import StorePart
 from codex_proxy.store.usage import FIGURES, UsageEntry
@@ -18,10 +18,6 @@ SELECT $1, given.key, $2, given.value, given.value_sum
 FROM unnest($3::bytea[], $4::bytea[], $5::bigint[]) AS given (key, value, value_sum) ORDER BY key
 ON CONFLICT (owner, key) DO UPDATE
 SET created = excluded.created, value = excluded.value, value_sum = excluded.value_sum"""
-_RECALL: Final = """
-SELECT key, value, value_sum FROM codex_proxy.steps
-WHERE owner = $1 AND key = ANY ($2::bytea[]) AND created > $3"""
-
 # In order, since two statements that lock the same rows in another order would wait for each other.
 _ADD_USAGE: Final = f"""
 INSERT INTO codex_proxy.usage (owner, hour, model, {", ".join(FIGURES)})
@@ -46,10 +42,6 @@ class PostgresKeyedRows(StorePart):
     async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
         columns = list(entries), list(entries.values()), [checksum(each) for each in entries.values()]
         await self._database.read(_REMEMBER, owner, self._now, *columns)
-
-    async def _load_steps(self, owner: str, keys: Sequence[bytes], since: float) -> dict[bytes, bytes]:
-        rows = await self._database.read(_RECALL, owner, list(keys), since)
-        return {key: checked(value, stored, "a tool step") for key, value, stored in rows}
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         keys = [(entry.owner, entry.hour, entry.model) for entry in entries]

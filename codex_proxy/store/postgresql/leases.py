@@ -20,7 +20,7 @@ from codex_proxy.store.interface import StoreUnavailable
 from codex_proxy.store.leases import LEASE_SECONDS, RENEW_SECONDS, Key, Node, ResponseLease
 from codex_proxy.store.postgresql.database import Database
 from codex_proxy.store.postgresql.notices import Notices
-from codex_proxy.store.waits import Changes, ChangeWatch, ConversationLocks
+from codex_proxy.store.waits import Changes, ChangeWatch, ConversationLocks, HeldConversation
 
 log = structlog.get_logger(__name__)
 
@@ -153,7 +153,7 @@ class PostgresLeases:
 
     # --- conversations --------------------------------------------------------------------------
 
-    async def enter_conversation(self, owner: str, id: str) -> _HeldConversation:
+    async def enter_conversation(self, owner: str, id: str) -> HeldConversation:
         key = owner, id
         await self._locks.acquire(key)
         try:
@@ -163,7 +163,7 @@ class PostgresLeases:
         except BaseException:
             self.leave(key)  # it may be entered all the same
             raise
-        return _HeldConversation(self, key)
+        return HeldConversation(self.leave, key)
 
     async def _enter(self, key: Key) -> bool:
         """Returns whether this node holds the conversation, or there is none, which its turn will say."""
@@ -232,16 +232,3 @@ class PostgresLeases:
         if self._leaving:
             await asyncio.wait(self._leaving)
         await self._notices.close()
-
-
-class _HeldConversation:
-    """Implements `store.leases.ConversationLease`."""
-
-    def __init__(self, leases: PostgresLeases, key: Key) -> None:
-        self._leases: PostgresLeases | None = leases
-        self._key = key
-
-    def release(self) -> None:
-        leases, self._leases = self._leases, None
-        if leases is not None:
-            leases.leave(self._key)

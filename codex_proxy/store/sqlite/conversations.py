@@ -23,7 +23,7 @@ from codex_proxy.store.interface import (
 )
 from codex_proxy.store.rows import encoded_metadata, merged_metadata
 from codex_proxy.store.sqlite.dialect import ask
-from codex_proxy.store.sqlite.items import ListEntry, find, forget, keep, row_of
+from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
 
 
 def add(
@@ -166,10 +166,10 @@ def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
 def _resolved(connection: sqlite3.Connection, owner: str, item: NewItem) -> tuple[ListEntry, StoredItem]:
     if not isinstance(item, ItemReference):
         return keep(connection, owner, item), item
-    found = find(connection, owner, item.id)
+    found = ask(connection, queries.find(owner, [item.id])).get(item.id)
     if found is None:
         raise NotStored("item", item.id)
-    return found
+    return keep(connection, owner, found), found
 
 
 def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:

@@ -7,14 +7,13 @@ deletes references calls `forget`.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from codex_proxy.store import queries
 from codex_proxy.store.checksums import item_digest
 from codex_proxy.store.interface import StoredItem
 from codex_proxy.store.queries import Kind
-from codex_proxy.store.rows import ITEM, item_of
 from codex_proxy.store.sqlite.dialect import ask
 
 
@@ -48,29 +47,6 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEn
         "SELECT seq FROM items WHERE owner = ? AND id = ? AND digest = ?", (owner, item.id, digest)
     ).fetchone()
     return ListEntry(found[0], item.id, item.visible, item.size)
-
-
-def find(connection: sqlite3.Connection, owner: str, id: str) -> tuple[ListEntry, StoredItem] | None:
-    """Returns the owner's newest listed item with this id that clients see, or None."""
-    row = connection.execute(
-        f"SELECT items.seq, {ITEM} FROM items WHERE owner = ? AND id = ? AND length(json) > 0 AND ("
-        " EXISTS (SELECT 1 FROM conversation_items JOIN conversations ON conversations.seq = conversation"
-        "   WHERE item = items.seq AND deleted = 0)"
-        " OR EXISTS (SELECT 1 FROM response_items JOIN responses ON responses.seq = response"
-        "   WHERE item = items.seq AND deleted = 0)"
-        ") ORDER BY items.seq DESC LIMIT 1",
-        (owner, id),
-    ).fetchone()
-    if row is None:
-        return None
-    item = item_of(row[1:])
-    return ListEntry(row[0], item.id, True, item.size), item
-
-
-def found_among(connection: sqlite3.Connection, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-    """Returns what `find` finds for these ids, by id."""
-    found = ((id, find(connection, owner, id)) for id in dict.fromkeys(ids))
-    return {id: held[1] for id, held in found if held is not None}
 
 
 def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:

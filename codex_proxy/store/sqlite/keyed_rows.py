@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from codex_proxy.store.checksums import checked, checksum
+from codex_proxy.store.checksums import checksum
 from codex_proxy.store.interface import PendingWebhook
 from codex_proxy.store.usage import FIGURES, UsageEntry
 
@@ -22,23 +22,6 @@ def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes,
         " SET created = excluded.created, value = excluded.value, value_sum = excluded.value_sum",
         ((owner, key, now, value, checksum(value)) for key, value in entries.items()),
     )
-
-
-def recall(
-    connection: sqlite3.Connection, owner: str, keys: Sequence[bytes], since: float
-) -> dict[bytes, bytes]:
-    """Returns the step memory's values for these keys, if saved after `since` (seconds since 1970). Raises
-    `StoreDamaged`.
-    """
-    found: dict[bytes, bytes] = {}
-    for key in dict.fromkeys(keys):
-        row = connection.execute(
-            "SELECT value, value_sum FROM steps WHERE owner = ? AND key = ? AND created > ?",
-            (owner, key, since),
-        ).fetchone()
-        if row is not None:
-            found[key] = checked(row[0], row[1], "a tool step")
-    return found
 
 
 def write_and_remove(connection: sqlite3.Connection, size: int) -> None:

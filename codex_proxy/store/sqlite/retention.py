@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from codex_proxy.store.interface import Pruned
+from codex_proxy.store.queries import Kind
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
 from codex_proxy.store.sqlite.migrations import version_of
@@ -87,80 +88,56 @@ def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
     return Pruned(frames=deleted.rowcount)
 
 
-def _responses(connection: sqlite3.Connection, before: float, limit: int = OBJECTS_AT_ONCE) -> Pruned:
-    budget = removal.Budget(removal.PIECE)
-    for removed in range(limit):
-        oldest = _oldest_response(connection, before)
-        if oldest is None:
-            return Pruned(responses=removed)
-        responses.mark_deleted(connection, *oldest[0])
-        if removal.sweep(connection, budget):
-            return Pruned(responses=removed + 1)
-    return Pruned(responses=limit)
+def _oldest(connection: sqlite3.Connection, kind: Kind, before: float) -> tuple[float, str, str] | None:
+    """Returns last use, owner and id of the oldest object before `before` (seconds since 1970) that may be removed."""
+    row: tuple[float, str, str] | None = connection.execute(_OLDEST[kind], (before,)).fetchone()
+    return row
 
 
-def _conversations(connection: sqlite3.Connection, before: float) -> Pruned:
-    budget = removal.Budget(removal.PIECE)
-    for removed in range(OBJECTS_AT_ONCE):
-        oldest = _oldest_conversation(connection, before)
-        if oldest is None:
-            return Pruned(conversations=removed)
-        conversations.mark_deleted(connection, *oldest[0])
-        if removal.sweep(connection, budget):
-            return Pruned(conversations=removed + 1)
-    return Pruned(conversations=OBJECTS_AT_ONCE)
+def _remove(
+    connection: sqlite3.Connection, kind: Kind, before: float, limit: int = OBJECTS_AT_ONCE
+) -> Pruned:
+    """Removes the oldest objects, at most `limit`, as far as one write may."""
+    budget, removed, more = removal.Budget(removal.PIECE), 0, False
+    while removed < limit and not more and (oldest := _oldest(connection, kind, before)):
+        _MARKS[kind](connection, *oldest[1:])
+        removed, more = removed + 1, removal.sweep(connection, budget)
+    return Pruned(**{f"{kind}s": removed})
 
 
 def _too_many(connection: sqlite3.Connection, before: float, limit: int) -> Pruned:
     count = connection.execute("SELECT count(*) FROM responses").fetchone()[0]
-    return _responses(connection, before, max(0, min(count - limit, OBJECTS_AT_ONCE)))
+    return _remove(connection, "response", before, max(0, min(count - limit, OBJECTS_AT_ONCE)))
 
 
-def _oldest_objects(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Marks one object as deleted, if it is older than `before`: the oldest response or the least recently
-    used conversation.
-    """
+def _remove_one(connection: sqlite3.Connection, before: float) -> Pruned:
+    """Marks one object as deleted: the oldest response or the least recently used conversation."""
     # Only one, because sizes differ much and the caller compares the total again.
-    response = _oldest_response(connection, before)
-    conversation = _oldest_conversation(connection, before)
-    if response is not None and (conversation is None or response[1] <= conversation[1]):
-        responses.mark_deleted(connection, *response[0])
-        return Pruned(responses=1)
-    if conversation is not None:
-        conversations.mark_deleted(connection, *conversation[0])
-        return Pruned(conversations=1)
-    return NOTHING
+    found = [(*oldest, kind) for kind in _MARKS if (oldest := _oldest(connection, kind, before))]
+    if not found:
+        return NOTHING
+    _, owner, id, kind = min(found, key=lambda each: each[0])
+    _MARKS[kind](connection, owner, id)
+    return Pruned(**{f"{kind}s": 1})
 
 
-def _oldest_response(connection: sqlite3.Connection, before: float) -> tuple[tuple[str, str], float] | None:
-    """Returns owner, id and creation time of the oldest response before `before` that no other continues, or None."""
-    found = connection.execute(
-        "SELECT owner, id, created FROM responses"
-        " WHERE children = 0 AND unfinished = 0 AND created <= ? AND deleted = 0"
-        " ORDER BY created, seq LIMIT 1",
-        (before,),
-    ).fetchone()
-    return None if found is None else ((found[0], found[1]), found[2])
-
-
-def _oldest_conversation(
-    connection: sqlite3.Connection, before: float
-) -> tuple[tuple[str, str], float] | None:
-    """Returns owner, id and last use of the least recently used conversation before `before`, or None."""
-    found = connection.execute(
-        "SELECT owner, id, touched FROM conversations WHERE touched <= ? AND deleted = 0"
-        " ORDER BY touched, seq LIMIT 1",
-        (before,),
-    ).fetchone()
-    return None if found is None else ((found[0], found[1]), found[2])
-
+_OLDEST: Final[Mapping[Kind, str]] = {
+    "response": "SELECT created, owner, id FROM responses"
+    " WHERE children = 0 AND unfinished = 0 AND created <= ? AND deleted = 0 ORDER BY created, seq LIMIT 1",
+    "conversation": "SELECT touched, owner, id FROM conversations WHERE touched <= ? AND deleted = 0"
+    " ORDER BY touched, seq LIMIT 1",
+}
+_MARKS: Final[Mapping[Kind, removal.Mark]] = {
+    "response": responses.mark_deleted,
+    "conversation": conversations.mark_deleted,
+}
 
 _REMOVERS: Final[Mapping[str, Callable[[sqlite3.Connection, float], Pruned]]] = {
     "steps": _steps,
     "frames": _frames,
     "usage": _usage,
-    "responses": _responses,
-    "conversations": _conversations,
-    "objects": _oldest_objects,
+    "responses": lambda connection, before: _remove(connection, "response", before),
+    "conversations": lambda connection, before: _remove(connection, "conversation", before),
+    "objects": _remove_one,
 }
 """What removes the rows or objects that a rule names."""

@@ -27,7 +27,7 @@ from codex_proxy.store.queries import Query
 from codex_proxy.store.reading import ReadingStore
 from codex_proxy.store.retention import Rule
 from codex_proxy.store.single_node import ReservedWebhooks, SingleNodeLeases
-from codex_proxy.store.sqlite import conversations, items, keyed_rows, removal, responses, retention
+from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
 from codex_proxy.store.sqlite.connections import Readers, Writer
 from codex_proxy.store.sqlite.dialect import DIALECT, ask
 from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
@@ -136,9 +136,6 @@ class SqliteStore(ReadingStore):
     async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
         await self._write(keyed_rows.remember, owner, entries, self._now)
 
-    async def _load_steps(self, owner: str, keys: Sequence[bytes], since: float) -> dict[bytes, bytes]:
-        return await self._read(keyed_rows.recall, owner, keys, since)
-
     # --- responses ------------------------------------------------------------------------------
 
     async def add_response(
@@ -192,9 +189,6 @@ class SqliteStore(ReadingStore):
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
         self._note_in_use(owner, response_id)
         await self._read(responses.scan, owner, response_id, self._limits, visit)
-
-    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        return await self._read(items.found_among, owner, ids)
 
     async def _unfinished(self) -> list[Key]:
         return await self._read(responses.unfinished)
