@@ -50,6 +50,7 @@ async def save_response(
         await store.add_response(response, input=context.input, output=output, append=append)
     elif append is not None:
         items = [*context.input, *output]
+        # Without the limits, so that no answer is lost: the next turn is refused.
         await store.append_items(prepared.owner, append.conversation_id, items, limited=False)
 
 

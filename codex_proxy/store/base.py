@@ -1,5 +1,5 @@
-"""What every engine does in the same way: the part of the step memory in RAM, which responses are in use, and when
-rows are removed.
+"""What every engine does in the same way: the part of the step memory in RAM, which responses are in use, and when rows
+are removed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""A checksum for each row, so that damaged data is never returned.
-
-Items have a digest, which also finds equal items; other rows have a CRC-32. Both detect accidents, not tampering.
+"""A checksum for each row, so that damaged data is never returned: a digest of an item, which also finds equal ones,
+and a CRC-32 of other rows. Both detect accidents, not tampering.
 """
 
 from __future__ import annotations
@@ -13,16 +12,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from codex_proxy.store.interface import Checked, StoreDamaged
 
 ROWS_AT_ONCE: Final = 200
-"""The most rows checked in one read of some ms, during which SQLite's write-ahead log cannot be emptied."""
+"""The most rows checked in one read of some ms."""
 
 
 def checksum(data: object) -> int:
-    """Returns the checksum of bytes; -1 for another type, which only damage can cause."""
+    """Returns the checksum of bytes; -1 for another type, which is damage."""
     return zlib.crc32(data) if isinstance(data, bytes) else -1
 
 
 def item_digest(json: object, raw: object) -> bytes:
-    """Returns the digest of an item's JSON and raw form; empty if one is not bytes, which only damage can cause."""
+    """Returns the digest of an item's JSON and raw form; empty if one is not bytes, which is damage."""
     if not (isinstance(json, bytes) and isinstance(raw, bytes)):
         return b""
     length = len(json).to_bytes(8, "big")
@@ -48,7 +47,7 @@ class CheckedTable(NamedTuple):
     what: str
     """A name for such rows."""
     columns: str
-    """The key columns, then the id for messages, then the arguments of `sound`."""
+    """The key columns, the id for messages, and the arguments of `sound`."""
     source: str
     """The table, and what it is joined with."""
     key: tuple[str, ...]
@@ -77,7 +76,7 @@ class CheckedTable(NamedTuple):
 
 
 def _checksums_match(*bodies_and_sums: Any) -> bool:
-    """Whether each body matches its checksum; the arguments are such pairs."""
+    """Whether each body matches its checksum."""
     pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
     return all(checksum(data) == stored for data, stored in pairs)
 
@@ -124,7 +123,7 @@ Part: TypeAlias = tuple[int, list[str], tuple[int, ...]]
 
 
 async def check_tables(read: Callable[[CheckedTable, tuple[int, ...]], Awaitable[Part]]) -> Checked:
-    """Compares all rows with their checksums. `read` checks at most `ROWS_AT_ONCE` rows of a table after a key."""
+    """Checks all rows; `read` checks at most `ROWS_AT_ONCE` of a table after a key."""
     rows, damaged = 0, []
     for table in TABLES:
         key = table.first_key

@@ -1,6 +1,5 @@
-"""Copies a store into another one of any engine: all rows, with the same numbers and checksums.
-
-A copy that was interrupted goes on where it ended, because the rows of a table are copied in the order of their keys.
+"""Copies a store into another one of any engine: all rows, with their numbers and checksums, in the order of their
+keys, so that an interrupted copy goes on where it ended.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ class CopiedTable(NamedTuple):
 
     name: str
     key: tuple[str, ...]
-    """The columns of the primary key, which are the first ones."""
+    """The columns of the primary key."""
     others: tuple[str, ...]
-    """The other columns. One that an engine makes itself is not among them."""
+    """The other columns but those that an engine makes itself."""
     at_once: int = 500
     """The most rows that are in memory."""
 
@@ -59,7 +58,7 @@ TABLES: Final = (
     CopiedTable("usage", ("owner", "hour", "model"), FIGURES),
     CopiedTable("webhooks", ("seq",), ("event_id", "url", "body", "tries")),
 )
-"""All tables, each after those that it refers to. A row refers to earlier rows of its own table only."""
+"""All tables, each after those that it refers to."""
 
 FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
 """The columns that are true or false, which SQLite has as numbers."""
@@ -69,7 +68,7 @@ class CopyableStore(Protocol):
     """What copying needs of a store's engine."""
 
     async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
-        """Returns at most `limit` rows in the order of their keys, from the one with this key on (None: the first)."""
+        """Returns at most `limit` rows in the order of their keys, from this key on (None: the first)."""
         ...
 
     async def last_row(self, table: CopiedTable) -> Row | None:
@@ -82,9 +81,8 @@ class CopyableStore(Protocol):
 
 
 async def copy(source: CopyableStore, target: CopyableStore, tell: Callable[[str, int], object]) -> int:
-    """Copies all rows that the target does not have. Calls `tell` with the name of a table and the number of its rows
-    that were copied. Returns the number of all these rows. Raises `StoreRefused`, before any change, if the target has
-    data that is not of the source.
+    """Copies all rows that the target does not have, and returns how many. Calls `tell` with the name of a table and
+    how many of its rows were copied. Raises `StoreRefused`, before any change, if the target has other data.
     """
     lasts = [await target.last_row(table) for table in TABLES]
     for table, last in zip(TABLES, lasts, strict=True):
@@ -123,8 +121,8 @@ async def _rows_after(source: CopyableStore, table: CopiedTable, last: Row | Non
 
 
 def select(table: CopiedTable, *, first: bool) -> str:
-    """Returns the statement of `rows_from`, for the `first` rows of the table or from a key on. Its values are the key
-    and the limit.
+    """Returns the statement of `rows_from`, for the `first` rows or from a key on. Its values are the key and the
+    limit.
     """
     count = 0 if first else len(table.key)
     *key, limit = (f"?{number}" for number in range(1, count + 2))

@@ -1,7 +1,5 @@
-"""Checks whether the store can be written, and converts its errors to faults for clients.
-
-A result is reused for some seconds, because supervisors poll. A store's error is only logged, because it contains
-paths.
+"""Checks whether the store can be written, and converts its errors to faults for clients. The error itself is only
+logged, because it contains paths.
 """
 
 from __future__ import annotations
@@ -28,9 +26,9 @@ from codex_proxy.store.interface import (
 log = structlog.get_logger(__name__)
 
 FRESH_SECONDS: Final = 5.0
-"""Seconds for which a successful check is reused."""
+"""Seconds for which a successful check is reused, because supervisors poll."""
 FRESH_TROUBLE_SECONDS: Final = 1.0
-"""Seconds for which a failed check is reused: fewer, because the store may work again at any moment."""
+"""Seconds for which a failed check is reused."""
 ANSWER_SECONDS: Final = 2.0
 """Seconds that a check may take before the store counts as not writable."""
 
@@ -46,9 +44,7 @@ class WriteCheck:
         self._check: asyncio.Task[None] | None = None
 
     async def is_writable(self) -> bool:
-        """Whether the store can be written; reuses a result for `FRESH_SECONDS` (False: `FRESH_TROUBLE_SECONDS`). A
-        check longer than `ANSWER_SECONDS` counts as False.
-        """
+        """Whether the store can be written; a check longer than `ANSWER_SECONDS` counts as False."""
         if self._clock.monotonic() >= self._good_until:
             if self._check is None or self._check.done():
                 self._check = asyncio.get_running_loop().create_task(self._look())

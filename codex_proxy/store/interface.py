@@ -1,15 +1,15 @@
-"""The interface of a store, its guarantees, and its values. Independent of any database, and cheap to import.
+"""The interface of a store, its guarantees, and its values.
 
 Each implementation guarantees:
 
-- A write that has returned is on disk, and every later read sees it. A write whose caller was cancelled, or that raised
+- A write that has returned is on disk, and later reads see it. One whose caller was cancelled, or that raised
   `StoreUnavailable`, is stored completely or not at all.
-- Every object has an owner (the name of a client's key). For others it does not exist: reads return None or an empty
-  result, or raise `NotStored`; writes raise `NotStored`.
+- An object exists only for its owner (the name of a client's key): for others reads return None or an empty result, or
+  raise `NotStored`, as writes do.
 - Lists are in the order of writing. Times and ids come from the caller or the injected clock.
 
-Any method may raise `StoreUnavailable` (no completed write is lost), reads also `StoreDamaged`; methods name
-`NotStored` and `StoreConflict` themselves; opening raises `StoreRefused`. Any other exception is a bug.
+Any method may raise `StoreUnavailable`, reads also `StoreDamaged`; methods name other errors themselves; opening raises
+`StoreRefused`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_SEARCHED: Final = 5000
 MAX_TREE: Final = 500
 """The most responses of a tree."""
 DELIVERY_SECONDS: Final = 30.0
-"""Seconds for which a claimed webhook is not given to another node: twice as long as a delivery may take."""
+"""Seconds for which a claimed webhook is reserved: twice as long as a delivery may take."""
 MAX_METADATA_KEYS: Final = 16
 """OpenAI's limit of metadata keys, checked after a merge."""
 
@@ -47,19 +47,19 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
-    """Not usable now: the file is locked, the disk is full, or the store is closed or overloaded."""
+    """Not usable now: locked, full, closed, overloaded or out of reach."""
 
 
 class StoreDamaged(StoreUnavailable):
-    """A row does not match its checksum. It is not returned; others can still be read."""
+    """A row does not match its checksum, and is not returned."""
 
 
 class StoreRefused(StoreError):  # noqa: N818
-    """The file, which was not changed, is damaged, of a newer version, or no store."""
+    """The store is damaged, of a newer version, or none; nothing was changed."""
 
 
 class NotStored(StoreError):  # noqa: N818
-    """The object `kind` `id` does not exist, or belongs to another owner."""
+    """The owner has no object `kind` `id`."""
 
     def __init__(self, kind: Literal["response", "conversation", "item"], id: str) -> None:
         super().__init__(f"there is no {kind} {id!r}")
@@ -75,8 +75,8 @@ class NotFinished(StoreError):  # noqa: N818
 
 
 class StoreConflict(StoreError):  # noqa: N818
-    """The write contradicts stored data: `id_taken`, `version` (the conversation has changed), `too_many_keys` (in the
-    metadata), or `lease` (this node no longer holds the response).
+    """The write contradicts stored data: `version`, the conversation has changed; `lease`, another node holds the
+    response.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ def not_held(id: str) -> StoreConflict:
 
 
 class ContextTooLarge(StoreError):  # noqa: N818
-    """A conversation or chain of responses has, or would have, more than `ContextLimits` permits."""
+    """A conversation or chain has, or would have, more than `ContextLimits` permits."""
 
     def __init__(self, items: int, size: int, limits: ContextLimits) -> None:
         super().__init__(
@@ -105,44 +105,40 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the stored data (None: no limit). The oldest responses and the least recently used conversations are
-    removed first.
-
-    A chain of responses is removed from its end: a response that another one continues stays.
+    """Limits of the stored data (None: no limit). The oldest responses and least recently used conversations are
+    removed first, a chain from its end.
     """
 
     age: float | None = 30 * 86400.0
     """Seconds for which responses are kept; 30 days as at OpenAI."""
     conversation_age: float | None = None
-    """Seconds after its last use for which a conversation is kept. OpenAI keeps them until they are deleted."""
+    """Seconds after its last use for which a conversation is kept."""
     usage_age: float | None = 400 * 86400.0
-    """Seconds for which sums of usage are kept: a year, and the month to compare it with."""
+    """Seconds for which sums of usage are kept: a year and a month."""
     frames_age: float = 86400.0
-    """Seconds for which the stream of a finished background response can be read again."""
+    """Seconds for which the events of a finished background response are kept."""
     max_responses: int | None = 100_000
-    """The most responses. This many responses of usual size take some hundred MB."""
+    """The most responses: this many take some hundred MB."""
     max_conversations: int | None = None
-    """The most chains of responses (those of a stored conversation do not count). The one that was continued the
-    longest time ago is removed first.
-
-    `spared` protects only those that a turn is continuing, and background responses that have just ended.
+    """The most chains that are not of a conversation. `spared` protects only those that a turn is continuing, and
+    background responses that have just ended.
     """
     max_bytes: int | None = 4 << 30
-    """The most bytes of all stored content together. Images take up most of it."""
+    """The most bytes of all stored content."""
     spared: float = 3600.0
-    """Seconds since its creation or last use during which an object is not removed for number or size."""
+    """Seconds since its last use during which an object is not removed for number or size."""
 
 
 class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest conversation or chain of responses that can be continued; None: no limit."""
+    """The largest conversation or chain that can be continued; None: no limit."""
 
     max_items: int | None = 20_000
     """The most items of a context: twice what one request may have."""
     max_bytes: int | None = 64 << 20
-    """Twice the largest body, and more than any model reads. A turn holds this much in memory."""
+    """Twice the largest body; a turn holds this much in memory."""
 
     def check(self, items: int, size: int) -> None:
-        """Raises `ContextTooLarge` if there are more `items`, or more bytes (`size`), than the limits."""
+        """Raises `ContextTooLarge` if there are more `items` or bytes (`size`)."""
         too_many = self.max_items is not None and items > self.max_items
         if too_many or (self.max_bytes is not None and size > self.max_bytes):
             raise ContextTooLarge(items, size, self)
@@ -152,13 +148,13 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredItem(msgspec.Struct, frozen=True):
-    """One item of a response or conversation, in which its id is unique. `created`: seconds since 1970."""
+    """An item of a response or conversation, in which its id is unique. `created`: seconds since 1970."""
 
     id: str
     json: bytes
-    """The item for clients; empty if only the model sees it (hidden calls and their outputs)."""
+    """The item for clients; empty if only the model sees it."""
     raw: bytes = b""
-    """The item for the model; empty if that is the same as `json`."""
+    """The item for the model, unless it is `json`."""
     created: float = 0.0
 
     @property
@@ -177,25 +173,23 @@ class ItemReference(msgspec.Struct, frozen=True):
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response without its items. `json` is the object that the client gets, `created` in seconds since 1970.
-    `previous_id` and `conversation_id` name what it continues, if anything.
-    """
+    """A response without its items; `json` is the object that the client gets, `created` in seconds since 1970."""
 
     owner: str
     id: str
     status: str
-    """The `status` of the response object (`queued`, `in_progress`, `completed` ...)."""
+    """The `status` of the response object."""
     created: float
     json: bytes
     previous_id: str | None = None
     conversation_id: str | None = None
     background: bool = False
     recovery: bytes = b""
-    """What the caller needs to run a background response again after a restart."""
+    """What the caller needs to run a background response again."""
 
 
 class PendingWebhook(msgspec.Struct, frozen=True):
-    """A webhook event still to be delivered to one URL; `body` is what to post."""
+    """A webhook event to be delivered to one URL; `body` is what to post."""
 
     event_id: str
     url: str
@@ -205,7 +199,7 @@ class PendingWebhook(msgspec.Struct, frozen=True):
 
 
 class ChainTurn(msgspec.Struct, frozen=True):
-    """One response of a chain: its input and its output items."""
+    """A response of a chain."""
 
     response_id: str
     input: tuple[StoredItem, ...]
@@ -213,7 +207,7 @@ class ChainTurn(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One event of a background response's stream; `data` is SSE bytes."""
+    """An event of a background response's stream; `data` is SSE bytes."""
 
     number: int
     """The event's `sequence_number`."""
@@ -221,14 +215,14 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation without its items. `created` is in seconds since 1970."""
+    """A conversation without its items."""
 
     owner: str
     id: str
     created: float
     metadata: dict[str, str] = {}
     version: int = 0
-    """Increases with every change of the items, so that a turn can append its items only to what it has seen."""
+    """Increases with every change of the items."""
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -236,7 +230,7 @@ class Append(msgspec.Struct, frozen=True):
 
     conversation_id: str
     version: int | None = None
-    """The version at which the turn began; another one raises `StoreConflict`. None: any."""
+    """The version at which the turn began; None: any."""
 
 
 class PageRequest(msgspec.Struct, frozen=True):
@@ -249,30 +243,28 @@ class PageRequest(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A part of a list of items. `has_more`: further items follow."""
+    """A part of a list; `has_more`: further items follow."""
 
     items: tuple[StoredItem, ...]
     has_more: bool
 
 
 class ResponsePage(msgspec.Struct, frozen=True):
-    """A part of a list of responses. `has_more`: further responses follow."""
+    """A part of a list; `has_more`: further responses follow."""
 
     responses: tuple[StoredResponse, ...]
     has_more: bool
 
 
 class ConversationPage(msgspec.Struct, frozen=True):
-    """A part of a list of conversations. `has_more`: further conversations follow."""
+    """A part of a list; `has_more`: further conversations follow."""
 
     conversations: tuple[StoredConversation, ...]
     has_more: bool
 
 
 class TreeNode(msgspec.Struct, frozen=True):
-    """A response of a tree; `previous_id` is the one that it continues, None for the first one. A response that was
-    deleted while others continue it is still a part of their tree.
-    """
+    """A response of a tree, of which it is a part until those that continue it are deleted, too."""
 
     id: str
     previous_id: str | None
@@ -280,14 +272,14 @@ class TreeNode(msgspec.Struct, frozen=True):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a store. `unfinished` counts background responses that have not ended, `steps` entries of the step
-    memory, `frames` stream events.
+    """The size of a store. `unfinished`: background responses that have not ended; `steps`: entries of the step memory;
+    `frames`: stream events.
     """
 
     location: str
-    """The path of the store's file, or a name for a store in RAM."""
+    """The path or URL of the store, or a name for one in RAM."""
     schema_version: int
-    """The version of the file's tables."""
+    """The version of the tables."""
     bytes_used: int
     bytes_free: int
     """Unused bytes of the file, which `vacuum` gives back."""
@@ -302,16 +294,14 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """How many rows were compared with their checksums, and the names of the damaged ones."""
+    """How many rows were checked, and the names of the damaged ones."""
 
     rows: int
     damaged: tuple[str, ...]
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects were removed. `frames` are stream events, `steps` entries of the step memory, `usage` hourly
-    sums.
-    """
+    """How many objects were removed. `usage` are hourly sums."""
 
     responses: int = 0
     conversations: int = 0
@@ -327,7 +317,7 @@ NewItem: TypeAlias = StoredItem | ItemReference
 
 
 class Responses(Protocol):
-    """The stored responses with their items, and the stream events of background responses."""
+    """Responses with their items, and the stream events of background responses."""
 
     async def add_response(
         self,
@@ -337,11 +327,11 @@ class Responses(Protocol):
         output: Sequence[StoredItem] = (),
         append: Append | None = None,
     ) -> None:
-        """Saves a response with its items, and appends them to the conversation of `append`, if given, unless it has
-        their ids already. A background response that has not ended is then held by this node (`Leases`).
+        """Saves a response with its items, and appends those that it does not have to the conversation of `append`. A
+        background response that has not ended is then held by this node (`Leases`).
 
-        Raises `NotStored` if the previous response or the conversation does not exist, `StoreConflict` if an id is
-        taken or the conversation has another version.
+        Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken or the
+        conversation has another version.
         """
         ...
 
@@ -359,13 +349,12 @@ class Responses(Protocol):
         frames: Sequence[Frame] = (),
         epoch: int | None = None,
     ) -> bool:
-        """Replaces the status and object of a response, and its output unless None; appends the stored items to the
-        conversation of `append`, if given; adds `webhooks` to the outbox and `frames` to the stream: all together.
-        `recovery` data of an ended response are removed.
+        """Replaces the status and object of a response, and its output unless None; appends its items as `add_response`
+        does; adds `webhooks` to the outbox and `frames` to the stream: all together. If the response has ended, its
+        `recovery` data are removed.
 
-        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None: any);
-        with `UNFINISHED` a cancelled response is not completed later. Raises as `add_response` does, and
-        `StoreConflict` if it is held with another epoch (None: any).
+        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None: any).
+        Raises as `add_response` does, and `StoreConflict` if it is held with another epoch (None: any).
         """
         ...
 
@@ -374,29 +363,24 @@ class Responses(Protocol):
     async def newest_responses(
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> ResponsePage:
-        """Returns a page of the owner's responses, newest first, that begins behind the response `after`. `search` is
-        a text that the id or the response object contains, in any case of ASCII letters; only the newest
-        `MAX_SEARCHED` responses of the page and behind it are looked at. Raises `NotStored` if there is no response
-        `after`.
+        """Returns a page of the owner's responses, newest first, behind the response `after`. `search` is a text that
+        the id or the object contains, in any case of ASCII letters; it is looked for in `MAX_SEARCHED` responses.
+        Raises `NotStored` without the response `after`.
         """
         ...
 
     async def response_tree(self, owner: str, id: str) -> list[TreeNode]:
-        """Returns the responses that continue each other with this one in their midst, parents first: all that have
-        the same first response, at most `MAX_TREE`. Raises `NotStored` if there is no such response.
-        """
+        """Returns the responses with the same first response, parents first, at most `MAX_TREE`. Raises `NotStored`."""
         ...
 
     async def delete_response(self, owner: str, id: str) -> bool:
-        """Deletes a response; returns False if there is none. For responses that continue it, `context` and
-        `scan_context` still return its items.
+        """Deletes a response; returns False if there is none. Its items stay in the context of those that continue
+        it.
         """
         ...
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        """Returns a page of the input items for clients. Raises `NotStored` without the response or the item
-        `after`.
-        """
+        """Returns a page of the input that clients see. Raises `NotStored` without the response or the item `after`."""
         ...
 
     async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
@@ -404,24 +388,20 @@ class Responses(Protocol):
         ...
 
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item of the chain that ends with this response, oldest first, also those that clients
-        do not see, in a worker thread while rows are read. Raises `NotStored`, `NotFinished`, or `ContextTooLarge`
-        before the first call.
+        """Calls `visit` in a worker thread with each item of the chain that ends with this response, oldest first.
+        Raises `NotStored`, `NotFinished`, or `ContextTooLarge` before the first call.
         """
         ...
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        """Returns those of the owner's items that clients see, by id, from any response or conversation; of several
-        with one id the newest.
-        """
+        """Returns the owner's items with these ids that clients see, of several with one id the newest."""
         ...
 
     async def append_frames(
         self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
     ) -> None:
-        """Adds those events to the stream of a response whose numbers it does not have, so that a write may be
-        repeated. Raises `NotStored`, or `StoreConflict` if this node does not hold it with this epoch (None: any node
-        may write).
+        """Adds the events whose numbers the stream of a response does not have. Raises `NotStored`, or `StoreConflict`
+        if this node does not hold it with this epoch (None: any node may write).
         """
         ...
 
@@ -434,20 +414,20 @@ class Responses(Protocol):
         limit: int = 1000,
         max_bytes: int | None = None,
     ) -> list[Frame]:
-        """Returns at most `limit` events with numbers above `after`, in order, of at most `max_bytes` (None: any)
-        unless it is one. Raises `NotStored`.
+        """Returns at most `limit` events above the number `after`, in order, of at most `max_bytes` (None: any) unless
+        it is one. Raises `NotStored`.
         """
         ...
 
 
 class Conversations(Protocol):
-    """The interface of the stored conversations and their items."""
+    """Conversations and their items."""
 
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        """Adds a conversation with its first items, and returns these, with references resolved. Raises `StoreConflict`
-        if an id is taken, `NotStored` for a missing reference, and `ContextTooLarge`.
+        """Adds a conversation; returns its items, with references resolved. Raises `StoreConflict` if an id is taken,
+        `NotStored` for a missing reference, and `ContextTooLarge`.
         """
         ...
 
@@ -456,23 +436,19 @@ class Conversations(Protocol):
     async def newest_conversations(
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> ConversationPage:
-        """Returns a page of the owner's conversations, as `newest_responses` does of responses. `search` is a text that
-        the id or the metadata contain.
-        """
+        """As `newest_responses`; `search` is a text that the id or the metadata contain."""
         ...
 
     async def update_conversation(
         self, owner: str, id: str, changes: Mapping[str, str | None]
     ) -> StoredConversation:
-        """Merges `changes` into the metadata; None deletes a key. Returns the conversation. Raises `NotStored`, and
-        `StoreConflict` for more than `MAX_METADATA_KEYS` keys.
+        """Merges `changes` into the metadata; None deletes a key. Raises `NotStored`, and `StoreConflict` for more than
+        `MAX_METADATA_KEYS` keys.
         """
         ...
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Deletes a conversation; returns False if there is none. Its items stay in other conversations and
-        responses.
-        """
+        """Deletes a conversation; returns False if there is none."""
         ...
 
     async def append_items(
@@ -484,91 +460,85 @@ class Conversations(Protocol):
         version: int | None = None,
         limited: bool = True,
     ) -> tuple[StoredItem, ...]:
-        """Appends all items or none; returns them, with references resolved.
-
-        Raises `NotStored` without the conversation or a referenced item; `StoreConflict` if an id is taken or `version`
-        (None: any) is another; `ContextTooLarge` if `limited`. Items of a finished turn are not limited, so that no
-        answer is lost; the next turn is refused.
+        """Appends all items or none; returns them, with references resolved. Raises `NotStored` without the
+        conversation or a referenced item, `StoreConflict` if an id is taken or `version` (None: any) is another,
+        `ContextTooLarge` if `limited`.
         """
         ...
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        """Returns a page of the items for clients. Raises `NotStored` without the conversation or the item `after`."""
+        """Returns a page of the items that clients see. Raises `NotStored`."""
         ...
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        """Returns an item that clients see, or None. Raises `NotStored` without the conversation."""
+        """Returns an item that clients see. Raises `NotStored` without the conversation."""
         ...
 
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
-        """Removes the item from this conversation only, and returns the conversation. Raises `NotStored`."""
+        """Removes the item from this conversation, which is returned. Raises `NotStored`."""
         ...
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` with each item of the conversation, oldest first, also those that clients do not see, in a
-        worker thread while rows are read. Raises `NotStored`, or `ContextTooLarge` before the first call.
+        """Calls `visit` in a worker thread with each item, oldest first. Raises `NotStored`, or `ContextTooLarge`
+        before the first call.
         """
         ...
 
 
 class Outbox(Protocol):
-    """The webhook events that are still to be delivered. `Responses.update_response` adds them."""
+    """The webhook events to be delivered, which `Responses.update_response` adds."""
 
     async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
-        """Returns at most `limit` pending webhooks, oldest first, and reserves them for this node for
-        `DELIVERY_SECONDS`.
-        """
+        """Returns at most `limit` webhooks, oldest first, and reserves them for this node for `DELIVERY_SECONDS`."""
         ...
 
     async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
-        """Saves `pending.tries`, which the caller has increased; any node may claim it again after `delay` seconds."""
+        """Saves `pending.tries`; any node may claim it again after `delay` seconds."""
         ...
 
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        """Removes a webhook that was delivered or given up, if it is there."""
+        """Removes a webhook, if it is there."""
         ...
 
 
 class StoreMaintenance(Protocol):
-    """The interface for the operator's commands and for the background task that applies `Retention`."""
+    """What the operator's commands need, and the task that applies `Retention`."""
 
     async def stats(self) -> StoreStats: ...
 
     async def check_writable(self) -> None:
-        """Writes a row and removes it. Raises `StoreUnavailable` if that fails."""
+        """Writes a row and removes it."""
         ...
 
     async def prune(self, now: float | None = None) -> Pruned:
-        """Removes what `Retention` does not permit at `now` (None: the present), and old entries of the step memory, in
-        small writes. Returns how many.
+        """Removes in small writes what `Retention` does not permit at `now` (None: the present), and old entries of the
+        step memory.
         """
         ...
 
     async def sweep(self) -> None:
-        """Removes the rows of deleted objects, in small writes. Deletions start this themselves; call it for those of
-        an earlier process.
-        """
+        """Removes the rows of objects that an earlier process has deleted, in small writes."""
         ...
 
     async def export(self, write: Callable[[bytes], object]) -> int:
-        """Calls `write` with a line of JSON for each response and conversation. Returns the number of lines."""
+        """Calls `write` with a line of JSON for each response and conversation. Returns how many."""
         ...
 
     async def check(self) -> Checked:
-        """Compares every row with its checksum, in small reads, and returns the damaged ones."""
+        """Compares every row with its checksum, in small reads."""
         ...
 
     async def vacuum(self) -> int:
-        """Gives unused pages back to the file system, in small steps. Returns the bytes given back."""
+        """Gives unused pages back to the file system, in small steps. Returns their bytes."""
         ...
 
     async def close(self) -> None:
-        """Waits for operations that have begun, then closes the file. A second call does nothing."""
+        """Waits for operations that have begun, then closes the store. A second call does nothing."""
         ...
 
 
 class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, StoreMaintenance, Protocol):
-    """The whole store. A function that needs a part takes that (`Responses`, `Outbox`)."""
+    """The whole store."""
 
     @property
     def leases(self) -> Leases:
@@ -577,5 +547,5 @@ class Store(StepMemory, Responses, Conversations, UsageLedger, Outbox, StoreMain
 
     @property
     def team(self) -> Team | None:
-        """What all nodes share besides; None in a store that has one node."""
+        """What all nodes share besides; None if there is only one."""
         ...

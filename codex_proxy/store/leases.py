@@ -1,10 +1,8 @@
-"""The leases of a store's nodes: what one of them holds for a while, so that no other acts on it. The interface, and
-what all stores have in common.
+"""The leases of a store's nodes: what one of them holds, so that no other acts on it.
 
-A node is a server process. The store object that it has opened belongs to it, so no method names it. It holds the
-background responses that it runs and the conversations of its turns, and renews these leases every `RENEW_SECONDS`;
-after `LEASE_SECONDS` without that another node may take them over. The epoch counts the holders of a response: a write
-with an old one raises `StoreConflict`.
+A node is a server process with its store object. It holds the background responses that it runs and the conversations
+of its turns, and renews these leases every `RENEW_SECONDS`; after `LEASE_SECONDS` another node may take them over. The
+epoch counts the holders of a response: a write with an old one raises `StoreConflict`.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ RENEW_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 1.0
 """The most seconds after which a `Watch` returns."""
 FIRST_EPOCH: Final = 1
-"""The epoch of a response that is held by the node that has added it."""
+"""The epoch of the node that has added a response."""
 
 Key: TypeAlias = tuple[str, str]
 """The owner and the id of a response or conversation."""
@@ -36,9 +34,7 @@ class ResponseLease(NamedTuple):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A server process that has opened the store. `started` and `seen` (its last sign of life) are in seconds since
-    1970.
-    """
+    """A server process that has opened the store. Times are in seconds since 1970."""
 
     id: str = ""
     """Given by the store."""
@@ -65,7 +61,7 @@ class Watch(Protocol):
     """Waits for changes of one stored object."""
 
     async def wait(self) -> None:
-        """Returns when the object may have changed since the last call, after `POLL_SECONDS` at the latest."""
+        """Returns when the object may have changed, after `POLL_SECONDS` at the latest."""
         ...
 
 
@@ -77,17 +73,17 @@ class Leases(Protocol):
         ...
 
     async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
-        """Renews the leases of these responses and of this node's conversations. Returns those that this node no longer
-        holds: the response has ended, was deleted, or another node has taken it over.
+        """Renews the leases of these responses and of this node's conversations. Returns those that it no longer
+        holds.
         """
         ...
 
     async def until_renewal(self) -> None:
-        """Returns after `RENEW_SECONDS`, or when another node may have changed a response that this one holds."""
+        """Returns after `RENEW_SECONDS`, or earlier if another node may have changed what this one holds."""
         ...
 
     async def release(self) -> None:
-        """Gives up everything that this node holds, so that others need not wait."""
+        """Gives up everything that this node holds."""
         ...
 
     async def enter_conversation(self, owner: str, id: str) -> ConversationLease:
@@ -99,9 +95,9 @@ class Leases(Protocol):
         ...
 
     async def announce(self, node: Node) -> None:
-        """Adds this node to `nodes`, until `release`. The store gives it its id, and renews `seen` with the leases."""
+        """Adds this node to `nodes`, until `release`."""
         ...
 
     async def nodes(self) -> list[Node]:
-        """Returns the nodes that have renewed their leases lately, oldest first."""
+        """Returns the living nodes, oldest first."""
         ...

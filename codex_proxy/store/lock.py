@@ -1,8 +1,6 @@
 """A lock that lets only one server use a store: a second one would take the responses that the first runs for
-interrupted ones.
-
-It is the system's (`flock`) on a file beside the store, and ends with the process. It is not on the store's file,
-because closing a descriptor of that would release SQLite's locks. Commands that only read do not take it.
+interrupted ones. It is the system's (`flock`), and ends with the process. It is on a file beside the store, because
+closing a descriptor of the store's own would release SQLite's locks.
 """
 
 from __future__ import annotations
@@ -17,9 +15,7 @@ from codex_proxy.files.private import make_folder, unfit
 from codex_proxy.store.interface import StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
-"""Seconds to wait for the lock, and between two attempts. Children of a killed server hold it until they run their
-program.
-"""
+"""Seconds to wait for the lock, which children of a killed server hold for a moment, and between two attempts."""
 
 
 class StoreLock:
@@ -31,7 +27,7 @@ class StoreLock:
     @classmethod
     async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreLock:
         """Takes the lock of a store. Raises `StoreRefused` if another server holds it after `within` seconds, or it
-        cannot be made; the text names the file, the server and what to do.
+        cannot be made.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
@@ -44,7 +40,7 @@ class StoreLock:
             await asyncio.sleep(RETRY_SECONDS)
 
     def write_address(self, url: str) -> None:
-        """Writes this server's address into the lock file, for a second server's error."""
+        """Writes this server's address into the file, for a second server's error."""
         os.pwrite(self._descriptor, b"%d %b\n" % (os.getpid(), url.encode()), 0)
 
     def release(self) -> None:
@@ -62,9 +58,7 @@ class _HeldError(Exception):
 
 
 def _lock(store: Path) -> int:
-    """Locks the store and returns the descriptor of the lock. Raises `_HeldError`, or `StoreRefused` if it cannot be
-    made.
-    """
+    """Locks the store and returns the descriptor of the lock. Raises `_HeldError` or `StoreRefused`."""
     # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
     real = Path(os.path.realpath(store))
     path = real.with_name(real.name + ".lock")
@@ -95,7 +89,7 @@ def _lock(store: Path) -> int:
 
 
 def _holder(descriptor: int) -> str:
-    """Returns process and address of the server that holds the lock, in brackets; empty if unknown."""
+    """Returns process and address of the server that holds the lock, in brackets."""
     with contextlib.suppress(OSError, ValueError):
         process, _, url = os.pread(descriptor, 300, 0).decode().strip().partition(" ")
         return f" (process {int(process)}{f', {url}' if url else ''})"

@@ -119,35 +119,45 @@ def _existing(rows: Iterator[Row], kind: Kind, id: str) -> Row:
 
 
 @cache
-def _page(kind: Kind, order: Order) -> str:
-    """Returns the statement for a page of a list, with the position of the item before it. It has a row without an
-    item if the page is empty.
-    """
+def _page(kind: Kind, order: Order, *, behind: bool) -> str:
+    """Returns the statement for a page of a list, `behind` the item `?4` or from its beginning."""
+    found = _FOUND.format(kind=kind)
     side = f"AND side = {INPUT}" if kind == "response" else ""
-    held = f"FROM @{kind}_items WHERE {kind} = (SELECT seq FROM list) {side} AND visible"
-    bound, direction = (
-        ("> coalesce({}, -1)", "ASC") if order == "asc" else (f"< coalesce({{}}, {BEYOND})", "DESC")
-    )
+    held = f"@{kind}_items AS held", f"{kind} = ({found}) {side} AND visible"
+    comparison, direction = (">", "ASC") if order == "asc" else ("<", "DESC")
+    start = f"SELECT position FROM {held[0]} WHERE {held[1]} AND item_id = ?4"
+    bound = f"AND position {comparison} ({start})" if behind else ""
     return f"""
-WITH list AS ({_FOUND.format(kind=kind)}), start AS (SELECT position {held} AND item_id = ?3), page AS (
-    SELECT position, item {held} AND position {bound.format("(SELECT position FROM start)")}
-    ORDER BY position {direction} LIMIT ?4
-)
-SELECT start.position, {ITEM} FROM list LEFT JOIN start ON true LEFT JOIN page ON true
-LEFT JOIN @items AS items ON items.seq = page.item ORDER BY page.position {direction}"""
+SELECT {ITEM} FROM {held[0]} JOIN @items AS items ON items.seq = held.item WHERE {held[1]} {bound}
+ORDER BY position {direction} LIMIT ?3"""
 
 
 def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page]:
-    """Reads a page of a response's input or of a conversation. Raises `NotStored`."""
+    """Reads a page of a response's input or of a conversation. It is empty, too, if there is no such list, or no item
+    before it (`is_listed`).
+    """
 
     def convert(rows: Iterator[Row]) -> Page:
-        first = _existing(rows, kind, id)
-        if page.after is not None and first[0] is None:
-            raise NotStored("item", page.after)
-        found = [item_of(item) for _, *item in (first, *rows) if item[0] is not None]
+        found = [item_of(row) for row in rows]
         return Page(tuple(found[: page.limit]), has_more=len(found) > page.limit)
 
-    return Query(_page(kind, page.order), (owner, id, page.after, page.limit + 1), convert)
+    behind = page.after is not None
+    values = (owner, id, page.limit + 1, *([page.after] if behind else []))
+    return Query(_page(kind, page.order, behind=behind), values, convert)
+
+
+def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
+    """Reads whether clients see an item in a list. Raises `NotStored` without the list."""
+
+    def convert(rows: Iterator[Row]) -> bool:
+        return _existing(rows, kind, id)[0] is not None
+
+    side = f"AND side = {INPUT}" if kind == "response" else ""
+    sql = (
+        f"SELECT held.item FROM ({_FOUND.format(kind=kind)}) AS found LEFT JOIN @{kind}_items AS held"
+        f" ON {kind} = found.seq {side} AND item_id = ?3 AND visible"
+    )
+    return Query(sql, (owner, id, item_id), convert)
 
 
 def find(owner: str, ids: Sequence[str]) -> Query[dict[str, StoredItem]]:

@@ -16,6 +16,7 @@ from codex_proxy.store.interface import (
     Checked,
     ConversationPage,
     Frame,
+    NotStored,
     Page,
     PageRequest,
     ResponsePage,
@@ -65,7 +66,7 @@ class ReadingStore(StoreBase):
         return await self._ask(queries.tree(self._dialect, owner, id))
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
-        return await self._ask(queries.page_of("response", owner, response_id, page))
+        return await self._page_of("response", owner, response_id, page)
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
         return await self._ask(queries.find(owner, list(dict.fromkeys(ids))))
@@ -98,13 +99,22 @@ class ReadingStore(StoreBase):
         return ConversationPage(*await self._ask(query))
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        return await self._ask(queries.page_of("conversation", owner, conversation_id, page))
+        return await self._page_of("conversation", owner, conversation_id, page)
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
         return await self._ask(queries.item(owner, conversation_id, item_id))
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
         await self._ask(queries.scan_conversation(owner, id, self._limits, visit))
+
+    async def _page_of(self, kind: Kind, owner: str, id: str, page: PageRequest) -> Page:
+        found = await self._ask(queries.page_of(kind, owner, id, page))
+        if not found.items:
+            after = page.after
+            listed = await self._ask(queries.is_listed(kind, owner, id, after or ""))
+            if after is not None and not listed:
+                raise NotStored("item", after)
+        return found
 
     async def _row_before(self, kind: Kind, owner: str, after: str | None) -> int:
         return BEYOND if after is None else await self._ask(queries.row_of(kind, owner, after))

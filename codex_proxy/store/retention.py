@@ -1,8 +1,6 @@
-"""What `Retention` removes, as rules in their order, each applied in small writes until it removes nothing.
-
-First what is too old, then responses above their number; then, while the store is too large, entries of the step
-memory, stream events, and the oldest responses and least recently used conversations. A chain is removed from its end.
-Objects younger than `Retention.spared` stay. The number of chains is limited when one may have been added.
+"""What `Retention` removes, as rules in their order, each applied in small writes until it removes nothing: what is too
+old, responses above their number; then, while the store is too large, steps, stream events, and the oldest objects. The
+number of chains is limited when one may have been added.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ What: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversation
 
 
 class Rule(NamedTuple):
-    """What is to be removed: the oldest rows or objects, if from before `before` (seconds since 1970). `objects` are
-    responses and conversations.
+    """Removes the oldest rows or objects from before `before` (seconds since 1970). `objects` are responses and
+    conversations.
     """
 
     what: What
@@ -44,8 +42,7 @@ async def prune(
     now: float,
 ) -> Pruned:
     """Removes what `retention` does not permit at `now` (seconds since 1970), and steps older than `step_age` seconds.
-    Returns how many. `apply` applies a rule in one small write, and returns how much was removed; `sweep` removes the
-    rows of marked objects.
+    `apply` applies a rule in one small write; `sweep` removes the rows of marked objects.
     """
     total = NOTHING
     await sweep()

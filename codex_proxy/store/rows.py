@@ -81,8 +81,8 @@ def merged_metadata(metadata: Mapping[str, str], changes: Mapping[str, str | Non
 
 
 def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
-    """Returns the turns of rows in their order: the id of a response, a side and the columns `ITEM`. The side is None
-    for a response without items. Raises `StoreDamaged`.
+    """Returns the turns of rows: the id of a response, a side (None: it has no items) and the columns `ITEM`. Raises
+    `StoreDamaged`.
     """
     sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     for response_id, side, *item in rows:
@@ -95,8 +95,8 @@ def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
 
 
 def frames_of(rows: Iterable[Sequence[Any]], response_id: str, max_bytes: int | None) -> list[Frame]:
-    """Returns the first frames of rows with number, data and checksum, of at most `max_bytes` (None: of any size)
-    unless it is one. Raises `StoreDamaged`.
+    """Returns the first frames of rows with number, data and checksum, of at most `max_bytes` (None: any) unless it is
+    one. Raises `StoreDamaged`.
     """
     what = f"an event of the response {response_id}"
     found: list[Frame] = []

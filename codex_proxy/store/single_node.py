@@ -86,8 +86,8 @@ class SingleNodeLeases:
         self._held.pop((owner, id), None)
 
     def check(self, owner: str, id: str, epoch: int | None, *, ended: bool = False) -> None:
-        """Raises `StoreConflict` unless the response is held with this epoch (None: any), or has ended and that is
-        all right (`ended`).
+        """Raises `StoreConflict` unless the response is held with this epoch (None: any), or has ended and that is all
+        right (`ended`).
         """
         held = self._held.get((owner, id))
         if epoch is not None and held != epoch and not (held is None and ended):

@@ -1,5 +1,5 @@
-"""What the servers that share a store have in common besides what they store: the keys of clients, and the requests
-that count against the limits of a key. The interface; only a store that several servers use implements it.
+"""What the servers that share a store have in common besides: the keys of clients, and the requests that count against
+the limits of a key.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from codex_proxy.core.keys import Key
 
 
 class KeyRequests(msgspec.Struct, frozen=True):
-    """Requests of one key: how many were let through since the last exchange, and how many run."""
+    """Requests of one key: those let through since the last exchange, and those that run."""
 
     taken: int = 0
     running: int = 0
@@ -23,8 +23,8 @@ NO_REQUESTS: Final = KeyRequests()
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """The answer to a node's report: the requests of each key on all other nodes, and the `version` of the stored keys,
-    which every change of them increases (0: there has never been one).
+    """The answer to a node's report: the requests of each key on all other nodes, and the `version` of the stored keys
+    (0: there has never been one).
     """
 
     version: int
@@ -35,9 +35,7 @@ class Team(Protocol):
     """The keys and the requests of all nodes. Methods raise `StoreUnavailable`."""
 
     async def exchange(self, own: Mapping[str, KeyRequests]) -> Exchange:
-        """Reports the requests of this node by key: what was taken since the last report, and what runs. A key may be
-        left out if nothing has changed.
-        """
+        """Reports the requests of this node by key; one without a change may be left out."""
         ...
 
     async def keys(self) -> tuple[Key, ...]:
@@ -45,8 +43,8 @@ class Team(Protocol):
         ...
 
     async def put_key(self, key: Key, *, replace: bool) -> bool:
-        """Stores a key; returns whether it replaced one of its name. Raises `KeysError` if there is one and `replace`
-        is false, or if there are too many.
+        """Stores a key; returns whether it replaced one. Raises `KeysError` if there is one and `replace` is false, or
+        there are too many.
         """
         ...
 

@@ -1,6 +1,5 @@
-"""The tokens that turns have used, by owner (client key), model and hour: values, and the interface of the ledger.
-
-An entry is a sum: a busy hour takes one row for each owner and model. `RamUsage` is for a server without a store.
+"""The tokens that turns have used, summed by owner (client key), model and hour. `RamUsage` is for a server without a
+store.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import msgspec
 
 HOUR: Final = 3600
 MAX_FIGURE: Final = 1 << 48
-"""The largest number that one turn may add, so that a sum of many fits into SQLite's integers."""
+"""The most that one turn may add, so that sums fit into SQLite's integers."""
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,9 +19,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: int = 0
     failed: int = 0
-    """Turns that failed, or were not started because no slot was free."""
+    """Turns that failed, or found no slot."""
     estimated: int = 0
-    """Turns whose tokens are an estimate, because the agent did not report them."""
+    """Turns whose agent did not report the tokens."""
     input: int = 0
     cached: int = 0
     output: int = 0
@@ -46,12 +45,10 @@ class UsageEntry(msgspec.Struct, frozen=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for sums of the hours from `start` to before `end` (seconds since 1970), in buckets of `width` seconds,
-    `by_model` or not.
-    """
+    """Asks for sums of the hours from `start` to before `end` (seconds since 1970), in buckets of `width` seconds."""
 
     owner: str | None
-    """The owner; None for all owners, with separate sums."""
+    """None for all owners, with separate sums."""
     start: int
     end: int
     width: int
@@ -60,8 +57,8 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """One row of a result: the bucket that begins at `start`. `model` is empty for all models, `owner` if the query
-    names one.
+    """The sums of the bucket that begins at `start`. `model` is empty for all models, `owner` if the query names
+    one.
     """
 
     start: int
@@ -83,7 +80,7 @@ class UsageLedger(Protocol):
 
 
 MAX_ENTRIES: Final = 20_000
-"""The most entries in memory: a month of thirty pairs of owner and model, some MB."""
+"""The most entries in memory: some MB."""
 
 NOTHING: Final = Figures()
 

@@ -1,7 +1,5 @@
-"""Adds up the tokens of turns in RAM, and writes the sums to the ledger about once a second.
-
-So the end of a turn does not wait for the disk. A killed process loses a second; a ledger that cannot be written gets
-the sums later.
+"""Adds up the tokens of turns in RAM, and writes the sums to the ledger about once a second, so that the end of a turn
+does not wait for the disk. A ledger that cannot be written gets the sums later.
 """
 
 from __future__ import annotations
@@ -36,9 +34,7 @@ class Spender(Protocol):
 
 
 class UsageRecorder:
-    """Records the tokens of all turns in `ledger`; `durable`: its sums survive a restart. `close` it when the server
-    stops.
-    """
+    """Records the tokens of all turns in `ledger`; `durable`: its sums survive a restart."""
 
     def __init__(self, ledger: UsageLedger, clock: Clock, *, durable: bool) -> None:
         self.ledger = ledger
@@ -52,9 +48,7 @@ class UsageRecorder:
 
     @contextlib.contextmanager
     def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
-        """A context manager that records at its exit the tokens that `spender` reports. A `Fault`, or a failure that it
-        reports, counts as failed.
-        """
+        """A context manager that records at its exit what `spender` reports. A `Fault` counts as failed."""
         failed = False
         try:
             yield

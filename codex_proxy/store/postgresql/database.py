@@ -1,7 +1,7 @@
 """The connections to PostgreSQL: a pool with our time limits, and what a failure means for the caller.
 
-What certainly had no effect is repeated for `RETRY_SECONDS`; so is a read whose connection was lost. A write whose
-connection was lost raises `UnsureWrite`, since it may be stored.
+What had no effect is repeated for `RETRY_SECONDS`, as is a read whose connection was lost; such a write raises
+`UnsureWrite`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import asyncpg
 from codex_proxy.store.interface import StoreDamaged, StoreRefused, StoreUnavailable
 
 Row: TypeAlias = Any
-"""A row of a result: its values in the order of the columns, also by their names."""
+"""The values of a row, in order and by name."""
 
 CONNECTIONS: Final = 10
-"""The most connections of one server: more than PostgreSQL's cores do not make it faster."""
+"""The most connections of one server: more do not make PostgreSQL faster."""
 CONNECT_SECONDS: Final = 5.0
-"""The most seconds that connecting takes."""
+"""The most seconds to connect."""
 ANSWER_SECONDS: Final = 30.0
 """The most seconds that a caller waits for a connection, and then for the answer."""
 RETRY_SECONDS: Final = 1.0
-"""The seconds for which a statement is repeated: a restart of PostgreSQL takes less."""
+"""Seconds for which a statement is repeated: PostgreSQL restarts in less."""
 PAUSE_SECONDS: Final = 0.05
 """The pause before a statement is repeated."""
 UNDONE_TRIES: Final = 10
-"""How often a statement is begun that others undo, as by a deadlock."""
+"""How often a statement is begun that others undo."""
 
 SERVER_SETTINGS: Final = {
     "application_name": "codex-proxy",
@@ -39,14 +39,14 @@ SERVER_SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "60s",
     "jit": "off",  # the statements are short
 }
-"""PostgreSQL's settings of a connection, where no pooler shares it."""
+"""The settings of a connection that no pooler shares."""
 
 UNDONE: Final = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.ForeignKeyViolationError,  # another statement removed a row between reading it and referring to it
 )
-"""Errors of a statement that had no effect because of others at the same time."""
+"""Errors of statements that had no effect because of others at the same time."""
 
 _EXPLANATIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (asyncpg.InvalidAuthorizationSpecificationError, "refuses the user or the password of its URL"),
@@ -68,15 +68,15 @@ _EXPLANATIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (TimeoutError, f"did not answer within {ANSWER_SECONDS:g} s"),
     (OSError, "cannot be reached"),
 )
-"""Errors that the operator can mend, the particular ones first; all others are bugs."""
+"""Errors that the operator can mend, particular ones first; all others are bugs."""
 
 
 class UnsureWrite(StoreUnavailable):
-    """The connection was lost during a write, which is stored completely or not at all."""
+    """The connection was lost during a write, which may be stored."""
 
 
 class Database:
-    """A pool of connections to one database. `open` it; `close` it at the end."""
+    """A pool of connections to one database."""
 
     def __init__(self, pool: asyncpg.Pool, location: str, direct_url: str | None) -> None:
         """`location` names the database in messages."""
@@ -87,9 +87,7 @@ class Database:
 
     @classmethod
     async def open(cls, url: str) -> Database:
-        """Connects to the database of a `postgresql://` URL. Raises `StoreUnavailable`, and `StoreRefused` if its
-        commits do not wait for the disk.
-        """
+        """Connects to the database of a `postgresql://` URL. Raises `StoreUnavailable` or `StoreRefused`."""
         location = location_of(url)
         try:
             settings, pooled = await _settings_of(url, location)
@@ -109,15 +107,11 @@ class Database:
             raise StoreUnavailable(f"the store {self.location} did not finish") from None
 
     async def read(self, sql: str, *values: object) -> Sequence[Row]:
-        """Returns the rows of a statement that changes nothing, or changes the same when it is repeated. Raises
-        `StoreUnavailable`.
-        """
+        """Returns the rows of a statement that may be repeated. Raises `StoreUnavailable`."""
         return await self._run(sql, values, repeatable=True)
 
     async def write(self, sql: str, *values: object) -> Sequence[Row]:
-        """Returns the rows of a statement, which is committed then. Raises `StoreUnavailable`; `UnsureWrite` if it may
-        be stored.
-        """
+        """Returns the rows of a statement when it is committed. Raises `StoreUnavailable`, or `UnsureWrite`."""
         return await self._run(sql, values, repeatable=False)
 
     async def _run(self, sql: str, values: Sequence[object], *, repeatable: bool) -> Sequence[Row]:
@@ -153,13 +147,13 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        """A transaction for the body of the `with`, which is committed at its end. Raises `StoreUnavailable`."""
+        """A transaction, which is committed at the end of the `with`. Raises `StoreUnavailable`."""
         async with self._connection() as connection, connection.transaction():
             yield connection
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection for the body of the `with`, whose errors are converted. Raises `LostConnectionError`."""
+        """A connection, whose errors in the `with` are converted. Raises `LostConnectionError`."""
         connection = None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -218,7 +212,7 @@ def location_of(url: str) -> str:
 
 
 def _raise(error: Exception, location: str) -> NoReturn:
-    """Raises the `StoreUnavailable` that says what to do, or `error` itself if it is a bug."""
+    """Raises the `StoreUnavailable` for an error, or `error` itself if it is a bug."""
     if isinstance(error, asyncpg.DataCorruptedError | asyncpg.IndexCorruptedError):
         raise StoreDamaged(f"the store {location} is damaged ({error}); restore a copy") from error
     for kind, text in _EXPLANATIONS:
@@ -255,7 +249,7 @@ async def _unescape(connection: asyncpg.Connection) -> None:
 
 
 def _escaped(value: object) -> object:
-    """Returns a parameter whose texts PostgreSQL takes: it knows no character 0, which an id of a client may have."""
+    """Returns a value without the character 0, which PostgreSQL does not know and a client's id may have."""
     if isinstance(value, str):
         return value.replace("\1", "\1\1").replace("\0", "\1\2")
     if isinstance(value, list) and value and isinstance(value[0], str):
@@ -271,13 +265,12 @@ def _unescaped(data: bytes) -> str:
 
 
 async def _leave(connection: asyncpg.Connection) -> None:
-    """Does nothing: no statement changes its session, and asyncpg's own reset would ask the server each time."""
+    """Does nothing: no statement changes its session, and asyncpg's reset asks the server each time."""
 
 
 async def _settings_of(url: str, location: str) -> tuple[dict[str, str], bool]:
-    """Returns the settings for connections, and whether a pooler shares them. It does if it refuses our settings or
-    does not pass them on. Raises `StoreRefused` if commits do not wait for the disk, and that is not ours to
-    change.
+    """Returns the settings for connections, and whether a pooler shares them: it refuses our settings, or does not pass
+    them on. Raises `StoreRefused` if commits do not wait for the disk, and we cannot change that.
     """
     try:
         connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS, server_settings=SERVER_SETTINGS)

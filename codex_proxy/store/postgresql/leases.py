@@ -1,7 +1,5 @@
-"""The leases of a server in PostgreSQL, by the database's clock, and the list of nodes.
-
-Leases are rows and no locks of the system: these would need a connection for as long as a turn runs, and a pooler may
-give one to two servers.
+"""The leases of a server in PostgreSQL, by the database's clock, and the list of nodes. Leases are rows and no advisory
+locks: a pooler may give one of these to two servers.
 """
 
 from __future__ import annotations
@@ -30,9 +28,9 @@ _SEEN: Final = f"seen > clock_timestamp() - interval '{LEASE_SECONDS:g} seconds'
 FRAMES_SECONDS: Final = 0.05
 """The least seconds between two writes of a stream's events."""
 EVERYBODY: Final = "*"
-"""The notice of a node that comes or goes, in place of an object's id."""
+"""The notice of a node that comes or goes."""
 GONE_AFTER: Final = "1 day"
-"""After which a node that has not released its leases is forgotten."""
+"""After which a node that was killed is forgotten."""
 
 _CLAIM: Final = f"""
 WITH free AS (
@@ -104,9 +102,9 @@ class PostgresLeases:
         self._others = True
         """Whether there may be other nodes, which want notices."""
         self._held: set[str] = set()
-        """The ids of the responses that this node holds, as far as it knows."""
+        """The responses that this node holds, as far as it knows."""
         self._renewal = asyncio.Event()
-        """Set when another node has changed one of them, has come, or has given up what it held."""
+        """Set when another node has changed one of them, has come or gone."""
         self._turns: dict[Key, int] = {}
         """The rows of the conversations that this node holds, or tries to."""
         self._locks = ConversationLocks()
@@ -166,7 +164,7 @@ class PostgresLeases:
         return HeldConversation(self.leave, key)
 
     async def _enter(self, key: Key) -> bool:
-        """Returns whether this node holds the conversation, or there is none, which its turn will say."""
+        """Returns whether this node holds the conversation, or there is none."""
         rows = await self._database.read(_ENTER, *key, self.id)
         if rows:
             self._turns[key] = rows[0]["seq"]
@@ -206,9 +204,7 @@ class PostgresLeases:
             self._notices.send(id)
 
     async def pace(self, id: str) -> None:
-        """Returns `FRAMES_SECONDS` after the last call for this response at the earliest, so that the events of a
-        stream are stored in batches.
-        """
+        """Waits until `FRAMES_SECONDS` after the last call for this response, so that events are stored in batches."""
         now = asyncio.get_running_loop().time()
         self._paced = {id: until for id, until in self._paced.items() if until > now}
         wait = self._paced.get(id, now) - now

@@ -1,7 +1,6 @@
-"""Tells other servers of changed objects, and hears of their changes, by PostgreSQL's NOTIFY and LISTEN.
-
-A notice only saves time: whoever waits for a change also asks once a second. Notices have transactions of their own,
-because NOTIFY makes the commits of all servers wait for each other.
+"""Tells other servers of changed objects, and hears of their changes, by PostgreSQL's NOTIFY and LISTEN. A notice only
+saves time: whoever waits also asks once a second. It has a transaction of its own, because NOTIFY makes the commits of
+all servers wait for each other.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ LISTEN_AGAIN_SECONDS: Final = 1.0
 MAX_PAYLOAD: Final = 7900
 """The most bytes of a notice; PostgreSQL refuses 8000."""
 MAX_ID: Final = 200
-"""The longest id in a notice: those of this server are shorter, and clients may name others."""
+"""The longest id in a notice."""
 
 _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', payload) FROM unnest($1::text[]) AS payload"
 
 
 class Notices:
-    """The notices of one server (`node`) and those of others, each with the ids of some changed objects."""
+    """The notices of one server (`node`) and those of others."""
 
     def __init__(self, database: Database, node: str, heard: Callable[[str], None]) -> None:
         """`heard` is called with each id that another server has changed."""
@@ -46,13 +45,13 @@ class Notices:
         self._listening: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
-        """Begins to listen to other servers, if it has not; not through a pooler, behind which no notice arrives."""
+        """Begins to listen to other servers, but not through a pooler, behind which no notice arrives."""
         url = self._database.direct_url
         if self._listening is None and url is not None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(url))
 
     def send(self, id: str) -> None:
-        """Tells the other servers soon that an object has changed, unless its id does not fit in a notice."""
+        """Tells the other servers soon that an object has changed."""
         if id.isascii() and len(id) <= MAX_ID:
             self._changed.add(id)
         if self._sending is None or self._sending.done():
@@ -70,7 +69,7 @@ class Notices:
             await self._database.read(_NOTIFY, payloads(self._node, ids))
 
     async def _listen(self, url: str) -> None:
-        """Listens, and connects again whenever the connection is lost. Never returns."""
+        """Listens, and connects again whenever the connection is lost."""
         while True:
             try:
                 await self._listen_once(url)
@@ -105,7 +104,7 @@ class Notices:
 
 
 def payloads(node: str, ids: Collection[str]) -> list[str]:
-    """Returns the notices of these ids: the node and as many ids as one may have, with spaces between."""
+    """Returns the notices of these ids: the node and the ids, with spaces between."""
     found = [node]
     for id in ids:
         if len(found[-1]) + len(id) >= MAX_PAYLOAD:

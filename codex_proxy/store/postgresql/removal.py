@@ -1,8 +1,8 @@
-"""Deletes objects: a short statement marks one as deleted, and no read finds it from then on; others remove its rows, a
-limited number at a time. Only the marks record what is left, so nothing is missed if a server ends.
+"""Deletes objects: a short statement marks one as deleted, and others remove its rows, a limited number at a time. Only
+the marks record what is left, so nothing is missed if a server ends.
 
-A deleted response that others continue keeps its items until the last of those is removed. Items that lose a link are
-noted, and removed by a later statement if they have none: only that one sees what others have meanwhile committed.
+A deleted response that others continue keeps its items. Items that lose a link are noted, and removed by a later
+statement if they have none: only that one sees what others have meanwhile committed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, 
 PIECE: Final = 500
 """The most rows that one statement removes."""
 FIRST_PIECES: Final = 5
-"""How many pieces of each kind the caller of a deletion waits for."""
+"""How many pieces of each kind a deletion waits for."""
 PIECE_BYTES: Final = 16 << 20
-"""The most bytes of items that one statement removes, unless it is one item."""
+"""The most bytes of items that one statement removes."""
 
 _UNCONTINUED: Final = (
     "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
@@ -45,7 +45,7 @@ DELETE_CONVERSATION: Final = f"{_TARGET.format('conversations')}{_DELETE_CONVERS
 
 
 def _unlink(kind: str, which: str) -> str:
-    """Returns the statement that removes links of deleted objects, of those `which` holds for."""
+    """Returns the statement that removes links of those deleted objects for which `which` holds."""
     return f"""
 WITH links AS (
     DELETE FROM codex_proxy.{kind}_items USING (
@@ -59,8 +59,8 @@ SELECT count(*) = $1 AS more FROM links"""
 
 
 def _drop(kind: str, which: str, left: str) -> str:
-    """Returns the statement that removes the rows of deleted objects that have no links, and `which` holds for; `left`:
-    whether more may be removed after such a row.
+    """Returns the statement that removes those deleted objects without links for which `which` holds; `left`: whether
+    more may be removed after such a row.
     """
     return f"""
 WITH gone AS (
@@ -121,7 +121,7 @@ SELECT (
     + (SELECT coalesce(sum(octet_length(value)), 0) FROM codex_proxy.steps)
     + (SELECT coalesce(sum(octet_length(metadata)), 0) FROM codex_proxy.conversations)
 )::bigint AS bytes"""
-"""The bytes of all content. A table's size on disk would not do: it does not fall when rows are removed."""
+"""The bytes of all content. A table's size on disk does not fall when rows are removed."""
 
 _OLDEST_RESPONSES: Final = f"""
 WITH target AS (
@@ -230,9 +230,7 @@ class PostgresRemoval(StorePart):
         return Pruned(**{what: await self._count(_RULES[what], rule.before, most)})
 
     async def _trim(self) -> None:
-        """Removes the chains that were continued the longest time ago above `Retention.max_conversations`, but not
-        those in use on this server.
-        """
+        """Removes the oldest chains above `Retention.max_conversations`, but not those in use on this server."""
         most = self._retention.max_conversations
         if most is None:
             return

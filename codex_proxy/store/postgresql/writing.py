@@ -1,7 +1,7 @@
-"""Parts of the statements that write items, the same for responses and conversations; and what their results mean.
+"""Parts of the statements that write items, and what their results mean.
 
-A statement is a list of common table expressions. All of them see the rows as they were when it began, except those
-that they lock, so what others may change meanwhile is locked. Nothing is written unless `permitted` has a row.
+The expressions of a statement see the rows as they were when it began, except those that they lock, so what others may
+change meanwhile is locked. Nothing is written unless `permitted` has a row.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ given AS (
         octet_length(json) + octet_length(raw) AS size
     FROM given JOIN (SELECT * FROM known UNION ALL SELECT * FROM kept) AS held USING (id, digest)
 )"""
-"""The items of `arrays_of`, in seven parameters, with their rows. One that is stored already is locked, so that it is
-not removed meanwhile; one that another statement has added since is found by its conflict, in the same order as there.
+"""The items of `arrays_of`, in seven parameters, with their rows. A known one is locked, so that it is not removed
+meanwhile; one that another statement adds is found by its conflict, in the same order as there.
 """
 
 CONVERSATION: Final = """
@@ -87,7 +87,7 @@ new AS (
 
 
 def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:
-    """Returns the seven columns of the items of sides: side, position, id, digest, created, json and raw."""
+    """Returns the seven columns of the items of sides."""
     rows = [
         (side, position, item.id, item_digest(item.json, item.raw), item.created, item.json, item.raw)
         for side, items in sides
@@ -102,9 +102,7 @@ def parameters(first: int, count: int) -> Iterable[str]:
 
 
 def check_conversation(row: Row, id: str) -> None:
-    """Raises `NotStored` or `StoreConflict` if a result says that the conversation does not exist, or has another
-    version.
-    """
+    """Raises `NotStored` or `StoreConflict` if a result says so of the conversation."""
     if not row["has_conversation"]:
         raise NotStored("conversation", id)
     if not row["same_version"]:
@@ -135,8 +133,7 @@ class StorePart(ReadingStore):
         is_stored: Callable[[], Awaitable[bool]],
     ) -> Row | None:
         """Runs a statement and returns its row; None if the connection was lost and `is_stored` says that it was
-        committed. Raises `StoreConflict` if an id is taken: `taken` has a text for each table where that may be. In
-        another table somebody else has just added the same row, and the statement is repeated.
+        committed. Raises `StoreConflict` if an id is taken: `taken` has a text for each table where that may be.
         """
         for _ in range(UNDONE_TRIES):
             try:

@@ -1,8 +1,8 @@
-"""The threads that use the database: one writes, and combines waiting writes into one commit; some read.
+"""The threads that use the database: one writes, and combines waiting writes into one commit; some read. A job is a
+function that gets the connection; one that raises undoes only its own changes.
 
-A job is a function that gets the connection. A write returns when its commit is on disk; jobs that arrive meanwhile
-share the next one. A job that raises undoes only its own changes. A write may run twice (`_one_by_one`), so it must
-change nothing but the database. A read sees one state, with every write that was completed before.
+A write may run twice (`_one_by_one`), so it changes nothing but the database. A read sees one state, with every write
+that was completed before.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 MAX_QUEUED: Final = 4096
-"""The most waiting writes. All turns at once cause far fewer, so beyond this the disk must hang."""
+"""The most waiting writes: beyond this the disk must hang."""
 MAX_BATCH: Final = 256
 """The most jobs in one commit; the first waits for the last."""
 ANSWER_WAIT: Final = 30.0
-"""The most seconds that a caller waits for its commit, locks included."""
+"""The most seconds that a caller waits for its commit."""
 CLOSE_WAIT: Final = 10.0
-"""The most seconds that `close` waits for queued jobs."""
+"""The most seconds that `close` waits."""
 
 
 class _Write:
-    """A queued job and its caller's future. When it has run, `value` or `error` is set."""
+    """A queued job and its caller's future; `value` or `error` is set when it has run."""
 
     __slots__ = ("error", "future", "job", "loop", "value")
 
@@ -45,9 +45,7 @@ class _Write:
         self.error: Exception | None = None
 
     def deliver(self) -> None:
-        """Passes the result to the caller on the event loop; nothing if the caller was cancelled, though the write was
-        made.
-        """
+        """Passes the result to the caller, on the event loop, unless the caller was cancelled."""
         if self.future.done():
             return
         if self.error is None:
@@ -57,9 +55,7 @@ class _Write:
 
 
 class Writer:
-    """The thread that writes, and alone uses `connection`, which `close` closes. `location` names the store in
-    messages; `answer_wait` limits a caller's wait in seconds.
-    """
+    """The thread that writes, and alone uses `connection`. `location` names the store in messages."""
 
     def __init__(
         self, connection: sqlite3.Connection, location: str, *, answer_wait: float = ANSWER_WAIT
@@ -76,8 +72,7 @@ class Writer:
 
     async def run(self, job: Job[T]) -> T:
         """Runs a job and returns its value when the commit is on disk. Raises what the job raises, with its changes
-        undone; `StoreUnavailable` if the store is closed or its queue full, or if the disk fails or `answer_wait` is
-        over (then the job is stored completely or not at all).
+        undone, or `StoreUnavailable`.
         """
         write = _Write(job, asyncio.get_running_loop())
         with self._changed:
@@ -97,8 +92,8 @@ class Writer:
         return value
 
     def close(self) -> None:
-        """Refuses further writes, commits the queued ones and closes the connection. Blocks; raises `StoreUnavailable`
-        after `CLOSE_WAIT` seconds.
+        """Commits the queued writes and closes the connection. Blocks; raises `StoreUnavailable` after `CLOSE_WAIT`
+        seconds.
         """
         with self._changed:
             self._closing = True
@@ -133,7 +128,7 @@ class Writer:
                 write.error = as_store_error(error, self._location) or error
 
     def _one_by_one(self, batch: list[_Write]) -> None:
-        """Runs each job again in its own transaction, after their common one found the disk full."""
+        """Runs each job again in a transaction of its own."""
         # Small writes may still succeed.
         for write in batch:
             self._commit([write])
@@ -164,13 +159,13 @@ class Writer:
 
 
 THREADS: Final = 2
-"""Reading threads: with two, short reads need not wait for a long one. Also limits the contexts in memory."""
+"""Reading threads: with two, short reads need not wait for a long one."""
 MAX_WAITING: Final = 1024
-"""The most waiting reads: there cannot be more requests at once."""
+"""The most waiting reads."""
 
 
 class Readers:
-    """The threads that read. `opener` opens a thread's connection; `location` names the store in messages."""
+    """The threads that read. `opener` opens a connection; `location` names the store in messages."""
 
     def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
         self._open = opener
@@ -183,9 +178,7 @@ class Readers:
         self._closed = False
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs a job in a reading thread and returns its value. Raises what it raises, or `StoreUnavailable` if the
-        store is closed, `MAX_WAITING` reads wait, the file cannot be read, or after `ANSWER_WAIT` seconds.
-        """
+        """Runs a job in a reading thread and returns its value. Raises what it raises, or `StoreUnavailable`."""
         if self._closed:
             raise StoreUnavailable(f"the store {self._location} is closed")
         if self._waiting >= MAX_WAITING:
@@ -202,7 +195,7 @@ class Readers:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Refuses further reads, waits for those begun or queued, and closes the connections. Blocks without limit."""
+        """Waits for the reads that were begun or queued, and closes the connections. Blocks."""
         self._closed = True
         self._threads.shutdown(wait=True)
         for connection in self._connections:

@@ -1,7 +1,5 @@
-"""SQL for conversations and their lists of items.
-
-A conversation counts its changes (`version`). An item's position in its list is never used again, so that a client that
-reads page by page gets every item once.
+"""SQL for conversations and their lists of items. An item's position is never used again, so that a client that reads
+page by page gets every item once.
 """
 
 from __future__ import annotations
@@ -69,9 +67,7 @@ def update(
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a conversation as deleted: no read finds it, its id is free, and `removal.sweep` removes its rows. Returns
-    False if there is none.
-    """
+    """Marks a conversation as deleted, and frees its id. Returns False if there is none."""
     row = connection.execute(
         "UPDATE conversations SET deleted = 1, id = id || '#' || seq"
         " WHERE owner = ? AND id = ? AND deleted = 0",
@@ -89,9 +85,8 @@ def append(
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Appends items and returns them, with references resolved. `version` must match (None: any), `limits` bound the
-    size afterwards. `now`: seconds since 1970. After `NotStored`, `StoreConflict` or `ContextTooLarge` the caller rolls
-    back.
+    """Appends items and returns them, with references resolved. `version` must match (None: any); `limits` are those of
+    the size afterwards. The caller rolls errors back.
     """
     row, position = _require_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
@@ -104,9 +99,7 @@ def append(
 def end_turn(
     connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[ListEntry], now: float
 ) -> None:
-    """Appends a turn's items to its conversation, whatever the size, without those that were in the turn's context.
-    Raises `NotStored`, or `StoreConflict` for another version than `target` names.
-    """
+    """Appends a turn's items to its conversation, without those that it has. Raises `NotStored` or `StoreConflict`."""
     row, position = _require_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, ListEntry] = {}
     for each in held:
@@ -141,7 +134,7 @@ def delete_item(
 def _require_version(
     connection: sqlite3.Connection, owner: str, id: str, version: int | None
 ) -> tuple[int, int]:
-    """Returns the conversation's row and its next free position. Raises `NotStored`, or `StoreConflict` for another
+    """Returns the conversation's row and its next position. Raises `NotStored`, or `StoreConflict` for another
     version.
     """
     row = connection.execute(

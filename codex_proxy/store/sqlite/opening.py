@@ -1,8 +1,5 @@
-"""Opens the database: creates the file with its permissions, refuses files that are damaged or no store, and decides
-which SQLite errors the operator gets; all others are bugs.
-
-Connections are in autocommit mode. Raises `StoreRefused` with the path and what to do, and `StoreUnavailable` if
-another process locks the file. A refused file is not written to.
+"""Opens the database, in autocommit mode, and decides which SQLite errors the operator gets; all others are bugs. A
+refused file is not written to.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ _EXPLANATIONS = {
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Returns SQLite's primary error code (`SQLITE_BUSY`); 0 for an error of Python's module."""
+    """Returns SQLite's primary error code; 0 for an error of Python's module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -46,9 +43,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
-    """Returns the error to raise for an SQLite error, saying what to do; None if it is a bug here. `location` names the
-    store.
-    """
+    """Returns the error to raise for an SQLite error; None if it is a bug. `location` names the store."""
     text = _EXPLANATIONS.get(primary_code(error))
     if text is None:
         return None
@@ -57,29 +52,26 @@ def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | No
 
 
 Connect: TypeAlias = Callable[[str, float], sqlite3.Connection]
-"""Opens a database by name, with the seconds to wait for a lock. For tests."""
+"""Opens a database by name, with the seconds to wait for a lock."""
 
 CHECKED_BYTES: Final = 64 << 20
-"""Up to this size the whole file is checked when it is opened (some 100 ms); larger files when rows are read."""
+"""Up to this size the whole file is checked when it is opened, in some 100 ms."""
 
 WAL_BYTES: Final = 64 << 20
-"""The size to which the write-ahead log is truncated after a burst of writes."""
+"""The size to which the write-ahead log is truncated."""
 
 _TRIES_FOR_WAL: Final = 50
-"""Tries to change the journal mode while another process creates the same file: SQLite does not wait for locks there.
-"""
+"""Tries to change the journal mode, for which SQLite does not wait for locks."""
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """Opens a connection that several threads may use, one at a time. `lock_wait`: seconds to wait for
-    another process.
-    """
+    """Opens a connection that several threads may use, one at a time."""
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
 
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a connection for writing. Creates the file, or checks and migrates it. Raises `StoreRefused` if it is
-    damaged, newer or no store, `StoreUnavailable` if it is locked or the disk full.
+    """Returns a connection for writing. Creates the file, or checks and migrates it. Raises `StoreRefused` or
+    `StoreUnavailable`, with what to do.
     """
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)
@@ -127,8 +119,6 @@ def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
 def _prepare(path: Path) -> None:
     """Creates the file, or raises `StoreRefused` for one that cannot be used, such as one with a hard link: SQLite
     names its log after the file, and two logs destroy it.
-
-    An existing file is not opened, because closing it would release the locks of this process's connections.
     """
     try:
         make_folder(path.parent)
@@ -143,7 +133,7 @@ def _prepare(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Removes others' permissions on the file and its log, which SQLite creates with those of the file."""
+    """Removes others' permissions on the file and its log."""
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:
             close_to_others(name)

@@ -1,8 +1,7 @@
 """Removes the rows of deleted objects in small pieces, so that no other write waits long.
 
-A small write marks the object, and no read finds it from then on. `sweep` removes its rows: a few in the same write,
-the others in writes of at most `PIECE` rows. Only the marks record what is left, so nothing is missed if the process
-ends. A deleted response that others continue keeps its items until the last of those is removed.
+A small write marks the object, and `sweep` removes its rows, a few in the same write. Only the marks record what is
+left, so nothing is missed if the process ends. A deleted response that others continue keeps its items.
 """
 
 from __future__ import annotations
@@ -14,31 +13,29 @@ from typing import Final
 from codex_proxy.store.sqlite.items import forget
 
 PIECE: Final = 500
-"""The most rows, and pages of bodies, that one write removes in some 20 ms. A single body may have more pages."""
+"""The most rows, and pages of bodies, that one write removes in some 20 ms."""
 PAGE_BYTES: Final = 4096
 
 _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
 _CONVERSATION_ITEMS: Final = ("conversation_items", ("conversation", "position"))
-"""The tables of lists of items, with their key columns; the first is the list's owner."""
+"""The tables of lists of items, with their key columns."""
 
 Mark = Callable[[sqlite3.Connection, str, str], bool]
 
 
 class Budget:
-    """The rows that one write may still remove (`left`). A body counts one more for each 4 KiB."""
+    """The rows that one write may still remove. A body counts one more for each 4 KiB."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def spend(self, size: int = 0) -> None:
-        """Subtracts one removed row, whose body has `size` bytes, from `left`."""
+        """Counts a removed row, whose body has `size` bytes."""
         self.left -= 1 + size // PAGE_BYTES
 
 
 def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
-    """Marks an object as deleted with `mark` and removes its first rows.
-    Returns whether it existed, and whether rows are left.
-    """
+    """Marks an object as deleted and removes its first rows. Returns whether it existed, and whether rows are left."""
     if not mark(connection, owner, id):
         return False, False
     # Few at once, because a commit may have many deletions.
@@ -104,8 +101,8 @@ def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
 def _items(
     connection: sqlite3.Connection, table: str, key: tuple[str, ...], row: int, budget: Budget
 ) -> bool:
-    """Removes list rows of one response or conversation within the budget, and the items that no other list has. `key`
-    are the key columns of `table`, the first of which is `row`. Returns False if the budget was spent before.
+    """Removes list rows of one object within the budget, and the items that no other list has. `key` are the key
+    columns of `table`, the first of which is `row`. Returns False if the budget was spent before.
     """
     columns, same = ", ".join(key), " AND ".join(f"{name} = ?" for name in key)
     found = connection.execute(
@@ -131,4 +128,4 @@ _MARKED: Final[tuple[tuple[str, Callable[[sqlite3.Connection, int, Budget], None
         _frames,
     ),
 )
-"""Queries that find a deleted object with rows (each by an index of marks), and what removes them."""
+"""What finds a deleted object with rows, each by an index of marks, and what removes them."""

@@ -1,7 +1,5 @@
-"""SQL for responses, their items, and their chains.
-
-A row refers to the response that it continues, and counts those that continue it. A deleted response that others
-continue loses its body; its items stay as their context.
+"""SQL for responses, their items, and their chains. A row refers to the response that it continues, and counts those
+that continue it.
 """
 
 from __future__ import annotations
@@ -136,9 +134,7 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """Calls `visit` with each item of the chain that ends with `id`, oldest first. Raises `NotStored`, `NotFinished`,
-    or `ContextTooLarge` beyond `limits`.
-    """
+    """See `Responses.scan_context`."""
     found = connection.execute(
         "SELECT seq, unfinished FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()
@@ -163,9 +159,7 @@ def scan(
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a response as deleted: no read finds it, and `removal.sweep` removes its rows, its items once no response
-    continues it. Returns False if there is none.
-    """
+    """Marks a response as deleted. Returns False if there is none."""
     found = connection.execute(
         "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()

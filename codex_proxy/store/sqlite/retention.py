@@ -34,8 +34,8 @@ def apply(connection: sqlite3.Connection, rule: Rule) -> Pruned:
 
 
 def trim(connection: sqlite3.Connection, limit: int, in_use: Collection[tuple[str, str]]) -> None:
-    """Removes the chains that were continued the longest time ago until there are at most `limit`, as far as one write
-    may. `in_use`: owner and id of responses that a turn is continuing; these stay.
+    """Removes the oldest chains until there are at most `limit`, as far as one write may. `in_use`: owner and id of
+    responses that a turn is continuing; these stay.
     """
     budget = removal.Budget(removal.PIECE)
     for _ in range(OBJECTS_AT_ONCE):
