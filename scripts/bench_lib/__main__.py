@@ -24,6 +24,7 @@ from scripts.bench_lib import (
     steps,
     storing,
     stream,
+    workers,
 )
 from scripts.bench_lib.figures import Figure, table
 
@@ -40,6 +41,7 @@ ROWS = {
     "10": agents.rows,
     "11": litellm.rows,
     "12": recording.rows,
+    "13": workers.rows,
 }
 SAVED = Path(__file__).resolve().parents[2] / "docs" / "bench.json"
 
