@@ -1,5 +1,5 @@
 """What has gone wrong, and what a person can do about it. A `Failure` ends a turn (`TurnEnded.failure`); elsewhere the
-exception `Fault` carries it. `surfaces/errors.py` maps each kind to status, type and code.
+exception `Fault` carries it. `surfaces/fault_table.py` maps each kind to status, type and code.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
     if kind == UNKNOWN_KIND:
         return _unknown_kind(param, value, context)
     if kind == "missing" or (value is None and kind in _EXPECTED):
-        return _missing(param)
+        return missing(param)
     if kind in _EXPECTED:
         return _wrong_type(param, value, _EXPECTED[kind])
     if kind == "literal_error":
@@ -219,6 +219,12 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
 def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
     """Returns an error that a pydantic validator raises: a message, and OpenAI's code for it."""
     return PydanticCustomError(f"{_OWN}{code}", message)
+
+
+def number_in(text: str, digits: int) -> int:
+    """Returns the number that a text of at most `digits` digits is; -1 for any other text."""
+    # `int` takes underscores, signs and digits of any script, and is slow for very many.
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else -1
 
 
 def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
@@ -273,19 +279,19 @@ def none_of(param: str, given: str, values: str) -> Fault:
 def _unknown_kind(param: str, value: Any, context: Mapping[str, str]) -> Fault:
     """Returns the fault for a value without a member of its union. `context` is that of `ByKind`."""
     if value is None:
-        return _missing(param)
+        return missing(param)
     if not isinstance(value, dict) or not context["kinds"]:
         return _wrong_type(param, value, context["expected"])
     inner = f"{param}.{context['field']}"
     kind = value.get(context["field"])
     if kind is None:
-        return _missing(inner)
+        return missing(inner)
     if not isinstance(kind, str):
         return _wrong_type(inner, kind, "a string")
     return none_of(inner, kind, context["kinds"])
 
 
-def _missing(param: str) -> Fault:
+def missing(param: str) -> Fault:
     return bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
 

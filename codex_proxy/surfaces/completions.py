@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final, Unpack
 import msgspec
 from pydantic import ConfigDict, Field
 
-from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.base import RenderOptions, Text, json_bytes, raw_text
@@ -25,6 +24,7 @@ from codex_proxy.surfaces.request_options import (
     RequestSettings,
     fields_set,
     place_of,
+    refuse_stream_options,
     stops_of,
 )
 from codex_proxy.surfaces.unions import ByKind
@@ -91,8 +91,7 @@ def parse(
     request = parse_as(CompletionRequest, body, notes)
     asked = DEFAULT_NAME if request.model is None else request.model
     resolved = resolve(asked, catalog)
-    if request.stream_options is not None and not request.stream:
-        raise bad_request("'stream_options' is only allowed with 'stream'.", "stream_options")
+    refuse_stream_options(request.stream_options, request.stream)
     place = place_of(resolved, settings, headers, None, client_acts=False)
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
     sampling = fields_set(request, SAMPLING)

@@ -16,8 +16,9 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.answer_types import Count, Yes
 from codex_proxy.surfaces.body import RequestModel, parse_as
-from codex_proxy.surfaces.item_wire import AnyItem, Metadata
+from codex_proxy.surfaces.item_wire import AnyItem
 from codex_proxy.surfaces.items import ItemDict, normalised
+from codex_proxy.surfaces.wire_types import Metadata
 
 ITEMS_AT_ONCE: Final = 20
 

@@ -1,69 +1,22 @@
-"""The faults of OpenAI's APIs: status, type and code of each kind; Anthropic's are in `messages/errors.py`. A failure's
-own code (the provider's) replaces the table's. Sources: docs/contract.md#errors-of-chat-completions,
-docs/contract.md#errors-of-responses, docs/wire-rules.md#errors.
+"""Errors in the forms of the APIs. A failure's own code (the provider's) replaces that of the table. Sources:
+docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses, docs/wire-rules.md#errors.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Annotated, Final, Literal, NamedTuple, TypeAlias, TypedDict
+from typing import Annotated, Final, Literal, TypeAlias, TypedDict
 
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import Failure
 from codex_proxy.surfaces.answer_types import JsonText, one_of
 from codex_proxy.surfaces.base import json_bytes, raw_text
+from codex_proxy.surfaces.fault_table import TABLE, FaultRow
 from codex_proxy.surfaces.messages import errors as messages
 from codex_proxy.surfaces.ollama import errors as ollama
 
 OpenAISurface: TypeAlias = Literal["chat", "responses"]
 Surface: TypeAlias = OpenAISurface | Literal["messages", "ollama"]
 
-
-class FaultRow(NamedTuple):
-    """Status, type and code of a kind of fault. `wait` is its `Retry-After` in seconds, if the failure has none."""
-
-    status: int
-    type: str
-    code: str | None
-    wait: int | None = None
-
-
-_REQUEST: Final = "invalid_request_error"
-_LIMIT: Final = "rate_limit_error"
-_SERVER: Final = "server_error"
-
-TABLE: Final[dict[FaultKind, FaultRow]] = {
-    FaultKind.INVALID_REQUEST: FaultRow(400, _REQUEST, None),
-    FaultKind.REJECTED_BY_PROVIDER: FaultRow(400, _REQUEST, "rejected_by_provider"),
-    FaultKind.CONTEXT_LENGTH_EXCEEDED: FaultRow(400, _REQUEST, "context_length_exceeded"),
-    FaultKind.INVALID_API_KEY: FaultRow(401, "authentication_error", "invalid_api_key"),
-    FaultKind.AGENT_NOT_AUTHENTICATED: FaultRow(401, "authentication_error", "agent_not_authenticated"),
-    FaultKind.NOT_ALLOWED: FaultRow(403, "permission_error", "not_allowed"),
-    FaultKind.MODEL_NOT_FOUND: FaultRow(404, _REQUEST, "model_not_found"),
-    FaultKind.NOT_FOUND: FaultRow(404, "not_found_error", "not_found"),
-    FaultKind.METHOD_NOT_ALLOWED: FaultRow(405, _REQUEST, "method_not_allowed"),
-    FaultKind.REQUEST_TOO_LARGE: FaultRow(413, _REQUEST, "request_too_large"),
-    FaultKind.HEADERS_TOO_LARGE: FaultRow(431, _REQUEST, "headers_too_large"),
-    FaultKind.UNSUPPORTED_MEDIA_TYPE: FaultRow(415, _REQUEST, "unsupported_media_type"),
-    FaultKind.RATE_LIMITED: FaultRow(429, _LIMIT, "rate_limit_exceeded", wait=1),
-    FaultKind.CONCURRENCY_EXCEEDED: FaultRow(429, _LIMIT, "concurrency_exceeded", wait=1),
-    FaultKind.AGENT_RATE_LIMITED: FaultRow(429, _LIMIT, "rate_limit_exceeded"),
-    FaultKind.USAGE_LIMIT_REACHED: FaultRow(429, _LIMIT, "usage_limit_reached"),
-    FaultKind.INSUFFICIENT_QUOTA: FaultRow(429, _LIMIT, "insufficient_quota"),
-    FaultKind.CANCELLED: FaultRow(499, _REQUEST, "cancelled"),
-    FaultKind.SPAWN_FAILED: FaultRow(500, _SERVER, "spawn_error"),
-    FaultKind.AGENT_CRASHED: FaultRow(500, _SERVER, "agent_crashed"),
-    FaultKind.AGENT_PROTOCOL: FaultRow(500, _SERVER, "agent_protocol_error"),
-    FaultKind.AGENT_MISCONFIGURED: FaultRow(500, _SERVER, "agent_misconfigured"),
-    FaultKind.INTERNAL: FaultRow(500, _SERVER, "internal_error"),
-    FaultKind.UPSTREAM_UNAUTHORIZED: FaultRow(502, _SERVER, "upstream_unauthorized"),
-    FaultKind.UPSTREAM_ERROR: FaultRow(502, _SERVER, "upstream_error"),
-    FaultKind.UPSTREAM_DISCONNECTED: FaultRow(502, _SERVER, "upstream_disconnected"),
-    FaultKind.UPSTREAM_UNREACHABLE: FaultRow(502, _SERVER, "upstream_unreachable"),
-    FaultKind.UNAVAILABLE: FaultRow(503, _SERVER, "service_unavailable", wait=1),
-    FaultKind.STOPPING: FaultRow(503, _SERVER, "service_unavailable", wait=1),
-    FaultKind.UPSTREAM_TIMEOUT: FaultRow(504, "timeout_error", "request_timeout"),
-    FaultKind.TIMED_OUT: FaultRow(504, "timeout_error", "request_timeout"),
-}
 
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
 """Error types of the Responses API that differ from Chat Completions, by status."""

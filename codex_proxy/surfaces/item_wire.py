@@ -11,15 +11,10 @@ from pydantic import AfterValidator, ConfigDict, Field
 from codex_proxy.surfaces.body import RequestModel, wrong_value
 from codex_proxy.surfaces.field_lists import Ignored
 from codex_proxy.surfaces.unions import ByKind
+from codex_proxy.surfaces.wire_types import CallId, HistoryName
 
-CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
-HistoryName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
 Status: TypeAlias = str
-MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
-MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
-Metadata: TypeAlias = Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)]
-"""A client's metadata on an object: at most 16 keys (docs/contract.md#conversations)."""
 
 TEXT_LIMIT: Final = 10_485_760
 """The most characters of an input that is a string: OpenAI's own limit."""

@@ -13,6 +13,7 @@ from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces import item_wire as wire
 from codex_proxy.surfaces.attachments import file_text, image_url
+from codex_proxy.surfaces.body import missing
 
 ItemDict: TypeAlias = dict[str, Any]
 
@@ -222,8 +223,7 @@ def _native_form(item: wire.NativeItem, param: str) -> ItemDict:
 def _shell_output_form(item: wire.ShellOutputItem, param: str) -> ItemDict:
     call_id = item.call_id or item.id
     if not call_id:
-        param = f"{param}.call_id"
-        raise bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+        raise missing(f"{param}.call_id")
     return {
         "type": item.type,
         "call_id": call_id,

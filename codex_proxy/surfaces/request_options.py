@@ -132,6 +132,26 @@ def fields_set(request: object, names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
+def refuse_logprobs(asked: Mapping[str, str], setting: Logprobs) -> None:
+    """Raises `Fault` INVALID_REQUEST for log probabilities, unless they are ignored. `asked`: the fields that ask for
+    them, each with the name of what is to be left out.
+    """
+    for field, name in asked.items():
+        if setting == "refuse":
+            raise bad_request(
+                f"Log probabilities are not available: leave '{name}' out. (With PROXY_LOGPROBS=ignore the server "
+                "answers without them.)",
+                field,
+                "unsupported_value",
+            )
+
+
+def refuse_stream_options(options: object, stream: bool | None) -> None:
+    """Raises `Fault` INVALID_REQUEST for `stream_options` without `stream`."""
+    if options is not None and not stream:
+        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+
+
 def workdir_of(
     headers: RequestHints, metadata: Mapping[str, str | None] | None
 ) -> tuple[str | None, WorkdirParam]:

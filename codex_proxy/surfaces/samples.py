@@ -5,6 +5,7 @@ counts once, answers are summed (docs/contract.md#whole-answers). The first fail
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,15 +26,10 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.surfaces.usage import TurnTokens
 
-_OF_AN_ITEM = (
-    TextDelta,
-    RefusalDelta,
-    AnnotationAdded,
-    ReasoningDelta,
-    ArgumentsDelta,
-    OutputDelta,
-    ItemEnded,
+ItemEvent: TypeAlias = (
+    TextDelta | RefusalDelta | AnnotationAdded | ReasoningDelta | ArgumentsDelta | OutputDelta | ItemEnded
 )
+"""The events of an open item."""
 
 
 class Samples:
@@ -53,7 +49,7 @@ class Samples:
                 break
             if isinstance(event, ItemStarted):
                 self._start(choice, event, out)
-            elif isinstance(event, _OF_AN_ITEM):
+            elif isinstance(event, ItemEvent):
                 self._continue(choice, event, out)
             elif isinstance(event, UsageReported):
                 self._spent[choice].add_total(event)
@@ -70,18 +66,7 @@ class Samples:
             self._open.add(id)
             out.append(ItemStarted(msgspec.structs.replace(event.item, id=id, choice=choice)))
 
-    def _continue(
-        self,
-        choice: int,
-        event: TextDelta
-        | RefusalDelta
-        | AnnotationAdded
-        | ReasoningDelta
-        | ArgumentsDelta
-        | OutputDelta
-        | ItemEnded,
-        out: list[Event],
-    ) -> None:
+    def _continue(self, choice: int, event: ItemEvent, out: list[Event]) -> None:
         id = f"{choice}/{event.id}"
         if id not in self._open:
             return

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.surfaces.base import json_text
+
 MAX_CHARS: Final = 64
 """The most characters of a function's name that model providers accept. Anthropic accepts 128."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -43,6 +45,16 @@ def input_of(arguments: str) -> str | None:
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
     return None
+
+
+def whole_input(arguments: str, *, custom: bool, complete: bool) -> str | None:
+    """Returns a call's arguments as the JSON text of an object; those that are no object, and those of a custom tool,
+    as text in `input`. None for a call that was cut off.
+    """
+    found = None if custom else input_of(arguments)
+    if not complete and (found is None or not arguments.strip()):
+        return None
+    return (b'{"input":%b}' % json_text(arguments)).decode() if found is None else found
 
 
 def _strictly(text: str) -> Any:

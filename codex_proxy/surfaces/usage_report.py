@@ -14,6 +14,7 @@ from codex_proxy.core.account import AccountLimits, LimitWindow, resets_at
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import MAX_EXCERPT, excerpt
 from codex_proxy.surfaces.answer_types import Count
+from codex_proxy.surfaces.body import number_in
 
 HOUR: Final = 3600
 DAY: Final = 24 * HOUR
@@ -237,9 +238,7 @@ def _width(given: dict[str, list[str]]) -> Width:
 def _number(given: dict[str, list[str]], name: str, minimum: int, maximum: int, default: int) -> int:
     if name not in given:
         return default
-    text = given[name][0]
-    # Only what is surely small becomes a number: `int` takes underscores, signs and digits of any script.
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= len(str(LATEST)) else -1
+    number = number_in(given[name][0], len(str(LATEST)))
     if not minimum <= number <= maximum:
         raise _invalid(name, f"expected an integer from {minimum} to {maximum}")
     return number
@@ -253,11 +252,9 @@ def _groups(given: dict[str, list[str]]) -> set[str]:
 
 
 def _page(text: str, first: int, end: int, width: Width) -> int:
-    digits = text.removeprefix(_PAGE)
-    if text.startswith(_PAGE) and digits.isascii() and digits.isdecimal() and len(digits) <= len(str(LATEST)):
-        start = int(digits)
-        if first <= start < end and start == _floor(start, width):
-            return start
+    start = number_in(text.removeprefix(_PAGE), len(str(LATEST))) if text.startswith(_PAGE) else -1
+    if first <= start < end and start == _floor(start, width):
+        return start
     raise _invalid("page", "expected the 'next_page' of an answer to the same query")
 
 

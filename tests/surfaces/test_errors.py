@@ -9,7 +9,6 @@ import pytest
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.surfaces.errors import (
-    TABLE,
     OpenAISurface,
     error_body,
     error_frame,
@@ -17,6 +16,7 @@ from codex_proxy.surfaces.errors import (
     row_of,
     status_of,
 )
+from codex_proxy.surfaces.fault_table import TABLE
 
 SURFACES: tuple[OpenAISurface, ...] = get_args(OpenAISurface)
 

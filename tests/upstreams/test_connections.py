@@ -15,7 +15,7 @@ from codex_proxy.agents.spec import NoAgentError
 from codex_proxy.app.server import make_server
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.settings.fields import Settings
-from codex_proxy.surfaces.errors import TABLE
+from codex_proxy.surfaces.fault_table import TABLE
 from tests.http.serving import ENVIRONMENT, WEATHER, Proxy, fake_proxy, running, user
 from tests.http_responses.test_websocket import answer_to, error_of, open_socket, send
 from tests.mcp.serving import certificate

@@ -24,7 +24,7 @@ from codex_proxy.commands.doctor import examine
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
-from codex_proxy.surfaces.errors import TABLE
+from codex_proxy.surfaces.fault_table import TABLE
 from tests.http.serving import WEATHER
 from tests.upstreams.cases import CASES, Case, call, stream, text
 from tests.upstreams.serving import NOWHERE, Upstream, ask, raw_upstream, several

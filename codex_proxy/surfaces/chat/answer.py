@@ -7,9 +7,16 @@ from __future__ import annotations
 from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.surfaces.body import check_range
+from codex_proxy.surfaces.body import check_range, missing
 from codex_proxy.surfaces.chat.wire import AssistantMessage, ChatRequest
-from codex_proxy.surfaces.request_options import JSON_OBJECT, Format, Logprobs, json_schema_format
+from codex_proxy.surfaces.request_options import (
+    JSON_OBJECT,
+    Format,
+    Logprobs,
+    json_schema_format,
+    refuse_logprobs,
+    refuse_stream_options,
+)
 
 UNSUPPORTED: Final = "unsupported_value"
 
@@ -71,9 +78,9 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
         return JSON_OBJECT
     given = wanted.json_schema
     if given is None:
-        raise _missing("response_format.json_schema")
+        raise missing("response_format.json_schema")
     if given.schema_ is None:
-        raise _missing("response_format.json_schema.schema")
+        raise missing("response_format.json_schema.schema")
     return json_schema_format(given.schema_, given.name, given.description)
 
 
@@ -81,13 +88,7 @@ def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
     """Raises `Fault` INVALID_REQUEST for audio, and for log probabilities if `logprobs` (PROXY_LOGPROBS) is
     `refuse`.
     """
-    for name in logprobs_asked_for(request):
-        if logprobs == "refuse":
-            raise _unsupported(
-                name,
-                f"Log probabilities are not available: leave '{name}' out. (With PROXY_LOGPROBS=ignore the server "
-                "answers without them.)",
-            )
+    refuse_logprobs({name: name for name in logprobs_asked_for(request)}, logprobs)
     if "audio" in (request.modalities or ()):
         raise _unsupported("modalities", "The agent answers in text: the only modality is 'text'.")
     if request.audio is not None:
@@ -104,13 +105,8 @@ def refuse_contradictions(request: ChatRequest) -> None:
             "max_tokens",
             "mutually_exclusive_parameters",
         )
-    if request.stream_options is not None and not request.stream:
-        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+    refuse_stream_options(request.stream_options, request.stream)
 
 
 def _unsupported(param: str, message: str) -> Fault:
     return bad_request(message, param, UNSUPPORTED)
-
-
-def _missing(param: str) -> Fault:
-    return bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

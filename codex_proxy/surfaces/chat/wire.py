@@ -12,13 +12,20 @@ from pydantic import ConfigDict, Field
 from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused
 from codex_proxy.surfaces.unions import ByKind
-
-CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
-Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
-HistoryName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
-Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+from codex_proxy.surfaces.wire_types import (
+    CallId,
+    Effort,
+    HistoryName,
+    Metadata,
+    Name,
+    Penalty,
+    Positive,
+    Share,
+    Summary,
+    TopK,
+    UpToTwo,
+    Verbosity,
+)
 
 # --- what a message is made of ------------------------------------------------------------------
 
@@ -238,7 +245,7 @@ class StreamOptions(RequestModel):
 
 class ReasoningOptions(RequestModel):
     effort: Effort | None = None
-    summary: Literal["auto", "concise", "detailed", "none"] | None = None
+    summary: Summary | None = None
 
 
 class WebSearchOptions(RequestModel):
@@ -261,8 +268,6 @@ class ResponseFormat(RequestModel):
 
 
 Stop: TypeAlias = Annotated[StopSequence | Annotated[list[StopSequence], Field(max_length=4)], ByKind()]
-MetadataKey: TypeAlias = Annotated[str, Field(max_length=64)]
-MetadataValue: TypeAlias = Annotated[str, Field(max_length=512)]
 
 
 class ChatRequest(RequestModel):
@@ -276,8 +281,8 @@ class ChatRequest(RequestModel):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     stop: Stop | None = None
-    max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
+    max_tokens: Positive | None = None
+    max_completion_tokens: Positive | None = None
     tools: Annotated[list[AnyTool], Field(max_length=128)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -286,14 +291,14 @@ class ChatRequest(RequestModel):
     response_format: ResponseFormat | None = None
     reasoning: ReasoningOptions | None = None
     reasoning_effort: Effort | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
     modalities: list[Literal["text", "audio"]] | None = None
     audio: dict[str, Any] | None = None
     web_search_options: WebSearchOptions | None = None
     logprobs: Any = None
     top_logprobs: int | None = None
-    metadata: Annotated[dict[MetadataKey, MetadataValue | None], Field(max_length=16)] | None = None
+    metadata: Metadata | None = None
     store: bool | None = None
     user: Annotated[str | None, Ignored()] = None
     prompt_cache_key: Annotated[str | None, Ignored()] = None
@@ -306,16 +311,16 @@ class ChatRequest(RequestModel):
             unless_forwarded=True,
         ),
     ] = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    temperature: UpToTwo | None = None
+    top_p: Share | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     prediction: dict[str, Any] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    repetition_penalty: UpToTwo | None = None
     prompt_cache_retention: Annotated[str | None, Ignored()] = None
     context_management: Annotated[Any, Ignored()] = None
 

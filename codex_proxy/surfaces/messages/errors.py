@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple, NotRequired, TypedDict
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.surfaces import fault_table
 from codex_proxy.surfaces.answer_types import JsonText, one_of
 from codex_proxy.surfaces.base import json_bytes, raw_text
 
@@ -18,46 +19,51 @@ class FaultRow(NamedTuple):
 
     status: int
     type: str
-    lasting: bool = False
+    lasting: bool
 
 
-_REQUEST: Final = "invalid_request_error"
-_LIMIT: Final = "rate_limit_error"
-_SERVER: Final = "api_error"
-
-TABLE: Final[dict[FaultKind, FaultRow]] = {
-    FaultKind.INVALID_REQUEST: FaultRow(400, _REQUEST),
-    FaultKind.REJECTED_BY_PROVIDER: FaultRow(400, _REQUEST),
-    FaultKind.CONTEXT_LENGTH_EXCEEDED: FaultRow(400, _REQUEST),
-    FaultKind.UNSUPPORTED_MEDIA_TYPE: FaultRow(400, _REQUEST),
-    FaultKind.HEADERS_TOO_LARGE: FaultRow(431, _REQUEST),
-    FaultKind.INVALID_API_KEY: FaultRow(401, "authentication_error", lasting=True),
-    FaultKind.AGENT_NOT_AUTHENTICATED: FaultRow(401, "authentication_error", lasting=True),
-    FaultKind.INSUFFICIENT_QUOTA: FaultRow(402, "billing_error", lasting=True),
-    FaultKind.NOT_ALLOWED: FaultRow(403, "permission_error"),
-    FaultKind.MODEL_NOT_FOUND: FaultRow(404, "not_found_error"),
-    FaultKind.NOT_FOUND: FaultRow(404, "not_found_error"),
-    FaultKind.METHOD_NOT_ALLOWED: FaultRow(405, _REQUEST),
-    FaultKind.REQUEST_TOO_LARGE: FaultRow(413, "request_too_large"),
-    FaultKind.RATE_LIMITED: FaultRow(429, _LIMIT),
-    FaultKind.CONCURRENCY_EXCEEDED: FaultRow(429, _LIMIT),
-    FaultKind.AGENT_RATE_LIMITED: FaultRow(429, _LIMIT),
-    FaultKind.USAGE_LIMIT_REACHED: FaultRow(429, _LIMIT),
-    FaultKind.CANCELLED: FaultRow(499, _REQUEST, lasting=True),
-    FaultKind.SPAWN_FAILED: FaultRow(500, _SERVER),
-    FaultKind.AGENT_CRASHED: FaultRow(500, _SERVER),
-    FaultKind.AGENT_PROTOCOL: FaultRow(500, _SERVER),
-    FaultKind.AGENT_MISCONFIGURED: FaultRow(500, _SERVER, lasting=True),
-    FaultKind.INTERNAL: FaultRow(500, _SERVER),
-    FaultKind.UPSTREAM_UNAUTHORIZED: FaultRow(500, _SERVER, lasting=True),
-    FaultKind.UPSTREAM_ERROR: FaultRow(500, _SERVER),
-    FaultKind.UPSTREAM_DISCONNECTED: FaultRow(500, _SERVER),
-    FaultKind.UPSTREAM_UNREACHABLE: FaultRow(500, _SERVER),
-    FaultKind.UPSTREAM_TIMEOUT: FaultRow(504, "timeout_error"),
-    FaultKind.TIMED_OUT: FaultRow(504, "timeout_error"),
-    FaultKind.UNAVAILABLE: FaultRow(529, "overloaded_error"),
-    FaultKind.STOPPING: FaultRow(529, "overloaded_error"),
+_STATUSES: Final[dict[FaultKind, int]] = {
+    FaultKind.UNSUPPORTED_MEDIA_TYPE: 400,
+    FaultKind.INSUFFICIENT_QUOTA: 402,
+    FaultKind.UPSTREAM_UNAUTHORIZED: 500,
+    FaultKind.UPSTREAM_ERROR: 500,
+    FaultKind.UPSTREAM_DISCONNECTED: 500,
+    FaultKind.UPSTREAM_UNREACHABLE: 500,
+    FaultKind.UNAVAILABLE: 529,
+    FaultKind.STOPPING: 529,
 }
+"""The statuses that differ from those of OpenAI's APIs."""
+_TYPES: Final = {
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+"""The types by status; others are `invalid_request_error`."""
+_LASTING: Final = frozenset(
+    {
+        FaultKind.INVALID_API_KEY,
+        FaultKind.AGENT_NOT_AUTHENTICATED,
+        FaultKind.INSUFFICIENT_QUOTA,
+        FaultKind.CANCELLED,
+        FaultKind.AGENT_MISCONFIGURED,
+        FaultKind.UPSTREAM_UNAUTHORIZED,
+    }
+)
+"""The faults of requests that always fail."""
+
+
+def _row(kind: FaultKind) -> FaultRow:
+    status = _STATUSES.get(kind, fault_table.TABLE[kind].status)
+    return FaultRow(status, _TYPES.get(status, "invalid_request_error"), kind in _LASTING)
+
+
+TABLE: Final = {kind: _row(kind) for kind in fault_table.TABLE}
 
 THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
 """The code of a refused `thread`, on which the SDKs' tool runners send the whole conversation."""

@@ -13,6 +13,7 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.answer_types import Count
+from codex_proxy.surfaces.body import number_in
 from codex_proxy.surfaces.models import ModelCatalog, listed_names, model_of, with_claude_prefix
 
 MAX_PAGE: Final = 1000
@@ -48,7 +49,7 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
     """Parses the query of a page. Raises `Fault` INVALID_REQUEST for a bad `limit`, or both ids."""
     size = DEFAULT_PAGE
     if limit is not None:
-        size = int(limit) if limit.isascii() and limit.isdecimal() and len(limit) <= len(str(MAX_PAGE)) else 0
+        size = number_in(limit, len(str(MAX_PAGE)))
         if not 1 <= size <= MAX_PAGE:
             raise bad_request(
                 f"'limit' is {excerpt(limit)}; it must be a number from 1 to {MAX_PAGE}.", "limit"

@@ -38,7 +38,7 @@ from codex_proxy.surfaces.messages.errors import error_event
 from codex_proxy.surfaces.messages.message import Message as MessageBody
 from codex_proxy.surfaces.messages.message import MessageEnd, MessageUsage
 from codex_proxy.surfaces.messages.state import OUTPUTS, packed
-from codex_proxy.surfaces.tool_calls import input_of
+from codex_proxy.surfaces.tool_calls import whole_input
 from codex_proxy.surfaces.usage import json_tokens
 
 _STOP_REASONS: Final[dict[str, str]] = {
@@ -293,12 +293,10 @@ class MessagesRenderer(StreamRenderer):
         """
         sent = 0
         for call in self._calls.values():
-            text = "".join(call.pieces)
-            input = None if call.item.kind == "custom" else input_of(text)
-            if not call.complete and (input is None or not text.strip()):
-                continue
+            custom = call.item.kind == "custom"
+            input = whole_input("".join(call.pieces), custom=custom, complete=call.complete)
             if input is None:
-                input = (b'{"input":%b}' % json_text(text)).decode()
+                continue
             name = self._client_names.get(call.item.name, call.item.name)
             self._send("tool_use", {"id": raw_text(call.item.call_id), "name": raw_text(name)}, out, input)
             sent += 1

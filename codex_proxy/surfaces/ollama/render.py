@@ -26,7 +26,7 @@ from codex_proxy.surfaces.base import (
 )
 from codex_proxy.surfaces.ollama.errors import error_line
 from codex_proxy.surfaces.one_text import OneTextRenderer
-from codex_proxy.surfaces.tool_calls import input_of
+from codex_proxy.surfaces.tool_calls import whole_input
 
 Form: TypeAlias = Literal["chat", "generate"]
 
@@ -173,14 +173,10 @@ class OllamaRenderer(OneTextRenderer):
             self._send_call(item, "".join(pieces), out, complete=event.status == "completed")
 
     def _send_call(self, item: ToolCall, text: str, out: list[bytes], *, complete: bool) -> None:
-        """Sends a complete call. Arguments that are not an object, which clients cannot read, are sent as an object
-        with the text in `input`.
-        """
-        arguments = None if item.kind == "custom" else input_of(text)
-        if not complete and (arguments is None or not text.strip()):
-            return
+        """Sends a complete call."""
+        arguments = whole_input(text, custom=item.kind == "custom", complete=complete)
         if arguments is None:
-            arguments = (b'{"input":%b}' % json_text(text)).decode()
+            return
         name = self._client_names.get(item.name, item.name)
         function = {
             "index": len(self._sent_calls),

@@ -5,7 +5,7 @@ docs/contract.md#both-apis (the end).
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -61,30 +61,11 @@ def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes
     return [frame for frame in frames if frame[0] > number]
 
 
-class Events(Protocol):
-    """The interface of the encoders: `ResponseEvents`, and `profile.OpenResponsesEvents`. `number` is the
-    next frame's.
-    """
+class ResponseEvents:
+    """Encodes the events of a stream of the Responses API, as OpenAI's server does. `number` is the next frame's."""
 
-    number: int
-    end: bytes
+    end = DONE
     """The bytes that follow the last event of a stream."""
-
-    def take(self) -> list[bytes]: ...
-    def begin(self, response: dict[str, Any]) -> None: ...
-    def fail(self, failure: Failure) -> None: ...
-    def finish(self, response: dict[str, Any]) -> None: ...
-    def item_added(self, output: OutputItem) -> None: ...
-    def part_added(self, output: OutputItem, part: Part) -> None: ...
-    def deltas(self, output: OutputItem, part: Part, fragments: list[bytes]) -> None: ...
-    def annotation_added(self, output: OutputItem, part: Part) -> None: ...
-    def part_done(self, output: OutputItem, part: Part) -> None: ...
-    def item_stage(self, output: OutputItem, stage: str) -> None: ...
-    def item_done(self, output: OutputItem) -> None: ...
-
-
-class FrameList:
-    """Encoded frames that were not taken, and the next number; the base of the encoders."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -98,12 +79,6 @@ class FrameList:
     def _frame(self, frame: bytes) -> None:
         self._frames.append(frame)
         self.number += 1
-
-
-class ResponseEvents(FrameList):
-    """Encodes the events of a stream of the Responses API, as OpenAI's server does."""
-
-    end = DONE
 
     def _add(self, type: str, **fields: Any) -> None:
         body = json_bytes({"type": type, **fields, "sequence_number": self.number})
@@ -154,7 +129,7 @@ class ResponseEvents(FrameList):
         self.number += len(fragments)
 
     def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Adds the `annotation.added` event of the last annotation of a part."""
+        """Adds the event of the last annotation of a part."""
         numbered = {"annotation_index": len(part.annotations) - 1, "annotation": part.annotations[-1]}
         self._add("response.output_text.annotation.added", **self._position(output, part), **numbered)
 

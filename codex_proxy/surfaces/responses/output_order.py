@@ -6,14 +6,14 @@ status.
 from __future__ import annotations
 
 from codex_proxy.surfaces.responses import mcp_items
-from codex_proxy.surfaces.responses.events import Events
+from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE, OutputItem
 
 
 class OutputOrder:
     """The output items in the order of sending, and how each ends. `events` encodes."""
 
-    def __init__(self, events: Events) -> None:
+    def __init__(self, events: ResponseEvents) -> None:
         self.items: list[OutputItem] = []
         self._events = events
         self._over_with: dict[int, str] = {}

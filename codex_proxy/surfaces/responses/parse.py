@@ -11,7 +11,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
@@ -30,6 +30,8 @@ from codex_proxy.surfaces.request_options import (
     fields_set,
     json_schema_format,
     place_of,
+    refuse_logprobs,
+    refuse_stream_options,
     stops_of,
     with_json_hint,
 )
@@ -46,7 +48,6 @@ from codex_proxy.surfaces.responses.wire import (
 )
 from codex_proxy.surfaces.responses.wire_tools import WebSearchTool
 
-UNSUPPORTED: Final = "unsupported_value"
 CONVERSATION_PREFIX: Final = "conv_"
 ENCRYPTED_REASONING: Final = "reasoning.encrypted_content"
 
@@ -254,15 +255,8 @@ def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> 
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
         )
-    for name, value in _logprobs_asked_for(request).items():
-        if settings.logprobs == "refuse":
-            raise _unsupported(
-                name,
-                f"Log probabilities are not available: leave '{value}' out. (With PROXY_LOGPROBS=ignore the server "
-                "answers without them.)",
-            )
-    if request.stream_options is not None and not request.stream:
-        raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
+    refuse_logprobs(_logprobs_asked_for(request), settings.logprobs)
+    refuse_stream_options(request.stream_options, request.stream)
     if request.input == [] and request.previous_response_id is None and request.conversation is None:
         raise bad_request(
             "'input' is empty, and there is no 'previous_response_id' or 'conversation' to continue from.",
@@ -285,7 +279,3 @@ def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:
         if name == "message.output_text.logprobs"
     }
     return ({"top_logprobs": "top_logprobs"} if request.top_logprobs else {}) | included
-
-
-def _unsupported(param: str, message: str) -> Fault:
-    return bad_request(message, param, UNSUPPORTED)

@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import Activity, McpApproval, McpCall, McpTools, Reasoning, ToolCall
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.responses import mcp_items
-from codex_proxy.surfaces.responses.events import Events, FrameList, ResponseEvents
+from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.responses.response_object import failed
@@ -29,7 +29,7 @@ _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _RESULT: Final = "function_call_output"
 
 
-class OpenResponsesEvents(FrameList):
+class OpenResponsesEvents(ResponseEvents):
     """Encodes the events of the profile `open-responses-server`. `current` returns the current response object."""
 
     end = b"data: [DONE]\n\n"
@@ -72,9 +72,6 @@ class OpenResponsesEvents(FrameList):
         for fragment in fragments:
             self._frame(b'%b,"delta":%b}\n\n' % (part.head, fragment))
 
-    def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Nothing: the message in the response object has the annotation."""
-
     def part_done(self, output: OutputItem, part: Part) -> None:
         whole = {"id": raw_text(output.id), "output_index": output.index}
         if _is_legacy(output):
@@ -84,11 +81,14 @@ class OpenResponsesEvents(FrameList):
         elif output.kind == mcp_items.CALL:
             self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
 
+    def annotation_added(self, output: OutputItem, part: Part) -> None:
+        """Adds nothing: the profile has no such event."""
+
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """Does nothing: the profile has no such event."""
+        """Adds nothing: the profile has no such event."""
 
     def item_done(self, output: OutputItem) -> None:
-        """Does nothing: the profile has no such event."""
+        """Adds nothing: the profile has no such event."""
 
 
 def _is_legacy(output: OutputItem) -> bool:
@@ -142,7 +142,7 @@ class OpenResponsesRenderer(ResponsesRenderer):
 
     unshown = (Reasoning, Activity, McpTools, McpApproval)
 
-    def _new_events(self) -> Events:
+    def _new_events(self) -> ResponseEvents:
         renderer = weakref.proxy(self)  # the method itself would hold this renderer, which holds the events
         return OpenResponsesEvents(lambda: renderer._current())  # noqa: PLW0108
 
@@ -171,7 +171,7 @@ def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
     return OpenResponsesRenderer if profile == "open-responses-server" else ResponsesRenderer
 
 
-def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents | OpenResponsesEvents:
+def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents:
     """Returns an encoder of the profile's events, from 0 on, which repeat `response`."""
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
 

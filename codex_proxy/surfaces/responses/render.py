@@ -47,7 +47,7 @@ from codex_proxy.surfaces.base import (
     json_bytes,
     pieces_together,
 )
-from codex_proxy.surfaces.responses.events import Events, ResponseEvents
+from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.output import (
     ACTIVITY_TYPE,
     ANNOTATION,
@@ -112,7 +112,7 @@ class ResponsesRenderer(Renderer):
         self._encrypted = encrypted_reasoning
         self._client_names = client_names or {}
         self._frames: list[tuple[int, bytes]] | None = [] if keep_frames else None
-        self._events: Events = self._new_events()
+        self._events: ResponseEvents = self._new_events()
         self._items: dict[str, OutputItem] = {}
         self._serial_outputs: dict[type, SerialOutput] = {Message: SerialOutput(), ToolCall: SerialOutput()}
         self._order = OutputOrder(self._events)
@@ -126,7 +126,7 @@ class ResponsesRenderer(Renderer):
         self._status = "queued" if background else "in_progress"
         self._final: dict[str, Any] | None = None
 
-    def _new_events(self) -> Events:
+    def _new_events(self) -> ResponseEvents:
         return ResponseEvents()
 
     # --- what an exchange asks ------------------------------------------------------------------

@@ -11,15 +11,23 @@ from pydantic import ConfigDict, Field
 
 from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
-from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem, Metadata
-from codex_proxy.surfaces.responses.wire_tools import AnyTool, Name, ToolChoice
+from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem
+from codex_proxy.surfaces.responses.wire_tools import AnyTool, ToolChoice
 from codex_proxy.surfaces.unions import ByKind
+from codex_proxy.surfaces.wire_types import (
+    Effort,
+    Metadata,
+    Name,
+    Penalty,
+    Positive,
+    Share,
+    Summary,
+    TopK,
+    UpToTwo,
+    Verbosity,
+)
 
-Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
-Count: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Label: TypeAlias = Annotated[str, Field(max_length=512)]
-Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-Summary: TypeAlias = Literal["auto", "concise", "detailed", "none"]
 Include: TypeAlias = Literal[
     "file_search_call.results",
     "web_search_call.results",
@@ -67,7 +75,7 @@ class JsonSchemaFormat(RequestModel):
 
 class TextOptions(RequestModel):
     format: Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, ByKind()] | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
 
 
 class StreamOptions(RequestModel):
@@ -109,8 +117,8 @@ class ResponseRequest(ContextFields):
 
     model: ModelName
     input: Input
-    max_output_tokens: Count | None = None
-    max_tool_calls: Count | None = None
+    max_output_tokens: Positive | None = None
+    max_tool_calls: Positive | None = None
     metadata: Metadata | None = None
     user: Label | None = None
     store: bool | None = None
@@ -133,11 +141,11 @@ class ResponseRequest(ContextFields):
     image: Annotated[Any, Ignored()] = None
     safety_identifier: Label | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Field(ge=0, le=2)] | None = None
+    temperature: UpToTwo | None = None
+    top_p: Share | None = None
+    top_k: TopK | None = None
+    min_p: Share | None = None
+    repetition_penalty: UpToTwo | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     stop: Stop | None = None

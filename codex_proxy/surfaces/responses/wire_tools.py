@@ -11,8 +11,8 @@ from pydantic import AfterValidator, Field
 from codex_proxy.surfaces.body import Parameters, RequestModel, wrong_value
 from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.unions import ByKind
+from codex_proxy.surfaces.wire_types import Name
 
-Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 WebSearch: TypeAlias = Literal[
     "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"
 ]
