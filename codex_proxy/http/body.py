@@ -105,11 +105,10 @@ class HeldBytes:
             self._budget.give_back(self._owner, self.size)
             self.size = 0
 
-    def handed_over(self) -> HeldBytes:
-        """Moves the bytes into a new object, which the caller must release."""
-        other = HeldBytes(self._budget, self._owner)
-        other.size, self.size = self.size, 0
-        return other
+    def hand_over(self) -> Callable[[], None]:
+        """Lets the bytes count on after `release`, until the returned function is called."""
+        size, self.size = self.size, 0
+        return partial(self._budget.give_back, self._owner, size)
 
 
 HELD = web.RequestKey("held", HeldBytes)

@@ -5,7 +5,8 @@ Handlers raise `Fault` NOT_FOUND for what does not exist or is another key's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from aiohttp import web
@@ -45,19 +46,16 @@ async def create_conversation(request: web.Request) -> web.Response:
     made = StoredConversation(
         owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
     )
-    with store_errors_as_faults():
-        try:
-            await store.add_conversation(made, _new_items(given.items, service, now))
-        except (NotStored, StoreConflict, ContextTooLarge) as error:
-            raise _refused(error, given.items) from None
+    with _store_errors(request, given.items):
+        await store.add_conversation(made, _new_items(given.items, service, now))
     return json_response(_object(made))
 
 
 async def retrieve_conversation(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}: returns the conversation without its items."""
     _, store = _service_and_store(request)
-    with store_errors_as_faults():
-        found = await store.conversation(request[OWNER], request.match_info["id"])
+    with _store_errors(request):
+        found = await store.conversation(*_path(request))
     if found is None:
         raise _missing(request)
     return json_response(_object(found))
@@ -67,11 +65,9 @@ async def update_conversation(request: web.Request) -> web.Response:
     """POST /v1/conversations/{id}: merges `metadata`, in which null deletes a key; returns the conversation."""
     _, store = _service_and_store(request)
     changes = parse_update(await read_body(request))
-    with store_errors_as_faults():
+    with _store_errors(request):
         try:
-            found = await store.update_conversation(request[OWNER], request.match_info["id"], changes)
-        except NotStored:
-            raise _missing(request) from None
+            found = await store.update_conversation(*_path(request), changes)
         except StoreConflict as error:
             raise bad_request(
                 f"Invalid value for 'metadata': {error}.", "metadata", "array_above_max_length"
@@ -82,12 +78,11 @@ async def update_conversation(request: web.Request) -> web.Response:
 async def delete_conversation(request: web.Request) -> web.Response:
     """DELETE /v1/conversations/{id}: deletes it; its items stay in other conversations and responses."""
     _, store = _service_and_store(request)
-    id = request.match_info["id"]
-    with store_errors_as_faults():
-        was_there = await store.delete_conversation(request[OWNER], id)
+    with _store_errors(request):
+        was_there = await store.delete_conversation(*_path(request))
     if not was_there:
         raise _missing(request)
-    return json_response(objects.deleted(id))
+    return json_response(objects.deleted(request.match_info["id"]))
 
 
 # --- items --------------------------------------------------------------------------------------
@@ -96,11 +91,10 @@ async def delete_conversation(request: web.Request) -> web.Response:
 async def list_conversation_items(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}/items: returns a page of the conversation's items."""
     _, store = _service_and_store(request)
-    id = request.match_info["id"]
     return json_response(
         await list_page(
             request,
-            partial(store.items, request[OWNER], id),
+            partial(store.items, *_path(request)),
             default=objects.ITEMS_LIMIT,
             form=_item_object,
             missing=_missing(request),
@@ -114,15 +108,8 @@ async def create_conversation_items(request: web.Request) -> web.Response:
     check_include(request)
     given = await parsed_from(request, await read_body(request), parse_items)
     items = _new_items(given, service, service.clock.epoch())
-    with store_errors_as_faults():
-        try:
-            added = await store.append_items(request[OWNER], request.match_info["id"], items)
-        except NotStored as error:
-            if error.kind == "conversation":
-                raise _missing(request) from None
-            raise _refused(error, given) from None
-        except (StoreConflict, ContextTooLarge) as error:
-            raise _refused(error, given) from None
+    with _store_errors(request, given):
+        added = await store.append_items(*_path(request), items)
     return json_response(list_object([_item_object(item) for item in added], has_more=False))
 
 
@@ -130,13 +117,11 @@ async def retrieve_conversation_item(request: web.Request) -> web.Response:
     """GET /v1/conversations/{id}/items/{item_id}: returns one item."""
     _, store = _service_and_store(request)
     check_include(request)
-    with store_errors_as_faults():
-        try:
-            found = await store.item(request[OWNER], request.match_info["id"], request.match_info["item_id"])
-        except NotStored:
-            raise _missing(request) from None
+    id = request.match_info["item_id"]
+    with _store_errors(request):
+        found = await store.item(*_path(request), id)
     if found is None:
-        raise objects.item_not_found(request.match_info["item_id"])
+        raise objects.item_not_found(id)
     return json_response(_item_object(found))
 
 
@@ -145,15 +130,8 @@ async def delete_conversation_item(request: web.Request) -> web.Response:
     conversation.
     """
     _, store = _service_and_store(request)
-    with store_errors_as_faults():
-        try:
-            found = await store.delete_item(
-                request[OWNER], request.match_info["id"], request.match_info["item_id"]
-            )
-        except NotStored as error:
-            if error.kind == "conversation":
-                raise _missing(request) from None
-            raise objects.item_not_found(request.match_info["item_id"]) from None
+    with _store_errors(request):
+        found = await store.delete_item(*_path(request), request.match_info["item_id"])
     return json_response(_object(found))
 
 
@@ -163,6 +141,29 @@ async def delete_conversation_item(request: web.Request) -> web.Response:
 def _service_and_store(request: web.Request) -> tuple[ResponsesService, Store]:
     service = request.app[RESPONSES]
     return service, required_store(service.store)
+
+
+def _path(request: web.Request) -> tuple[str, str]:
+    """Returns by what the store finds the conversation: the owner, and the id in the path."""
+    return request[OWNER], request.match_info["id"]
+
+
+@contextmanager
+def _store_errors(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[None]:
+    """Raises the `Fault` for each error of the store: NOT_FOUND for the conversation or item of the path,
+    INVALID_REQUEST for one of the items `given` in the body.
+    """
+    with store_errors_as_faults():
+        try:
+            yield
+        except NotStored as error:
+            if error.kind == "conversation":
+                raise _missing(request) from None
+            if not given:
+                raise objects.item_not_found(error.id) from None
+            raise _refused(error, given) from None
+        except (StoreConflict, ContextTooLarge) as error:
+            raise _refused(error, given) from None
 
 
 def _missing(request: web.Request) -> Fault:

@@ -15,6 +15,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.interface import NotStored, Page, PageRequest, StoredItem
 from codex_proxy.surfaces.answer_types import ItemList
+from codex_proxy.surfaces.body import number_in
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.wire import Include
 
@@ -80,8 +81,7 @@ def page_of(query: Mapping[str, str], *, default: int) -> PageRequest:
 def _limit(given: str | None, default: int) -> int:
     if not given:
         return default
-    # Only what is surely small becomes a number: `int` takes underscores, signs and digits of any script.
-    limit = int(given) if given.isascii() and given.isdecimal() and len(given) <= 9 else -1
+    limit = number_in(given, 9)
     if not 1 <= limit <= MAX_PAGE_ITEMS:
         raise bad_request(
             f"Invalid value for 'limit': expected an integer from 1 to {MAX_PAGE_ITEMS}.",

@@ -156,7 +156,7 @@ async def _in_background(
             body_of_target(request, body),
             hints_of(request),
             request[CLIENT],
-            request[HELD],
+            request[HELD].hand_over,
             parse_again,
         )
         request[NOTES]["response_id"] = prepared.id

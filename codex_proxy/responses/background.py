@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import structlog
@@ -24,7 +24,7 @@ from codex_proxy.responses.frame_buffer import Frames
 from codex_proxy.responses.prepare import (
     PreparedResponse,
     prepare,
-    prepare_for,
+    prepare_again,
     prepare_in_context,
     renderer_of,
     start_run,
@@ -196,7 +196,7 @@ class BackgroundResponse(RunningResponse):
         if parsed is None:
             await super()._finish(ended)
         else:
-            self._run_again(ended, partial(prepare_for, self._service, self._prepared, parsed))
+            self._run_again(ended, partial(prepare_again, self._service, self._prepared, parsed=parsed))
 
     async def _parse_for_next_target(self, failure: Failure | None) -> ParsedResponse | None:
         """Returns the request for another model; None if the turn has not failed, or after its first word."""
@@ -294,27 +294,18 @@ def recovery_of(body: bytes, hints: RequestHints) -> bytes:
     return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
 
 
-class HeldBody(Protocol):
-    """A body's bytes, which count against the server's limit until `release`."""
-
-    def handed_over(self) -> HeldBody:
-        """Returns an object that counts these bytes, to be released by the caller; this one counts none."""
-        ...
-
-    def release(self) -> None: ...
-
-
 async def create_in_background(
     service: ResponsesService,
     parsed: ParsedResponse,
     body: bytes,
     hints: RequestHints,
     client: Client,
-    held: HeldBody,
+    hold: Callable[[], Callable[[], None]],
     parse_again: ParseAgain | None = None,
 ) -> PreparedResponse:
-    """Stores the response as `queued`, starts its task, and returns it. `body` and `hints` are kept for a restart; the
-    bytes of `held` count until its end. `parse_again` has the models to be asked if the request's own fails.
+    """Stores the response as `queued`, starts its task, and returns it. `body` and `hints` are kept for a restart.
+    `hold` lets the bytes of the body count on, and returns what is called at the response's end. `parse_again` has the
+    models to be asked if the request's own fails.
 
     Raises `Fault` for a bad request, too many background responses, or a failed store.
     """
@@ -328,7 +319,7 @@ async def create_in_background(
         )
         queued = _queued(service, prepared, body, hints)
         # From the write on it is the server's: a client that leaves must not leave it queued with nobody to run it.
-        work = _store_and_start(service, store, prepared, queued, held.handed_over(), parse_again)
+        work = _store_and_start(service, store, prepared, queued, hold(), parse_again)
         await background.tasks.run(work)
     return prepared
 
@@ -347,19 +338,19 @@ async def _store_and_start(
     store: Store,
     prepared: PreparedResponse,
     queued: StoredResponse,
-    held: HeldBody,
+    on_end: Callable[[], None],
     parse_again: ParseAgain | None,
 ) -> None:
-    """Stores and starts the response, or raises `Fault` having done neither. `held` is released at its end, or if this
+    """Stores and starts the response, or raises `Fault` having done neither. `on_end` is called at its end, or if this
     raises.
     """
     try:
         response = BackgroundResponse(service, prepared, store, parse_again=parse_again)
         await _store(service, store, prepared, queued)
     except BaseException:
-        held.release()
+        on_end()
         raise
-    service.background.start(response, held.release)
+    service.background.start(response, on_end)
 
 
 async def _store(

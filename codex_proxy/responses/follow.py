@@ -17,6 +17,7 @@ from codex_proxy.runs.event_log import Push
 from codex_proxy.store.health import required_store, store_errors_as_faults
 from codex_proxy.store.interface import UNFINISHED, Frame, NotStored, Store, StoredResponse
 from codex_proxy.store.leases import Watch
+from codex_proxy.surfaces.body import number_in
 from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable
 
@@ -42,13 +43,14 @@ def starting_after(query: Mapping[str, str]) -> int:
     given = query.get("starting_after")
     if not given:
         return -1
-    if not (given.isascii() and given.isdecimal() and len(given) <= _MAX_DIGITS):
+    number = number_in(given, _MAX_DIGITS)
+    if number < 0:
         raise bad_request(
             "Invalid value for 'starting_after': expected a sequence number.",
             "starting_after",
             "invalid_value",
         )
-    return int(given)
+    return number
 
 
 async def check_followable(store: Store, found: StoredResponse, live: LiveResponse | None) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from codex_proxy.core.events import TurnEnded
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.responses.frame_buffer import Frames
-from codex_proxy.responses.prepare import PreparedResponse, may_shorten, prepare_shorter, start_run
+from codex_proxy.responses.prepare import PreparedResponse, prepare_again, shorter_context, start_run
 from codex_proxy.responses.running import Delivery, Observe, RunningResponse
 from codex_proxy.responses.saving import output_items, save_response
 from codex_proxy.responses.service import ResponsesService
@@ -62,12 +62,10 @@ class ForegroundResponse(RunningResponse):
     async def _finish(self, ended: TurnEnded) -> None:
         prepared = self._prepared
         self._continued = self.continued
-        if (
-            self._delivery != "websocket"
-            and not self._renderer.visible
-            and may_shorten(prepared.parsed, prepared.context, ended.failure)
-        ):
-            self._run_again(ended, partial(prepare_shorter, self._service, prepared))
+        may_run_again = self._delivery != "websocket" and not self._renderer.visible
+        context = shorter_context(prepared, ended.failure) if may_run_again else None
+        if context is not None:
+            self._run_again(ended, partial(prepare_again, self._service, prepared, context=context))
         elif self._run is None:  # its client has not got its id
             self.failure = ended.failure
         else:

@@ -206,27 +206,20 @@ async def _with_server_tools(
 # --- another turn for the same response ----------------------------------------------------------
 
 
-async def prepare_shorter(service: ResponsesService, prepared: PreparedResponse) -> PreparedResponse:
-    """Prepares the response without the older half of its context, if `may_shorten`. Raises `Fault`."""
-    context = shortened(prepared.context)
-    assert context is not None, "there is something to leave out"
-    return await _prepare_again(service, prepared, prepared.parsed, context)
-
-
-async def prepare_for(
-    service: ResponsesService, prepared: PreparedResponse, parsed: ParsedResponse
+async def prepare_again(
+    service: ResponsesService,
+    prepared: PreparedResponse,
+    *,
+    parsed: ParsedResponse | None = None,
+    context: Context | None = None,
 ) -> PreparedResponse:
-    """Prepares the response once more, from the same request for another model. Raises `Fault`."""
-    return await _prepare_again(service, prepared, parsed, prepared.context)
-
-
-async def _prepare_again(
-    service: ResponsesService, prepared: PreparedResponse, parsed: ParsedResponse, context: Context
-) -> PreparedResponse:
+    """Prepares the response once more: from the same request for another model (`parsed`), or with less `context`.
+    Raises `Fault`.
+    """
     return await prepare_in_context(
         service,
-        parsed,
-        context,
+        parsed or prepared.parsed,
+        context or prepared.context,
         prepared.owner,
         id=prepared.id,
         created=prepared.created,
@@ -234,16 +227,12 @@ async def _prepare_again(
     )
 
 
-def may_shorten(parsed: ParsedResponse, context: Context, failure: Failure | None) -> bool:
-    """Whether to run the turn again with less: the context was too long, `truncation: auto`, and something can be left
-    out.
+def shorter_context(prepared: PreparedResponse, failure: Failure | None) -> Context | None:
+    """Returns the context with which the turn is to run again: the context was too long, the request has
+    `truncation: auto`, and something can be left out; else None.
     """
-    return (
-        failure is not None
-        and failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
-        and parsed.truncation == "auto"
-        and shortened(context) is not None
-    )
+    too_long = failure is not None and failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
+    return shortened(prepared.context) if too_long and prepared.parsed.truncation == "auto" else None
 
 
 def shortened(context: Context) -> Context | None:
