@@ -1,7 +1,6 @@
 """The clients of the server, and what each may do: the operator's settings, reduced by the limits of the client's key.
-
-The digest of a key leads to a `Client`; an unknown one raises `Fault` INVALID_API_KEY. Folders are compared with their
-links resolved. A turn that may write is refused in a folder from which it could change the server itself.
+An unknown key raises `Fault` INVALID_API_KEY. Folders are compared with their links resolved. A turn that may write is
+refused in a folder from which it could change the server itself.
 """
 
 from __future__ import annotations
@@ -196,8 +195,8 @@ def narrowed(everybody: Client, key: Key) -> Client:
 
 
 def _allowed(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
-    """Returns the models of a key's limits: the agent's name and the only allowed effort (None: any). Unknown names are
-    left out.
+    """Returns the models of a key's limits, each with the only allowed effort (None: any). Unknown names
+    are left out.
     """
     allowed = set()
     for name in names:
@@ -222,7 +221,7 @@ def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, 
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace of a key with roots of its own. The default folder is the first of them unless it lies in
+    """Returns the workspace of a key with roots of its own. Its folder is the first of them, unless the default lies in
     one.
     """
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
@@ -232,9 +231,8 @@ def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 
 def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with the absolute path of its folder: the request's (in `field`), or the default.
-
-    Raises `Fault` INVALID_REQUEST if it is outside the workspace or missing, and as `_confined` does.
+    """Returns the turn with the absolute path of its folder: the request's (in `field`), or the default. Raises `Fault`
+    INVALID_REQUEST for a folder outside or missing, and as `_confined`.
     """
     if field is None:
         return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)

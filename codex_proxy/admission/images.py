@@ -1,7 +1,6 @@
 """Fetches the images that a request gives by URL, from hosts that the operator allows, because agents fetch none.
-
-Raises `Fault` INVALID_REQUEST for other hosts and failures; the message names only the host. URLs come from strangers,
-so none may lead into the operator's network, neither by name nor by redirect.
+Raises `Fault` INVALID_REQUEST, which names only the host. URLs come from strangers: none may lead into the operator's
+network, neither by name nor by redirect.
 """
 
 from __future__ import annotations
@@ -239,8 +238,8 @@ class _ForbiddenAddressError(Exception):
 
 
 class _PublicAddresses(AbstractResolver):
-    """Resolves host names to public addresses only. aiohttp does not call it for an IP address, which must be in the
-    operator's list.
+    """Resolves host names to public addresses only. It is not asked for IP addresses, which must be in the operator's
+    list.
     """
 
     def __init__(self, inner: AbstractResolver) -> None:
@@ -284,10 +283,8 @@ def _not_allowed(url: URL) -> Fault:
 async def inline_images(
     turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
-    """Returns the turn with its images by http(s) URL fetched as data URLs.
-
-    Raises `Fault` INVALID_REQUEST, with the URL's value in `fields`, else `field`, as `param`. Without a `fetcher` no
-    image may be fetched.
+    """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST, with the URL's value in
+    `fields`, else `field`, as `param`. Without a `fetcher` no image may be fetched.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:
@@ -327,9 +324,7 @@ def _naming(field: str) -> Iterator[None]:
 async def _all_of(
     urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Returns the data URLs of all `urls`. If one fails, the others are cancelled and its `Fault` is raised, with its
-    `param` from `fields`, else `field`.
-    """
+    """Returns the data URLs of all `urls`. If one fails, the others are cancelled and its `Fault` is raised."""
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
     fetched: dict[str, str] = {}

@@ -1,8 +1,6 @@
-"""Routes of the settings: which agent and model answers a request, by what the request is like.
-
-Input: the routes, in order, and what is known of a request (`RequestFacts`). Output: the first route that matches.
-Pure, but for `Router`, which remembers the targets whose account is used up. A route changes the model only: the
-client's rights are checked for that model as for any. Source: docs/agents.md#routes.
+"""Routes of the settings: which agent and model answers a request, by what it is like (`RequestFacts`). Pure, but for
+`Router`, which remembers the targets whose account is used up. The client's rights are checked for the chosen model as
+for any. Source: docs/agents.md#routes.
 """
 
 from __future__ import annotations
@@ -33,8 +31,8 @@ FALLEN_BACK: Final = frozenset(
         *(K.AGENT_PROTOCOL, K.SPAWN_FAILED),
     }
 )
-"""The kinds of failures after which the next target of a route is asked: those of the agent or its account, and not of
-the request."""
+"""The kinds of failures after which the next target of a route is asked: those of the agent or its account, not of the
+request."""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +63,7 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFacts:
-    """Returns the facts of a request, from its turn, the name of its key, its API and the model that it names."""
+    """Returns the facts of a request."""
     if turn.forwarded is not None:
         fields = turn.forwarded.fields
         messages = bytes(fields.get("messages", b""))
@@ -101,8 +99,8 @@ def _matches(route: Route, facts: RequestFacts) -> bool:
 
 
 def as_asked(parsed: P, model: str) -> P:
-    """Returns a request that was parsed with another model, with the client's own name of the model (`model`), which
-    its answer has.
+    """Returns a request that was parsed with another model, with the client's own name of it (`model`), which its
+    answer has.
     """
     turn = parsed.turn
     if turn.forwarded is not None:

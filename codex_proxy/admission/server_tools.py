@@ -1,5 +1,5 @@
-"""Adds the tools of MCP servers, whose calls this server runs, to a turn: the operator's servers, and those that a
-request names.
+"""Adds the tools of MCP servers, whose calls this server runs, to a turn: the operator's servers', and the
+request's.
 """
 
 from __future__ import annotations
@@ -27,9 +27,7 @@ class ServerTools(msgspec.Struct, frozen=True):
     operators: tuple[Tool, ...] = ()
     """The tools of the operator's servers, as the model calls them."""
     lists: tuple[Event, ...] = ()
-    """Events that add an `mcp_list_tools` item for each server of the request that was asked: its tools, or why there
-    are none.
-    """
+    """Events that add an `mcp_list_tools` item for each server of the request that was asked."""
     runner: ToolRunner | None = None
     """Runs the calls of these tools; None if this server runs no tools."""
 
@@ -61,8 +59,7 @@ class ToolSource(Protocol):
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         """Returns the tools of the request's servers and, with `operators`, of the operator's. `owner` is the client's
-        name. A server that fails has none: its item in `lists`, or the log, has the error. Raises `Fault`
-        INVALID_REQUEST.
+        name. A server that fails has none. Raises `Fault` INVALID_REQUEST.
         """
         ...
 
@@ -73,10 +70,8 @@ def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
 
 
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """Returns the turn with the tools in `found`, and with limits on their calls: those of `steps` answers, and `calls`
-    in all (None: any).
-
-    Names stay unique: an operator's tool gives way to a tool of the client with its own name, any tool to one with its
+    """Returns the turn with the tools in `found`, and limits on their calls: those of `steps` answers, and `calls` in
+    all (None: any). An operator's tool gives way to a tool of the client with its own name, any tool to one with its
     full name.
     """
     own_names = {tool.name for tool in turn.tools}

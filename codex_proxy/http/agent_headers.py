@@ -82,8 +82,8 @@ def _history(ran: _RanTurn) -> Iterator[str]:
 
 
 def _history_becomes_text(ran: _RanTurn) -> bool:
-    """Whether earlier messages or instructions become text of the prompt, for an agent without history; a leading
-    system prompt does not, if the agent takes one.
+    """Whether earlier messages become text of the prompt, for an agent without history; instructions at the beginning
+    do not, if it takes a system prompt.
     """
     history, first = ran.turn.history, 0
     if ran.can("system_prompt"):

@@ -1,6 +1,5 @@
-"""Reads a request: the bytes of its body, what a parser makes of them, and the headers that change its turn. All bodies
-in memory count against a budget until the request (or the background response) is over; without room a request is
-refused unread.
+"""Reads a request: the bytes of its body, what a parser makes of them, and the headers that change its turn. Bodies
+count against a budget until the request (or background response) is over; without room a request is refused unread.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ MIN_TOTAL_BYTES: Final = 64 << 20
 
 
 def body_budget(memory: int) -> tuple[int, int]:
-    """Returns the most bytes that the bodies of running requests may have, all together and those of one key: an eighth
-    of the memory, and a quarter of that.
+    """Returns the most bytes of the bodies of running requests, all together (an eighth of the memory) and those of one
+    key (a quarter of that).
     """
     total = max(MIN_TOTAL_BYTES, memory // 8)
     return total, total // 4
@@ -57,8 +56,8 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts `size` more bytes; beyond a limit counts none and returns which. The first bytes are never refused,
-        because a single body may be larger.
+        """Counts `size` more bytes, or returns the limit without room. The first bytes are never refused, because a
+        single body may be larger.
         """
         theirs = self._held[owner]
         if self.each and theirs and theirs + size > self.each:
@@ -222,9 +221,9 @@ UNPACKED_HERE = 4 << 10
 
 
 class BodyReader:
-    """Reads the bytes of a request's body as they come, without decompressing them: those that are kept in memory by
-    `read`; then those that are sent on, by iterating over the reader. The methods raise `Fault` INVALID_REQUEST for a
-    body that contradicts its headers, ends early or comes too slowly, and `HTTPRequestEntityTooLarge`.
+    """Reads the bytes of a body as they come, still compressed: those to be kept by `read`, then those to be sent on by
+    iterating. Raises `Fault` INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly,
+    and `HTTPRequestEntityTooLarge`.
     """
 
     def __init__(self, request: web.Request) -> None:
@@ -250,8 +249,8 @@ class BodyReader:
         return self._request.content.at_eof()
 
     async def read(self, least: int | None = None) -> bytes:
-        """Returns what has not been read: all of it, or as soon as it has `least` bytes. It is counted before it is
-        read (by `Content-Length`) or as it comes. Raises also the `Fault` of `HeldBytes.grow_to`.
+        """Returns the rest, or what came until there were `least` bytes. Bytes are counted before they are read, if the
+        client has said how many there are. Raises also as `HeldBytes.grow_to`.
         """
         held = self._request[HELD]
         limit = self._request.client_max_size
@@ -305,9 +304,8 @@ class BodyReader:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed. Raises `Fault`: INVALID_REQUEST for a body that contradicts its headers,
-    ends early or comes too slowly; UNSUPPORTED_MEDIA_TYPE; CONCURRENCY_EXCEEDED or UNAVAILABLE without room; and
-    `HTTPRequestEntityTooLarge`.
+    """Returns the whole body, decompressed. Raises as `BodyReader`, and `Fault`: UNSUPPORTED_MEDIA_TYPE;
+    CONCURRENCY_EXCEEDED or UNAVAILABLE without room.
     """
     routed: RoutedRequest | None = request.get(ROUTED)
     if routed is not None and routed.body:
@@ -337,9 +335,9 @@ async def parsed_from(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns what `parse` makes of the body, in a thread if it is large. PDFs are read, and `parse` called again with
-    their texts. `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`. If a route of the
-    settings matches, the body is parsed once more with the model of its target. Raises what `parse` raises.
+    """Returns what `parse` makes of the body, in a thread if it is large; again with the texts of PDFs if there are
+    some, and with the model of a route's target if one matches. `skips_unreadable`: a PDF that cannot be read has an
+    empty text instead of a `Fault`.
     """
     read = partial(_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
     try:
@@ -398,8 +396,8 @@ async def parsed_request(
     skips_unreadable: bool = False,
     **more: object,
 ) -> T:
-    """Returns what the parser `parse` of an API makes of the body for the request's client; `more` are its further
-    arguments. The rest as `parsed_from`.
+    """Returns what an API's parser makes of the body for the request's client; `more` are further arguments. Otherwise
+    as `parsed_from`.
     """
     client = request[CLIENT]
     read = partial(parse, settings=client.settings, catalog=client.catalog, headers=hints_of(request), **more)

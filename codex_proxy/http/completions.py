@@ -20,9 +20,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/completions. Raises `Fault` for a request that is refused, and for a turn or a request to the upstream
-    that failed before the first byte was sent.
-    """
+    """POST /v1/completions: sent on to an upstream, or run as a turn. Raises `Fault` before the first byte."""
     body = await read_body(request)
     passed = json_body(body)
     if upstream_for(request, passed.model, "/completions") is not None:

@@ -1,6 +1,5 @@
-"""`/v1/conversations`: conversations and their items, which responses share. Source: docs/contract.md#conversations.
-
-Handlers raise `Fault` NOT_FOUND for what does not exist or is another key's.
+"""`/v1/conversations`: conversations and their items. Handlers raise `Fault` NOT_FOUND for what does not exist or is
+another key's. Source: docs/contract.md#conversations.
 """
 
 from __future__ import annotations
@@ -150,8 +149,8 @@ def _path(request: web.Request) -> tuple[str, str]:
 
 @contextmanager
 def _store_errors(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[None]:
-    """Raises the `Fault` for each error of the store: NOT_FOUND for the conversation or item of the path,
-    INVALID_REQUEST for one of the items `given` in the body.
+    """Raises the `Fault` for an error of the store: NOT_FOUND for the conversation or item of the path, INVALID_REQUEST
+    for items of the body (`given`).
     """
     with store_errors_as_faults():
         try:

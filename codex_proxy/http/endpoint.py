@@ -1,5 +1,5 @@
-"""`Endpoint`, the record from which routes, documentation and the format of errors are made, and functions for the JSON
-schemas of parameters.
+"""`Endpoint`, the record from which routes, documentation and the format of errors are made, and schemas of
+parameters.
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ Chapter: TypeAlias = Literal[
 """A chapter of the API reference, in which endpoints are documented together."""
 
 Kind: TypeAlias = Literal["turn", "stored", "read", "open"]
-"""What an endpoint does, and so its possible faults. `turn`: runs a turn; `stored`: needs the store; `read`: returns
-what the server knows; `open`: the same, without a key.
-"""
+"""What an endpoint does, and so its possible faults: runs a turn, needs the store, or returns what the server knows,
+with a key or without (`open`)."""
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
@@ -102,8 +101,8 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     needs: web.AppKey[Any] | None = None
     """What `app[...]` must have for the endpoint to be served, if anything."""
     takes_form: bool = False
-    """Whether the body may be a form (`multipart/form-data`), if the request has an `Authorization` header, which no
-    page can send in a form."""
+    """Whether the body may be a form (`multipart/form-data`), with an `Authorization` header, which no page can send in
+    a form."""
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()

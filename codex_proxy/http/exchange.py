@@ -1,6 +1,5 @@
-"""Answers an HTTP request with the bytes of a `Reader`, as a whole or as a stream, and closes it when the request is
-over. A `Source` returns the events of one answer: of one run, or of several that are its choices. `LogReader` renders
-them. `TurnTimings` measures them. Source: docs/contract.md#streams.
+"""Answers an HTTP request with the bytes of a `Reader`, whole or as a stream, and closes it at the end. A `Source` has
+the events of an answer: of one run, or of several that are its choices.
 """
 
 from __future__ import annotations
@@ -47,17 +46,14 @@ DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 ENDS = frozenset({ItemEnded, TurnEnded})
 """The types of events whose frames may repeat a whole text."""
 LONG_ANSWER = 1 << 20
-"""The weight of a turn's events, in bytes, above which each event of a batch with an end is rendered for itself, so
-that others are served in between.
-"""
+"""The weight of a turn's events, in bytes, above which the events of a batch with an end are rendered one by one, so
+that others are served in between."""
 SHOWN = VISIBLE - {TurnEnded}
 """The types of events of which a client can see something."""
 
 
 def _is_first_visible(event: Event) -> bool:
-    """Whether the client sees something of the event. A list of MCP tools does not count: it is sent with the first
-    output.
-    """
+    """Whether the client sees something of the event. A list of MCP tools is sent with the first output."""
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
@@ -208,9 +204,7 @@ class OneRun:
 
 
 class SampledRuns:
-    """The events of several runs of a turn, as choices of one answer. If one fails, the answer does, and `close`
-    interrupts the others.
-    """
+    """The events of several runs of a turn, as choices of one answer. If one fails, the answer does."""
 
     def __init__(self, runs: list[Run]) -> None:
         self._runs = runs
@@ -272,9 +266,7 @@ class Reader(Protocol):
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits for bytes or the end; may be cancelled and called again. It may call `push` instead: if that returns
-        True, everything is sent, and the wait continues.
-        """
+        """Waits for bytes or the end, as `Source.wait`."""
         ...
 
     def take(self) -> bytes:
@@ -312,8 +304,7 @@ class LogReader:
         self._renderer = renderer
         self._timings = timings
         self._left: deque[Event | bytes] = deque()
-        """What the next calls of `take` return: events that were taken from the source, and pieces of frames of the
-        event before them."""
+        """What the next calls of `take` return: events, and pieces of frames of the event before them."""
 
     @property
     def finished(self) -> bool:
@@ -360,9 +351,7 @@ class LogReader:
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
-    """Returns the answer as one response when it has ended, with the headers of then. Raises `Fault`. The reader is
-    closed, also if cancelled.
-    """
+    """Returns the whole answer when it has ended, with the headers of then. Raises `Fault`. Closes the reader."""
     try:
         while not reader.finished:
             await reader.wait()
@@ -376,9 +365,8 @@ async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
     """Sends the answer as a stream. Raises `Fault` for a failure before the first byte, `ConnectionError` if the client
-    has left. Any other error ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) the
-    bytes of `comment` are sent. Events are written by `push` while the client reads fast enough; this coroutine does
-    the rest.
+    has left; any other error ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never)
+    `comment` is sent. While the client reads fast enough, `push` writes; this coroutine does the rest.
     """
     silence = IdleTimer(keepalive)
 

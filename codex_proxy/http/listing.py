@@ -1,4 +1,4 @@
-"""Answers requests for lists of stored items with one page, in OpenAI's format. The SDKs ask for the next with `after`,
+"""Answers requests for lists of stored items with one page, in OpenAI's format. Clients ask for the next with `after`,
 the page's `last_id`.
 """
 
@@ -49,8 +49,8 @@ async def list_page(
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
 ) -> ItemList[ItemDict]:
-    """Returns the list object of the query's page. `read` reads it from the store, `default` is the default limit,
-    `form` makes an item's object. Raises `missing` without such a list, and `Fault` INVALID_REQUEST.
+    """Returns the list object of the query's page. `read` reads it from the store, `form` makes an item's object.
+    Raises `missing` without such a list, and `Fault` INVALID_REQUEST.
     """
     check_include(request)
     asked = page_of(request.query, default=default)

@@ -38,9 +38,7 @@ class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
     keepalive: float
     """Seconds of silence after which a stream gets a ping; 0 for never."""
     reasoning_state: Literal["client", "server", "off"] = "client"
-    """Where the model's raw items are kept for the next turn: in the answer (`client`), in the step memory (`server`),
-    or nowhere.
-    """
+    """Where the model's raw items are kept for the next turn: in the answer, in the step memory, or nowhere."""
 
 
 MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)

@@ -57,9 +57,7 @@ def asks_anthropic(request: web.BaseRequest) -> bool:
 def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
-    """Returns a failure as a JSON error in the endpoint's format, with status and headers. `request_id` is used if the
-    request has none yet.
-    """
+    """Returns a failure as a JSON error in the endpoint's format. `request_id` is used if the request has none yet."""
     surface = errors_of(request)
     headers = {}
     seconds = retry_after(failure)

@@ -110,8 +110,8 @@ async def _in_foreground(
 async def _send_stored(
     request: web.Request, prepared: PreparedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a response that a task of the server renders and stores; this request sends its frames or result. If
-    the client leaves, the turn is interrupted.
+    """Answers with a response that a task of the server renders and stores. If the client leaves, the turn is
+    interrupted.
     """
     service, stream = request.app[RESPONSES], prepared.parsed.stream
     with ExitStack() as stack:

@@ -1,7 +1,5 @@
-"""Applies the routes of the settings (see `admission/routes.py`) to requests: a route puts its target in the place of
-the model in the request's body, so that everything behind it is as if the client had asked for that model.
-
-If the target fails before anything was sent to the client, the request is handled again with the next one.
+"""Applies the routes of the settings (see `admission/routes.py`): a route puts its target in the place of the model in
+the request's body. If the target fails before anything was sent, the request is handled again with the next one.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ _APIS: Final[Mapping[Chapter, ApiName]] = {
 
 
 class RoutedRequest(msgspec.Struct):
-    """A request that a route has matched: its `body` as the client sent it, and the targets that are not asked yet.
-    `target` is the one that is asked. Without another target the body is not kept, since a turn may take an hour.
+    """A request that a route has matched: its `body` as sent (empty without another target, since a turn may take an
+    hour), the `target` that is asked, and the targets that are left.
     """
 
     name: str
@@ -48,8 +46,8 @@ ROUTED: Final = web.RequestKey("routed", RoutedRequest)
 
 
 def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | None:
-    """Returns the body with the target of the route that matches; None if no route does. `parsed` is the body parsed
-    as the client sent it.
+    """Returns the body with the target of the route that matches, if one does. `parsed` is the body parsed as the
+    client sent it.
     """
     router = request.app.get(ROUTER)
     endpoint = request.get(ENDPOINT)
@@ -86,8 +84,8 @@ def body_of_target(request: web.Request, body: bytes) -> bytes:
 
 
 def next_target(request: web.Request, failure: Failure) -> bool:
-    """Records that the target of the request's route has failed. Returns whether the request is now for the next one,
-    and has to be handled again.
+    """Records that the route's target has failed. Returns whether the request is to be handled again, for
+    the next one.
     """
     routed = request.get(ROUTED)
     if routed is None or not request.app[ROUTER].note_failure(routed.target, failure) or not routed.left:
@@ -99,8 +97,8 @@ def next_target(request: web.Request, failure: Failure) -> bool:
 def later_targets(
     request: web.Request, parse: Callable[[], Awaitable[T]]
 ) -> Callable[[Failure], Awaitable[T | None]] | None:
-    """Returns a function that parses the request for the next target of its route after a failure, and returns None if
-    no other one is asked; None if the route has no other target. `parse` parses the request for its present target.
+    """Returns a function that parses the request for the next target after a failure, and returns None if no other is
+    asked; None if the route has no other target. `parse` parses for the present target.
     """
     routed = request.get(ROUTED)
     if routed is None or not routed.left:
@@ -113,8 +111,8 @@ def later_targets(
 
 
 async def with_fallbacks(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Calls the handler, and again with the next target of the request's route as long as a target fails before
-    anything was sent. Raises the `Fault` of the last one.
+    """Calls the handler, again with the next target of the route as long as one fails before anything was sent. Raises
+    the last `Fault`.
     """
     while True:
         try:

@@ -1,5 +1,5 @@
-"""The aiohttp application, and the runner that serves it and answers what aiohttp refuses before any middleware (broken
-requests, an unknown `Expect`) with an error in the API's format. The bytes are neither logged nor quoted.
+"""The aiohttp application, and the runner that serves it and answers what aiohttp refuses before any middleware with an
+error in the API's format.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Runner(web.AppRunner):
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
 
     async def listen_as_ollama(self, *, wanted: bool, reuse_port: bool = False) -> None:
-        """Also listens on Ollama's port, if that is `wanted` and the port is free, and sets `ollama`. `reuse_port`:
-        other workers share it.
+        """Also listens on Ollama's port, if `wanted` and free, and sets `ollama`. `reuse_port`: other
+        workers share it.
         """
         host, port = self.addresses[0][:2]
         if not wanted or port == OLLAMA_PORT:
@@ -95,8 +95,8 @@ class Runner(web.AppRunner):
             await loop.connect_accepted_socket(self._connection, connection)
 
     async def close_connections(self, within: float) -> None:
-        """Closes connections without a request. After `within` seconds the others are cancelled, with an error if no
-        answer has begun; returns `GIVE_UP_SECONDS` later at most.
+        """Closes idle connections. After `within` seconds the others are cancelled, with an error if no answer has
+        begun.
         """
         if isinstance(self._server, _Server) and not await self._server.became_idle(within):
             self._server.give_up()
@@ -191,8 +191,8 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Returns the error for an unreadable request (400) or an exception outside of middlewares (500), and closes.
-        Raises `ConnectionError` if an answer has begun.
+        """Returns the error for an unreadable request (400) or an exception outside of middlewares (500). Raises
+        `ConnectionError` if an answer has begun.
         """
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun: there can be no other")
@@ -239,7 +239,7 @@ def _failure_of(error: BaseException | None) -> Failure:
 
 @web.middleware
 async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Checks access and the key's limits, then calls the handler: one middleware, because each costs time for every
+    """Checks access and the key's limits, then calls the handler. One middleware, because each costs time for every
     piece of a stream.
     """
     preflight_reply = await check_access(request)

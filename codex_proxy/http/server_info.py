@@ -1,6 +1,5 @@
-"""The endpoints about the server itself: endpoints, models, health, OpenAPI document. Without a key the health says
-only whether a turn would work, because messages may contain paths; if no keys are required, clients on this machine get
-the details.
+"""The endpoints about the server itself. Without a key the health says only whether a turn would work, because messages
+may contain paths; if no keys are required, clients on this machine get the details.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 WORKER: Final = web.AppKey("worker", int)
 """The number of this process among those that share the port; 0: it is the only one."""
 RECORDING_TROUBLE: Final[web.AppKey[Callable[[], str]]] = web.AppKey("recording_trouble")
-"""Returns why turns are not recorded any more; an empty text as long as they are. Not set if none are recorded."""
+"""Returns why turns are not recorded any more, or an empty text. Not set if none are recorded."""
 
 FAKE_WARNING: Final = "The embedded fake agent serves: its answers are made up."
 KEYS_TROUBLE: Final = (
@@ -140,10 +139,8 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """GET /v1/models: the models of the key.
-
-    The format is OpenAI's; Anthropic's for its clients; Codex (`client_version`) gets the agent's own entries, if there
-    are any.
+    """GET /v1/models: the models of the key, in OpenAI's format, in Anthropic's for its clients, or as Codex reads them
+    (`client_version`).
     """
     client = request[CLIENT]
     catalog = client.catalog
@@ -193,8 +190,8 @@ def _asks_ollama(request: web.Request) -> bool:
 
 
 async def root(request: web.Request) -> web.Response:
-    """GET / and GET /api/hello: returns the server's name. Anthropic's clients request these paths to check that the
-    server exists. Ollama's clients request / and get Ollama's own text.
+    """GET / and GET /api/hello: returns the server's name, for which Anthropic's clients look. Ollama's clients get
+    Ollama's own text at /.
     """
     if request.path == "/" and _asks_ollama(request):
         return web.Response(text=RUNNING)

@@ -49,8 +49,8 @@ class _Response(web.StreamResponse):
 
 
 class EventStream:
-    """Writes events to one client, the headers with the first. A write (of at most `WRITTEN_AT_ONCE` bytes) of more
-    than `STALL_SECONDS` aborts the connection.
+    """Writes events to one client, the headers with the first. A write of more than `STALL_SECONDS` aborts the
+    connection.
     """
 
     def __init__(
@@ -105,8 +105,8 @@ class EventStream:
             await asyncio.sleep(0)
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
-        """Writes the last bytes and the end, with a comment why the answer is empty if the headers could not say it;
-        returns the response. Raises `ConnectionError`.
+        """Writes the last bytes and the end, with a comment why the answer is empty if the headers could not say it.
+        Raises `ConnectionError`.
         """
         reason = self._request.get(REPLY_HEADERS, {}).get(EMPTY_HEADER)
         if reason is not None and self.begun and self._has_comments:
@@ -158,8 +158,8 @@ def _run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 class IdleTimer:
-    """Interrupts `wait_for` when nothing was sent for `seconds` (0: never). Only `reset` restarts the time. It uses one
-    asyncio timer for all waits, because one each is too slow. For the task that made it, which must `stop` it.
+    """Interrupts `wait_for` after `seconds` of silence (0: never), which `reset` restarts. One asyncio timer serves all
+    waits, because one each is too slow. For the task that made it, which must `stop` it.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -1,7 +1,6 @@
-"""Serves a request for a turn, in the same steps in every API: reads and parses the body, has the turn admitted, runs
-it, and sends what the API's renderer makes of its events. An `Api` says how the requests of one API are parsed and
-answered. A response that is kept (see `responses/`) is run by a task of its own, and not here. Source:
-docs/contract.md#streams.
+"""Serves a request for a turn, in the same steps in every API: parses the body, has the turn admitted, runs it, and
+sends what the API's renderer makes of its events. An `Api` says how the requests of one API are parsed and answered. A
+response that is kept (see `responses/`) is run elsewhere. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
-    """Returns the parsed request, and its turn after admission. `body` is for APIs that parse the body again. Raises
-    `Fault` if the turn is refused.
+    """Returns the parsed request, and its admitted turn. `body` is for APIs that parse the body again.
+    Raises `Fault`.
     """
     turn = await request.app[ADMISSION].admit(
         parsed.turn,
@@ -89,8 +88,8 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Runs the turn that the request asks for, and answers as a whole or as a stream. Raises `Fault` for a request that
-    is refused, and for a turn that failed before the first byte was sent. `body`: if it was read already.
+    """Runs the turn that the request asks for, and answers, whole or as a stream. Raises `Fault` for a failure before
+    the first byte. `body`: if it was read already.
     """
     timings = timings_of(request)
     if body is None:
@@ -132,9 +131,8 @@ async def answer_turn(
 async def start_turn(
     request: web.Request, parsed: ParsedRequest, turn: Turn, *, remembers: bool = True
 ) -> Source:
-    """Starts the turn (several times for sampled choices) with the tools of MCP servers that this server runs for it;
-    waits for a free slot. `remembers`: the model's own items may be kept in the step memory. Raises `Fault` if the turn
-    cannot begin.
+    """Starts the turn (several times for sampled choices) with the MCP tools that this server runs; waits for a free
+    slot. `remembers`: the model's own items may be kept in the step memory. Raises `Fault`.
     """
     app, owner, runner = request.app, request[OWNER], None
     if turn.forwarded is None:
@@ -149,9 +147,7 @@ async def start_turn(
 async def _start_samples(
     scheduler: RunScheduler, turn: Turn, count: int, owner: str, runner: ToolRunner | None
 ) -> SampledRuns:
-    """Starts the same turn `count` times, for `owner` (the name of an API key). `runner` runs the calls of MCP tools.
-    If one cannot begin, interrupts the others and raises its `Fault`.
-    """
+    """Starts the same turn `count` times. If one cannot begin, interrupts the others and raises its `Fault`."""
     starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))
@@ -168,8 +164,8 @@ async def _start_samples(
 
 
 def timings_of(request: web.Request) -> TurnTimings:
-    """Returns timings that begin now, for the request's turn. They add the upstream's name, the number of attempts, and
-    why an answer is empty to the reply headers and the log line.
+    """Returns timings that begin now, and add upstream, attempts, and why an answer is empty to the reply headers and
+    the log line.
     """
 
     def served_by(event: ServedBy) -> None:
@@ -195,9 +191,7 @@ def note_request(request: web.Request, parsed: ParsedRequest) -> None:
 
 
 def note_admitted(request: web.Request, turn: Turn) -> None:
-    """Adds the mode of the admitted turn to the log line, and `x-codex-agent` to the headers of the reply, also of a
-    turn that fails.
-    """
+    """Adds the mode of the admitted turn to the log line, and its agent to the headers of the reply."""
     request[NOTES]["mode"] = turn.mode
     request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
 
@@ -205,8 +199,8 @@ def note_admitted(request: web.Request, turn: Turn) -> None:
 def ending_notes(
     timings: TurnTimings, failure: Failure | None, finish_reasons: tuple[str, ...], spent: TurnTokens
 ) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: the time until its first event, why it failed, the finish
-    reasons of its choices, and its tokens if the agent has reported some.
+    """Returns the fields of the log line about an answer: the time until its first event, failure, finish reasons and
+    reported tokens.
     """
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if failure is not None:

@@ -25,8 +25,8 @@ from codex_proxy.surfaces.usage_report import (
 )
 
 NEW_SECONDS: Final = 60.0
-"""The age in seconds from which the reported limits of an account are asked for again. The agent also reports them
-with each call of the model."""
+"""The age in seconds from which the limits of an account are asked for again; each call of the model reports them, too.
+"""
 NO_LIMITS_YET: Final = (
     "The agent has reported no limits. It does so after its first turn, if its provider reports limits: those of a "
     "ChatGPT account are reported, those of an API key are not."
@@ -34,8 +34,8 @@ NO_LIMITS_YET: Final = (
 
 
 async def retrieve_usage(request: web.Request) -> web.Response:
-    """GET /v1/usage: returns sums of tokens by hour or day, of the turns of the request's own key. Raises `Fault`
-    INVALID_REQUEST, or UNAVAILABLE if the store cannot be read.
+    """GET /v1/usage: returns the tokens of the key's turns by hour or day. Raises `Fault`: INVALID_REQUEST, or
+    UNAVAILABLE if the store cannot be read.
     """
     recorder = request.app[USAGE]
     report = report_of(request.query.items(), now=request.app[CLOCK].epoch())
@@ -71,9 +71,8 @@ async def retrieve_usage(request: web.Request) -> web.Response:
 
 
 async def retrieve_usage_limits(request: web.Request) -> web.Response:
-    """GET /v1/usage/limits: returns the limits of the account of the agent, or of each agent that the key may use. An
-    agent is asked if its last report is older than `NEW_SECONDS`. If it does not answer in time, its last report is
-    returned, or null with a reason.
+    """GET /v1/usage/limits: returns the limits of the accounts of the agents that the key may use. An agent is asked if
+    its last report is older than `NEW_SECONDS`.
     """
     whole, now = request.app[RUNS].agent, request.app[CLOCK].epoch()
     allowed = request[CLIENT].catalog.members

@@ -1,8 +1,6 @@
-"""Posts signed webhooks to the configured URLs when a background response has ended. A failed delivery is repeated,
-up to `len(DELAYS)` times, and then given up.
-
-A webhook stays in the store until then; of several servers with one store, the one that claims it makes the next
-attempt. After a kill during a delivery it is sent again, with the same `webhook-id`.
+"""Posts signed webhooks to the configured URLs when a background response has ended, again after `DELAYS` if that
+fails. They stay in the store until then; of several servers, the one that claims a webhook makes the next attempt.
+After a kill it is sent again, with the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ Key: TypeAlias = tuple[str, str]
 
 
 class WebhookSender:
-    """Delivers the webhooks in the store's outbox, each in a task of its own. `Store.update_response` adds webhooks to
-    the outbox in the transaction that ends a response; then `wake` must be called. `secret` must be one that
-    `check_secret` accepts.
+    """Delivers the webhooks in the store's outbox. `Store.update_response` adds them in the transaction that ends a
+    response; then `wake` must be called.
     """
 
     def __init__(
@@ -104,8 +101,8 @@ class WebhookSender:
         task.add_done_callback(over)
 
     async def _deliver(self, pending: PendingWebhook) -> None:
-        """Makes one attempt, then removes the webhook or leaves it for the next one. One for the target of an earlier
-        start is removed.
+        """Makes one attempt, then removes the webhook or leaves it for the next one. One for a URL that is not
+        configured any more is removed.
         """
         if pending.url in self._urls and (pending.event_id, pending.url) not in self._stuck:
             tries = pending.tries + 1
@@ -140,9 +137,7 @@ class WebhookSender:
             log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
-        """Makes one attempt to deliver a webhook. Returns the error as a short text, or None if it was delivered
-        (status 2xx). Redirects are not followed.
-        """
+        """Makes one attempt to deliver a webhook. Returns why it failed as a short text; None for a status 2xx."""
         hook = signed(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:
             async with self._open_session().post(

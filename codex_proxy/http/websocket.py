@@ -1,8 +1,7 @@
-"""`GET /v1/responses` as a WebSocket: runs one turn after the other. Input: frames `{"type": "response.create", ...}`.
-Output: the events of a stream, each as one frame, without `[DONE]`; an error is `{"type": "error", "status", "error"}`.
-The connection keeps its newest response in memory, so that one with `store: false` can be continued, too; a turn that
-continues it and fails removes it. Each turn is treated as a request: its key is checked again, and it counts against
-the limits of the key. Source: Open Responses.
+"""`GET /v1/responses` as a WebSocket: runs the turns of its frames (`{"type": "response.create", ...}`) one after the
+other, and sends the events of a stream, each as one frame; an error is `{"type": "error", "status", "error"}`. The
+connection keeps its newest response, so that one with `store: false` can be continued, too; a turn that continues it
+and fails removes it. For each turn the key is checked again, and its limits count.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ TOO_MANY = Failure(
 
 
 async def open_responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves one WebSocket connection until the client or the server closes it, at the latest after `MAX_SECONDS`.
-    Raises `Fault` if the request is no WebSocket handshake, or if the server is stopping.
+    """Serves one WebSocket connection until the client or the server closes it. Raises `Fault` if the request is no
+    WebSocket handshake, or the server is stopping.
     """
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
@@ -78,15 +77,15 @@ async def open_responses_socket(request: web.Request) -> web.StreamResponse:
 
 
 def _chosen_subprotocol(request: web.Request) -> list[str]:
-    """Returns a list with the first subprotocol offered that contains no key, if any: a browser closes the connection
-    if none is accepted, and a key must not be sent back.
+    """Returns the first subprotocol offered that contains no key, in a list: a browser needs one accepted, and a key
+    must not be sent back.
     """
     return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 
 
 class _LastResponse(msgspec.Struct, frozen=True):
-    """The newest response of the connection, which the next request may continue. `items` is its whole context, its
-    own output included; `stored`: it is also in the store.
+    """The newest response of the connection. `items` is its whole context and output; `stored`: it is in the store,
+    too.
     """
 
     id: str
@@ -95,9 +94,7 @@ class _LastResponse(msgspec.Struct, frozen=True):
 
 
 class _OwnItems(msgspec.Struct, frozen=True):
-    """The input items of a request that continues `_LastResponse`, for `read_context`. It names no previous response,
-    because the context is in memory.
-    """
+    """The input items of a request that continues `_LastResponse`, whose context is in memory, for `read_context`."""
 
     input_items: tuple[ItemDict, ...]
     previous_response_id: str | None = None
@@ -123,8 +120,8 @@ class _ResponsesSocket:
         """Why the running turn's answer is empty, if it has ended as an empty one."""
 
     async def serve(self) -> None:
-        """Reads and answers frames until the client or the server closes the connection; the server does so if too many
-        frames wait. A running turn is interrupted then.
+        """Reads and answers frames until the client or the server closes the connection. A running turn is interrupted
+        then.
         """
         answering = asyncio.ensure_future(self._answer_frames())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
@@ -156,8 +153,8 @@ class _ResponsesSocket:
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Adds a frame to the queue of turns, so that the server can go on reading and notices that the client leaves.
-        Raises `Fault` if the queue or the memory budget of bodies is full.
+        """Adds a frame to the queue of turns, so that the server goes on reading and notices that the client leaves.
+        Raises `Fault` if the queue or the memory budget is full.
         """
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
@@ -186,7 +183,7 @@ class _ResponsesSocket:
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
         """Runs the turn of one frame and sends its events, or an error event. Returns False if the client has left or
-        its key has become invalid.
+        its key is not valid any more.
         """
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
@@ -209,8 +206,8 @@ class _ResponsesSocket:
         return True
 
     def _check_key(self) -> None:
-        """Looks the key of the connection up again, so that its newest limits apply. Raises `Fault` if it has
-        become invalid, or has another name now.
+        """Looks the key up again, for its newest limits. Raises `Fault` if it is not valid any more, or has another
+        name.
         """
         client = self._responses.clients.by_digest(self._digest)
         if client.name != self._client.name:  # what this connection remembers is another's

@@ -1,3 +1,3 @@
-"""The Responses API independent of HTTP: starts, streams, follows, cancels and saves responses, in the foreground (a
-client waits) and in the background.
+"""The Responses API independent of HTTP: starts, streams, follows, cancels and saves responses, in foreground and
+background.
 """

@@ -1,8 +1,6 @@
-"""Responses in the background (`background: true`): created and cancelled by requests, and run without a client.
-
-A response is in the store before its client gets its id. Of a streamed one, the frames (encoded, numbered events) are
-stored before readers get them, so that a stream can be followed from any event on. The server that runs a response
-holds its lease (`store/leases.py`); without it nothing more is stored.
+"""Responses in the background (`background: true`). A response is in the store before its client gets its id; the
+frames of a streamed one are stored before readers get them, so that a stream can be followed from any event on. The
+server that runs a response holds its lease (`store/leases.py`), without which nothing more is stored.
 """
 
 from __future__ import annotations
@@ -61,8 +59,7 @@ RETRY_SECONDS = 2.0
 
 
 ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]
-"""Parses a request for another model, after this failure of the one that was asked; returns None if there is none.
-Raises `Fault` if the other one cannot be asked."""
+"""Parses a request for another model, after this failure; returns None if there is none. Raises `Fault`."""
 
 
 class BackgroundResponse(RunningResponse):
@@ -93,8 +90,8 @@ class BackgroundResponse(RunningResponse):
     # --- its start ------------------------------------------------------------------------------
 
     async def _start(self) -> Run:
-        """Starts the turn and returns its run, after waiting without limit for other background responses, the
-        conversation's other turns, and the scheduler. Raises `Fault`.
+        """Starts the turn, after waiting without limit for other background responses, the conversation's other turns,
+        and the scheduler. Raises `Fault`.
         """
         if self._slot is None:
             self._slot = await self._service.background.slots.take(self.owner)
@@ -159,9 +156,7 @@ class BackgroundResponse(RunningResponse):
     # --- its frames -----------------------------------------------------------------------------
 
     async def _release(self, frames: Frames) -> None:
-        """Stores frames, and earlier ones that failed, then gives them to the readers; keeps them for the next call if
-        that fails.
-        """
+        """Stores frames, with earlier ones that failed, then gives them to the readers; keeps them if that fails."""
         self._unstored += frames
         if not self._unstored or self._lost:
             return
@@ -266,8 +261,8 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the server's next start may run the turn again: `background_recovery` is `rerun`, it is not streamed, and
-    runs no tools, which might change something twice.
+    """Whether the server's next start may run the turn again: the setting allows it, it is not streamed, and runs no
+    tools, which might change something twice.
     """
     parsed = prepared.parsed
     return (
@@ -304,10 +299,8 @@ async def create_in_background(
     parse_again: ParseAgain | None = None,
 ) -> PreparedResponse:
     """Stores the response as `queued`, starts its task, and returns it. `body` and `hints` are kept for a restart.
-    `hold` lets the bytes of the body count on, and returns what is called at the response's end. `parse_again` has the
-    models to be asked if the request's own fails.
-
-    Raises `Fault` for a bad request, too many background responses, or a failed store.
+    `hold` lets the bytes of the body count on, and returns what is called at the end. Raises `Fault`: too many
+    background responses, or a failed store.
     """
     refuse_without_store(service)
     store = required_store(service.store)
@@ -406,8 +399,8 @@ def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    """Cancels an unfinished response: stops its turn, or saves it as cancelled, whereupon the server that runs it stops
-    its turn. Returns at its end, whichever that is. Raises `Fault`.
+    """Cancels an unfinished response: stops its turn, or saves it as cancelled, which stops it on another server.
+    Returns at its end.
     """
     live = service.background.find(found.owner, found.id)
     if live is not None:

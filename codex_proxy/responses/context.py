@@ -1,5 +1,5 @@
-"""Reads the context of a Responses request: the items of its conversation or previous responses, and its own.
-`read_context` returns a `Context`, `turn_in_context` makes the turn. Raises `Fault`.
+"""Reads the context of a Responses request: the items of its conversation or previous responses, and its own; makes the
+turn. Raises `Fault`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """An item in two forms: `shown` to clients (None if only the model sees it), and as the `model` generated it (None
-    if not stored).
+    """An item as `shown` to clients (None if only the model sees it), and as the `model` generated it (None if not
+    stored).
     """
 
     shown: ItemDict | None
@@ -66,9 +66,8 @@ class ContextRequest(Protocol):
 async def read_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Returns what the request continues and its own items, with references resolved, among the owner's objects. Raises
-    `Fault` if a referenced object is missing, there is no store, the previous response is running, or the context is
-    too large.
+    """Returns what the request continues and its own items, with references resolved. Raises `Fault` if something is
+    missing, there is no store, the previous response is running, or the context is too large.
     """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
@@ -85,8 +84,8 @@ async def read_context(
 async def measure_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
-    """Estimates what the request continues, item by item. Returns the estimate, and the request's own items still to be
-    counted. Raises as `read_context`.
+    """Estimates what the request continues. Returns the estimate, and the request's own items still to be counted.
+    Raises as `read_context`.
     """
     measure = InputEstimate()
     known: set[str] = set()
@@ -194,7 +193,7 @@ def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
     """Returns the turn, and its history with items as the model generated them (None if none are stored), without
-    encrypted items of models other than `identity`. Raises `Fault` INVALID_REQUEST.
+    encrypted items of models other than `identity`.
     """
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
@@ -214,9 +213,7 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with each item as the model generated it, if that is stored. `entries` has the API's form;
-    `identity` is the turn's agent and model.
-    """
+    """Returns the history with each item as the model generated it, if that is stored. `entries` has the API's form."""
     parts: dict[int, list[HistoryItem]] = {}
     for index, part in entries:
         parts.setdefault(index, []).append(part)

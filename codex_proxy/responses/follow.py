@@ -1,7 +1,6 @@
-"""Follows the stream of a background response after any event (`GET /v1/responses/{id}?stream=true&starting_after=N`).
-
-A follower reads stored frames, then those of the response if this server runs it; if `MAX_UNREAD` bytes wait for it,
-stored ones again. So it delays nobody. Of a response that another server runs it reads stored frames only.
+"""Follows the stream of a background response after any event (`GET /v1/responses/{id}?stream=true&starting_after=N`):
+reads stored frames, then those of the response if this server runs it; stored ones again, if `MAX_UNREAD` bytes wait
+for it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ HEARTBEAT = b": heartbeat\n\n"
 AT_ONCE = 500
 """The most frames that are read from the store in one call."""
 MAX_UNREAD = 1 << 20
-"""Bytes that wait in memory for a follower, or are read from the store at once; beyond them it reads from the store."""
+"""Bytes that wait in memory for a follower, or are read from the store at once."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",
@@ -138,8 +137,8 @@ class Follower:
         return frames
 
     async def _fetch(self) -> None:
-        """Sets `_fetched` to stored frames; if there are none, to none for a running response of this server, and else
-        waits for frames or the end.
+        """Sets `_fetched` to stored frames; if there are none, to none for a running response of this server, else
+        waits.
         """
         while True:
             if self._live is None and self._watch is None:
@@ -161,7 +160,7 @@ class Follower:
 
     async def _made_end(self, after: int) -> list[tuple[int, bytes]] | None:
         """Returns the missing last frames of a stream whose end could not be stored, made from the stored object; none
-        if it is complete, and None if the response goes on or has further frames.
+        if it is complete; None if the response goes on or has further frames.
         """
         found = await self._store.response(self._owner, self._id)
         if found is not None and found.status in UNFINISHED:

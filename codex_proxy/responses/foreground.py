@@ -1,6 +1,4 @@
-"""A response whose client waits: one HTTP answer, an SSE stream, or a WebSocket. If the client leaves, the turn is
-stopped and the response saved as cancelled.
-"""
+"""A response whose client waits. If the client leaves, the turn is stopped and the response saved as cancelled."""
 
 from __future__ import annotations
 
@@ -24,9 +22,8 @@ from codex_proxy.surfaces.responses.profile import end_of_stream
 
 
 class ForegroundResponse(RunningResponse):
-    """A response that is saved once, at its end.
-
-    With `truncation: auto`, a turn whose context is too long runs once more without the older half.
+    """A response that is saved once, at its end. With `truncation: auto`, a turn whose context is too long runs again
+    without its older half.
     """
 
     def __init__(
@@ -86,9 +83,7 @@ class ForegroundResponse(RunningResponse):
 
 
 class ResponseReader:
-    """Reads a response for its client: `take` returns new bytes, `result` the whole JSON or raises its `Fault`. `close`
-    stops the turn.
-    """
+    """Reads a response for its client, as bytes or as numbered frames. `close` stops the turn."""
 
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
         self._response = response
@@ -137,8 +132,8 @@ class ResponseReader:
 async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
-    """Starts a response's task; returns it and its reader when the turn has begun, or failed to (the reader's
-    `refusal`). `observe` gets each batch of events before it is rendered.
+    """Starts a response; returns it and its reader when the turn has begun, or failed to (the reader's `refusal`).
+    `observe` gets each batch of events first.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

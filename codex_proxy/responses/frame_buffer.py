@@ -1,5 +1,5 @@
-"""The frames of one response (encoded, numbered events), for any number of readers. A frame that all readers have
-taken, or that nobody reads, is dropped; later readers find it in the store.
+"""The frames of one response (encoded, numbered events), for any number of readers. A frame that all have taken, or
+that nobody reads, is dropped.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class FrameReader:
         return bool(self._frames)
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there are frames that `push` has not delivered, an `overrun`, or the end. `push` gets each batch
-        meanwhile (`Wakeup`). May be cancelled and called again.
+        """Returns when there are frames that `push` has not delivered, an `overrun`, or the end. May be cancelled and
+        called again.
         """
         if not (self._frames or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)

@@ -100,8 +100,8 @@ class BackgroundResponses:
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """A context manager in which one response of `owner` is created and given to `start`. Raises `Fault`
-        CONCURRENCY_EXCEEDED beyond `MAX_LIVE`, the owner's `limit` (0: none) or its share.
+        """Yields while one response of `owner` is created and given to `start`. Raises `Fault` CONCURRENCY_EXCEEDED
+        beyond `MAX_LIVE`, the owner's `limit` (0: none) or its share.
         """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
             raise _too_many(

@@ -31,11 +31,8 @@ CONVERSATION_BUSY = Failure(
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response before its turn: parsed request, context, admitted turn. `owner` is the name of the client's key,
-    `created` in seconds since 1970.
-
-    `replay` is the history as the model generated it, if stored. `conversation_turn` is the lease on the conversation,
-    if any.
+    """A response before its turn. `owner` is the name of the client's key. `replay` is the history as the model
+    generated it, if stored; `conversation_turn` the lease on the conversation, if any.
     """
 
     id: str
@@ -61,8 +58,8 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Reads what the request continues, and makes its turn; `id` and `created` are the response's. Waits for the
-    conversation's other turns (`wait` seconds; None: no limit). Raises `Fault`.
+    """Reads what the request continues, and makes its turn. Waits for the conversation's other turns (`wait` seconds;
+    None: no limit). Raises `Fault`.
     """
     conversation_turn = None
     if parsed.conversation is not None and service.store is not None:
@@ -100,8 +97,8 @@ async def prepare_in_context(
     created: float,
     conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
-    """Prepares a response in a known context; otherwise as `prepare`. If it raises `Fault`, the caller releases
-    `conversation_turn`, the lease on the conversation (or None).
+    """Prepares a response in a known context; otherwise as `prepare`. If it raises, the caller releases
+    `conversation_turn`.
     """
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
@@ -187,9 +184,7 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    """Returns the turn with the server's tools, and these. An unreachable MCP server has none. Raises `Fault` for a
-    `tool_choice` or approved call of an unknown tool.
-    """
+    """Returns the turn with the server's tools, and these. An unreachable MCP server has none."""
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()
     parsed, context = prepared.parsed, prepared.context
@@ -228,8 +223,8 @@ async def prepare_again(
 
 
 def shorter_context(prepared: PreparedResponse, failure: Failure | None) -> Context | None:
-    """Returns the context with which the turn is to run again: the context was too long, the request has
-    `truncation: auto`, and something can be left out; else None.
+    """Returns the context for another run: the context was too long, the request has `truncation: auto`, and something
+    can be left out; else None.
     """
     too_long = failure is not None and failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
     return shortened(prepared.context) if too_long and prepared.parsed.truncation == "auto" else None

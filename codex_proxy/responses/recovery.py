@@ -1,5 +1,5 @@
-"""Holds the leases of this server's background responses, and takes over those that nobody runs: of a server that was
-killed, also of this one's last process.
+"""Holds the leases of this server's background responses, and takes over those that nobody runs, such as those of a
+server that was killed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,8 @@ CUT_OFF = Failure(
 
 
 class LeaseHolder:
-    """A task that renews the leases of the server's background responses, and recovers responses that no server holds:
-    it runs them again if they have a `Recovery`, the setting is `rerun` and the turn is admitted; else it saves them as
-    failed.
+    """Renews the leases of the server's background responses, and recovers responses that no server holds: it runs them
+    again if they have a `Recovery`, the setting is `rerun` and the turn is admitted; else it saves them as failed.
     """
 
     def __init__(self, service: ResponsesService, store: Store) -> None:

@@ -1,7 +1,6 @@
 """A response from the start of its turn until it is saved, as one task of the server. It renders the turn's log
-(`runs/event_log.py`) into a buffer of frames (encoded events), from which clients read. The last frames are released
-after saving, so that a client that has read them finds the response in the store. A response as one object has no
-frames.
+(`runs/event_log.py`) into a buffer of frames, from which clients read. The last frames are released after saving, so
+that a client that has read them finds the response in the store.
 """
 
 from __future__ import annotations
@@ -49,10 +48,8 @@ NOT_SAVED = Failure(
 
 
 class RunningResponse(ABC):
-    """What foreground and background responses share.
-
-    A subclass defines the start of the turn (`_start`), how frames are released (`_release`), the saving (`_save`) and
-    the end (`_complete`).
+    """What foreground and background responses share. A subclass starts the turn, releases frames, saves
+    and completes.
     """
 
     def __init__(
@@ -230,8 +227,8 @@ class RunningResponse(ABC):
         return ended
 
     def _push(self) -> bool:
-        """The `Push` of the log's cursor: renders added events for the readers. Returns False, doing nothing, if the
-        subclass would have to wait.
+        """The `Push` of the log's cursor: renders added events for the readers. Returns False if the subclass would
+        have to wait.
         """
         return False
 

@@ -30,8 +30,8 @@ async def save_response(
     final: dict[str, Any],
     output: Sequence[StoredItem],
 ) -> None:
-    """Saves a foreground response (unless `store: false`), and adds its items to its conversation. Nothing without a
-    store. Raises `StoreError`, having stored nothing.
+    """Saves a foreground response (unless `store: false`), and adds its items to its conversation. Raises `StoreError`,
+    having stored nothing.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])
@@ -65,10 +65,9 @@ async def end_stored_response(
     frames: Sequence[Frame] = (),
     epoch: int | None = None,
 ) -> bool:
-    """Stores the end of a background response with its webhooks and last `frames` in one transaction. `append` names
-    its conversation, if any; `epoch` is that of its lease (None: it needs none).
-
-    Returns False if it has ended or was deleted. Raises `StoreError`: `StoreConflict` without the lease.
+    """Stores the end of a background response with its webhooks and last `frames` in one transaction. `append`: its
+    conversation; `epoch`: that of its lease. Returns False if it has ended or was deleted. Raises `StoreError`:
+    `StoreConflict` without the lease.
     """
     webhooks = service.webhooks
     try:
@@ -90,8 +89,8 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """Returns the output items to store, also in the model's form; of a complete response, also those that clients do
-    not see.
+    """Returns the output items to store, also in the model's form; those that clients do not see only of a complete
+    response.
     """
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
@@ -141,8 +140,8 @@ class _OutputItems:
             self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
-        """Adds an item that the client sees, after the model's items before it. The model's form is stored with it,
-        unless the client saw only a part.
+        """Adds an item that the client sees, after the model's items before it, in the model's form too if the client
+        saw all of it.
         """
         raw = b""
         places = self._places.get(_key_of(item), _NOWHERE)

@@ -1,6 +1,4 @@
-"""Images and files in a request: images become parts, files become text. Nothing is downloaded here; `file_url` and
-`file_id` are refused. Raises `Fault` INVALID_REQUEST.
-"""
+"""Images of a request become parts, files become text. Nothing is downloaded. Raises `Fault` INVALID_REQUEST."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, param: str) -> ImagePart:
-    """Returns an image as a part: a web address as it is, a data URL checked and normalized. `param` is the field.
-    Raises `Fault` INVALID_REQUEST.
-    """
+    """Returns an image as a part: a web address as it is, a data URL checked. `param` is the field."""
     return ImagePart(image_url(url, param), detail)
 
 
@@ -61,9 +57,8 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """Returns a file as text for the model, between `<file name="...">` and `</file>`. `data` is base64 or a data URL.
-    A PDF that `pdfs` does not know is added to its `unread`: the caller has it read and parses again (None: PDFs are
-    refused). Raises `Fault` INVALID_REQUEST for anything that is neither text nor a PDF.
+    """Returns a file as text for the model. `data` is base64 or a data URL. A PDF that `pdfs` does not know is added to
+    its `unread`: the caller has it read and parses again (None: PDFs are refused). Raises `Fault` for other files.
     """
     if id is not None:
         raise bad_request(

@@ -1,6 +1,5 @@
-"""What all wire formats share: JSON encoding that never fails, texts that grow, the order of text in a stream, and the
-base of the renderers. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD. Of items that are open at the same
-time, the first one's deltas are sent at once, those of the others when it is closed. Source: docs/contract.md#streams.
+"""What all wire formats share: JSON encoding that never fails, growing texts, the order of texts in a stream, and the
+base of the renderers. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -163,8 +162,8 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
 
 
 class RenderOptions(TypedDict, total=False):
-    """What every renderer takes. `stream`: the answer is streamed. `prompt_tokens` estimates the input's tokens;
-    `max_tokens` is the request's limit, which no estimate of the answer's exceeds.
+    """The options of every renderer. `stream`: the answer is streamed. `prompt_tokens` estimates the input;
+    `max_tokens` limits every estimate of the answer.
     """
 
     stream: bool
@@ -173,9 +172,7 @@ class RenderOptions(TypedDict, total=False):
 
 
 class Renderer(ABC):
-    """Turns the events of a turn into an API's bytes: `feed` takes every event, in order, in batches of any size, and
-    returns the bytes of a stream; `result` returns the whole answer.
-    """
+    """Turns the events of a turn, in order, into an API's bytes: `feed` for a stream, `result` for a whole answer."""
 
     def __init__(
         self,
@@ -280,8 +277,8 @@ TOKEN_COUNTERS: Final[Mapping[type, Callable[[Any, Any, list[bytes]], None]]] = 
 
 
 class SerialOutput:
-    """Puts the texts of open items one after the other: that of the first (`current_id`) is sent at once, the others
-    when it is closed. With `whole`, all are sent when they are closed.
+    """Puts the texts of open items one after the other: the first's (`current_id`) are sent at once, the others' when
+    it is closed; with `whole`, each when it is closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -304,8 +301,8 @@ class SerialOutput:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Closes an item. Returns the items whose kept texts are sent now, in order. All are closed, except possibly
-        the last, the new `current_id`.
+        """Closes an item. Returns the items whose kept texts are sent now, in order; only the last may
+        still be open.
         """
         if id == self.current_id:
             self.current_id = None

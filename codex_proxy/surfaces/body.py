@@ -1,5 +1,5 @@
-"""Converts the bytes of a request to a validated value, or raises a 400 that names the field as OpenAI does. Raises
-only `Fault`: INVALID_REQUEST (docs/wire-rules.md#errors) or REQUEST_TOO_LARGE.
+"""Converts the bytes of a request to a validated value, or raises a `Fault` that names the field as OpenAI does:
+INVALID_REQUEST (docs/wire-rules.md#errors) or REQUEST_TOO_LARGE.
 """
 
 from __future__ import annotations
@@ -101,9 +101,7 @@ Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object),
 
 
 def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
-    """Returns the body as an instance of `model`. `notes` gets what is found about its fields. Raises the `Fault`s of
-    `decoded`, and INVALID_REQUEST that names the field.
-    """
+    """Returns the body as an instance of `model`; `notes` gets what is found about its fields."""
     value = decoded(body)
     try:
         parsed = model.model_validate(value, context=notes)
@@ -163,9 +161,7 @@ def _too_deep() -> Fault:
 
 
 def _too_many(body: dict[str, Any] | None) -> Fault:
-    """Returns the fault of a body with too many values, which names the field with the most members if the body was
-    decoded.
-    """
+    """Returns the fault of a body with too many values. It names the largest field of a decoded body."""
     param = None
     if body is not None:
         sizes = {field: len(part) for field, part in body.items() if isinstance(part, dict | list)}
@@ -193,9 +189,7 @@ def check_length(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, prefix: str = "") -> Fault:
-    """Returns the fault for the first of the validation errors, in OpenAI's words. `prefix` is the path of the value;
-    empty for a whole body.
-    """
+    """Returns the fault for the first validation error, in OpenAI's words. `prefix` is the path of the value."""
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = prefix + _path(first["loc"])
@@ -240,9 +234,7 @@ def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
 
 
 def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns OpenAI's message and code for a value that is not allowed; empty if it has none. `kind` and `context` are
-    pydantic's.
-    """
+    """Returns OpenAI's message and code for an error of pydantic (`kind`, `context`); empty if it has none."""
     if kind in _BOUNDS:
         bound, side, sign, code = _BOUNDS[kind]
         number = "decimal" if isinstance(context[bound], float) else "integer"

@@ -1,5 +1,5 @@
-"""OpenAI's Completions API in front of an agent: a turn of one message, whose text is the completion, streamed or
-whole. `suffix` is refused. Raises `Fault` INVALID_REQUEST with `param`, MODEL_NOT_FOUND or NOT_ALLOWED.
+"""OpenAI's Completions API in front of an agent: a turn of one message, whose text is the completion. Raises `Fault`
+INVALID_REQUEST with `param`, MODEL_NOT_FOUND or NOT_ALLOWED.
 """
 
 from __future__ import annotations

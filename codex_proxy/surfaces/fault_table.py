@@ -1,6 +1,5 @@
-"""Status, type and code of each kind of fault in OpenAI's APIs; Ollama's has the same statuses. What differs in
-Anthropic's API is in `messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions,
-docs/wire-rules.md#errors.
+"""Status, type and code of each kind of fault in OpenAI's APIs; Ollama's has these statuses. What differs in
+Anthropic's is in `messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/wire-rules.md#errors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Every field of a request is served, ignored or refused: served unless the wire model marks it as `Ignored` (named in
-`x-codex-ignored-params`) or `Refused` (a 400). Unknown fields, also of inner objects, are ignored and named, but
-refused if they hold an id of this server (except a field `id` of an inner object). Null, false and empty values ask for
-nothing. Source: docs/decisions.md#fields-of-requests.
+`x-codex-ignored-params`) or `Refused` (a 400). Unknown fields are ignored and named, but refused if they hold an id of
+this server. Null, false and empty values ask for nothing. Source: docs/decisions.md#fields-of-requests.
 """
 
 from __future__ import annotations
@@ -28,9 +27,8 @@ _OWN_ID: Final = re.compile(
 
 
 class FieldNotes:
-    """What a validation has found (pydantic's `context`): ignored fields, and refused ones that an upstream may serve,
-    with their messages. `unknown`: the paths of at most `MAX_NAMED` unknown fields. `own`: the first unknown field with
-    an id of this server, and the id.
+    """What a validation has found (pydantic's `context`): ignored fields; refused ones that an upstream may serve, with
+    their messages; `unknown` fields' paths; `own`: the first unknown field with an id of this server, and the id.
     """
 
     __slots__ = ("ignored", "own", "refused", "unknown")
@@ -55,9 +53,7 @@ class FieldNotes:
                 self.unknown[path] = None
 
     def add_unknown_of(self, given: Mapping[str, Any], model: BaseModel, place: str = "") -> None:
-        """Notes the unknown fields of the object `given`, from which `model` was made, and of the objects in it that
-        have a model.
-        """
+        """Notes the unknown fields of `given`, from which `model` was made, and of the objects in it."""
         names = _attributes(type(model))
         if not place or model.model_config.get("extra") != "allow":
             self.add_unknown(given, names, place)
@@ -95,8 +91,8 @@ class Ignored:
 
 
 class Refused:
-    """Marks a field as refused, with why and what to do instead. `unless_forwarded`: only noted, for `refuse_noted`,
-    because an upstream may know it.
+    """Marks a field as refused, with what to do instead. `unless_forwarded`: only noted, because an upstream may know
+    it.
     """
 
     def __init__(
@@ -139,9 +135,7 @@ def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
 
 
 def ignored_within(notes: FieldNotes) -> tuple[str, ...]:
-    """Returns the names of the unknown fields of inner objects, for a request whose own unknown fields are sent to an
-    upstream. Raises as `ignored_fields`.
-    """
+    """Returns the unknown fields of inner objects, for a request whose own ones are sent to an upstream."""
     if notes.own is not None and "." in notes.own[0]:
         _refuse_own_id(notes)
     return tuple(name for name in notes.unknown if "." in name)

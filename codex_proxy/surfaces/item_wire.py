@@ -1,5 +1,5 @@
-"""The pydantic models of items as clients send them, in `input` and in conversations: types are strict, unknown fields
-ignored. Sources: docs/contract.md#input-items, OpenAI's own types.
+"""The pydantic models of items as clients send them, in `input` and in conversations; unknown fields are ignored.
+Sources: docs/contract.md#input-items, OpenAI's own types.
 """
 
 from __future__ import annotations

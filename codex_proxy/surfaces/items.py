@@ -1,6 +1,5 @@
-"""Normalises the items of clients into the form in which they are stored and listed: dicts with a status, without
-unknown fields, whose content is a list. `with_ids` adds ids later. Raises `Fault` INVALID_REQUEST. Source:
-docs/wire-rules.md#lists-and-stored-objects.
+"""Converts the items of clients to the form in which they are stored and listed: with a status, without unknown fields,
+and with a list as content. Raises `Fault` INVALID_REQUEST. Source: docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -55,8 +54,8 @@ _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """Returns the value of `field` as normalised items; a string becomes a user message. `pdfs`: the texts of PDFs.
-    Raises `Fault` INVALID_REQUEST.
+    """Returns the value of `field` as items in stored form; a string becomes a user message. `pdfs`: the
+    texts of PDFs.
     """
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
@@ -246,7 +245,7 @@ _PLAIN: Final[dict[type, tuple[str, str]]] = {
     wire.CompactionItem: ("type encrypted_content", "id"),
     wire.ActivityItem: ("type kind text output", "id status"),
 }
-"""The items whose fields are kept as they are: the fields that each always has, and those that it has if given."""
+"""The items whose fields are kept: those that each always has, and those that it has if given."""
 _DEFAULTS: Final[dict[type, ItemDict]] = {
     wire.ItemReference: {"type": "item_reference"},
     wire.ToolSearchCallItem: {"execution": "client", "arguments": {}},

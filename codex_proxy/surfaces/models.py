@@ -1,6 +1,6 @@
 """Resolves names of models, and makes the published lists. A name is looked up as written, then without `:model` or
-`:agent`, an effort (`-high`) and `claude-`; case does not matter. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST
-for a blank or ambiguous name. Sources: docs/contract.md#whole-answers (the aliases),
+`:agent`, an effort (`-high`) and `claude-`, in any case. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a
+blank or ambiguous name. Sources: docs/contract.md#whole-answers (the aliases),
 docs/wire-rules.md#lists-and-stored-objects.
 """
 
@@ -71,10 +71,10 @@ class ModelSource(Protocol):
 
 class ModelCatalog:
     """The models that clients can ask for, and their names. `source` has the current models, else `models`. `aliases`:
-    pairs of alias and model. `any_model`: unlisted names go to the provider. `default_model` is what `codex-5` means
-    (empty: the agent's default), `defaults` that of each of several agents. `plain`: agents that are only plain models;
-    `codex`: agents for whose default `codex-5` is listed (an empty name is the only agent). `other_tiers`: service
-    tiers of unlisted models. `advice`: a sentence for unknown models. `only`: the included agents (None: all).
+    pairs of alias and model. `any_model`: unlisted names go to the provider. `default_model` is what `codex-5` means,
+    `defaults` that of each of several agents. `plain`: agents that are only plain models; `codex`: agents for whose
+    default `codex-5` is listed (an empty name: the only agent). `other_tiers`: service tiers of unlisted models.
+    `advice`: a sentence for unknown models. `only`: the included agents.
     """
 
     def __init__(
@@ -173,9 +173,7 @@ class ModelCatalog:
 
 
 class ResolvedModel(msgspec.Struct, frozen=True):
-    """What a name means. `agent_model` is the agent's name (empty: its default); `effort` and `mode` are those in the
-    name, if any.
-    """
+    """What a name means: the agent's name of the model (empty: its default), and the effort and mode in the name."""
 
     agent_model: str
     effort: str | None = None
@@ -185,8 +183,8 @@ class ResolvedModel(msgspec.Struct, frozen=True):
 
 
 class Names:
-    """Models by lower-case names. Of several agents, a model has its full name (`AGENT/MODEL`) and, if it is unique,
-    its own; an agent's name is its default model.
+    """Models by lower-case names. Of several agents, a model has its full name (`AGENT/MODEL`) and, if unique, its own;
+    an agent's name is its default model.
     """
 
     def __init__(
@@ -211,9 +209,8 @@ class Names:
                 self._short.setdefault(short, []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> ResolvedModel | None:
-        """Returns what a name means, as written or without its effort; None if unknown. Raises `Fault` INVALID_REQUEST
-        if several agents have it. From `depth` `_ALIAS_DEPTH` on, aliases are not looked up, because they may be a
-        cycle.
+        """Returns what a name means, as written or without its effort; None if unknown. From `depth` `_ALIAS_DEPTH` on,
+        aliases are not looked up: they may be a cycle.
         """
         name = name.lower()
         found = self._as_written(name, depth)
@@ -287,8 +284,8 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """Returns a turn's service tier. `asked` is the request's; an empty `model` (or `AGENT/`) is the agent's own. A
-    tier that the model does not list is sent, but the answer reports `default` and names the parameter as ignored.
+    """Returns a turn's service tier. An empty `model` (or `AGENT/`) is the agent's own. A tier that the model does not
+    list is sent, but the answer reports `default`.
     """
     listed = [each for each in catalog.models if model in (each.id, _unnamed(each))]
     if asked is None or asked == "auto":
@@ -334,7 +331,7 @@ def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
 
 
 def nearest_effort(effort: str, efforts: Sequence[str]) -> str:
-    """Returns the effort if the model has it, else the nearest lower one, else the lowest; without `efforts` low,
+    """Returns the effort if the model has it, else the nearest lower one, else its lowest; without `efforts` low,
     medium and high are assumed.
     """
     known = [each for each in EFFORTS if each in (efforts or _ASSUMED_EFFORTS)]
@@ -353,9 +350,7 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
 
 
 def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> ResolvedModel:
-    """Returns the model, effort and mode of a name. `names` saves making the catalog's names again. Raises `Fault`:
-    MODEL_NOT_FOUND, or INVALID_REQUEST if it is blank or ambiguous.
-    """
+    """Returns the model, effort and mode of a name. `names` saves making the catalog's names again."""
     if name.isspace():
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"

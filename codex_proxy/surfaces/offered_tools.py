@@ -15,9 +15,7 @@ from codex_proxy.core.turn import ToolChoice
 
 
 class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
-    """The client's `tools` that the model is offered, and which of them it may or must call. Each API has a
-    subclass.
-    """
+    """The client's `tools` that the model is offered, and which of them it may or must call."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice = "auto"

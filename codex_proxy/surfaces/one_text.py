@@ -1,5 +1,5 @@
-"""The base of the renderers of APIs whose answer is one text: Completions, and Ollama's. The messages of a turn become
-one text, with blank lines between them; each delta is a chunk.
+"""The base of the renderers of Completions and of Ollama's API, whose answer is one text: the messages of a turn with
+blank lines between them.
 """
 
 from __future__ import annotations

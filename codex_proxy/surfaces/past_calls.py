@@ -1,5 +1,5 @@
-"""A history in which the outputs of calls follow directly after the calls of one message, in their order: models accept
-no other, and clients send any.
+"""A history in which outputs follow directly after the calls of one message, in their order: models accept no other,
+clients send any.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, Text
 
 
 class HistoryWithCalls:
-    """Collects a history in `items`. After a message of the model with calls it keeps these calls, their outputs and
-    what comes with them, until `settle` adds the outputs and the rest.
+    """Collects a history in `items`. Calls of a message, their outputs and what comes with them are kept until `settle`
+    adds the rest.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
-"""What the APIs have in common in a request: headers, mode, sandbox and folder, tools, and the format of the text.
-Raises `Fault`: NOT_ALLOWED for more than the server allows; INVALID_REQUEST for invalid values.
+"""What the APIs have in common in a request: settings, headers, mode, sandbox, folder, and the format of the text.
+Raises `Fault`: NOT_ALLOWED for more than the server allows, INVALID_REQUEST for invalid values.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of an API's request fields, for the `param` of an error and for headers; those of Chat Completions, if
-    the API has no other. `{}` stands for the index of a message or tool.
+    """The names of an API's request fields, for `param` and headers; the defaults are those of Chat Completions. `{}`
+    stands for an index.
     """
 
     input: str = "messages"
@@ -96,8 +96,8 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request for a turn, in any API. `turn` is what the agent gets; the other fields determine the form of
-    the answer and of errors. Each API has a subclass.
+    """A parsed request for a turn, in any API: the `turn` for the agent, and what determines the form of the answer and
+    of errors.
     """
 
     turn: Turn
@@ -133,8 +133,8 @@ def fields_set(request: object, names: Iterable[str]) -> dict[str, Any]:
 
 
 def refuse_logprobs(asked: Mapping[str, str], setting: Logprobs) -> None:
-    """Raises `Fault` INVALID_REQUEST for log probabilities, unless they are ignored. `asked`: the fields that ask for
-    them, each with the name of what is to be left out.
+    """Raises `Fault` for log probabilities, unless they are ignored. `asked`: the fields that ask for them, each with
+    the name to leave out.
     """
     for field, name in asked.items():
         if setting == "refuse":
@@ -165,10 +165,9 @@ def workdir_of(
 def mode_of(
     *, by_name: Mode | None, by_header: str | None, server: BuiltinTools, plain: bool, client_acts: bool
 ) -> Mode:
-    """Returns a turn's mode. The suffix of the model's name (`by_name`) or `X-Codex-Mode` decides, `model` if they
-    differ; else `server` (PROXY_BUILTIN_TOOLS), where `auto` is `model` for a client that seems to be an agent
-    (`client_acts`). `plain`: the model has no agent. Raises `Fault`: NOT_ALLOWED, or INVALID_REQUEST for an unknown
-    header.
+    """Returns a turn's mode. The suffix of the model's name or `X-Codex-Mode` decides, `model` if they differ; else
+    `server` (PROXY_BUILTIN_TOOLS), where `auto` is `model` for a client that seems to be an agent (`client_acts`).
+    `plain`: the model has no agent.
     """
     wishes = {by_name, _header_mode(by_header)}
     if "model" in wishes:
@@ -187,8 +186,8 @@ def mode_of(
 
 
 def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
-    """Returns the server's sandbox, or the narrower one of `X-Codex-Sandbox`. Raises `Fault`: NOT_ALLOWED for a wider
-    one, INVALID_REQUEST for an unknown one.
+    """Returns the server's sandbox, or the narrower one of `X-Codex-Sandbox`. Raises `Fault` NOT_ALLOWED for a wider
+    one.
     """
     asked = (by_header or "").strip().lower()
     if not asked:
@@ -223,9 +222,8 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 class Place(NamedTuple):
-    """Where and how a turn runs: a `turn` with its model, mode, folder, sandbox and origin alone. `mode_after_calls` is
-    its mode if what it continues has calls of the client's tools. `workdir_param` is the header or field that named the
-    folder, or None.
+    """Where and how a turn runs: a `turn` with its model, mode, folder, sandbox and origin alone; its mode if what it
+    continues has calls of the client's tools; the header or field that named the folder, or None.
     """
 
     turn: Turn

@@ -1,5 +1,5 @@
-"""Combines several independent turns into one turn with several choices. Usage comes once, at the end: the prompt
-counts once, answers are summed (docs/contract.md#whole-answers). The first failure ends the combined turn.
+"""Combines several turns into one with several choices. The prompt counts once, answers are summed
+(docs/contract.md#whole-answers). The first failure ends the combined turn.
 """
 
 from __future__ import annotations

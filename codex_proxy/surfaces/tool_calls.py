@@ -22,7 +22,7 @@ _DIGEST: Final = 8
 
 
 def model_name(name: str) -> str:
-    """Returns the name that the model gets for the client's tool `name`. It depends on `name` alone. A name that is too
+    """Returns the name that the model gets for the client's tool `name`, on which alone it depends. A name that is too
     long, or not allowed, is cut and ends with a digest.
     """
     if _PLAIN_NAME.fullmatch(name):
@@ -32,9 +32,7 @@ def model_name(name: str) -> str:
 
 
 def input_of(arguments: str) -> str | None:
-    """Returns a call's arguments as the JSON text of an object, or None. Clients fail on a `tool_use` block whose input
-    is not an object.
-    """
+    """Returns a call's arguments as the JSON text of an object, or None."""
     text = arguments.strip() or "{}"
     readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)
     for read in readers:  # the second one reads numbers of any size
@@ -48,8 +46,8 @@ def input_of(arguments: str) -> str | None:
 
 
 def whole_input(arguments: str, *, custom: bool, complete: bool) -> str | None:
-    """Returns a call's arguments as the JSON text of an object; those that are no object, and those of a custom tool,
-    as text in `input`. None for a call that was cut off.
+    """Returns a call's arguments as the JSON text of an object; those that are none, and those of a custom tool, as
+    text in `input`. None for a call that was cut off.
     """
     found = None if custom else input_of(arguments)
     if not complete and (found is None or not arguments.strip()):

@@ -1,5 +1,5 @@
-"""Unions of pydantic models in which a value's kind decides which member it is, so that an error names a field of that
-member, or the known kinds.
+"""Unions of pydantic models whose member a value's kind decides, so that an error names a field of that member, or the
+known kinds.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ UNKNOWN_KIND: Final = "unknown_kind"
 
 
 class ByKind:
-    """Chooses the member of a union (`Annotated[A | B, ByKind()]`) for a value: the one for strings, the one for arrays
-    or, for an object, the model whose `field` may have the object's value. A model whose `field` is any string takes
-    unknown values, a type without the field every other object. `untyped` returns the model of an object without the
-    field. A value without a member is invalid.
+    """Chooses the member of a union (`Annotated[A | B, ByKind()]`): the one for strings, the one for arrays or, for an
+    object, the model whose `field` may have its value. A model whose `field` is any string takes unknown values, a type
+    without the field every other object. `untyped` returns the model of an object without the field.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ def json_tokens(texts: Iterable[bytes]) -> int:
 
 
 class TurnTokens:
-    """The tokens that the agent reports of a turn (`reported`, or None), and estimates of the rest. `trigger` is the
-    message that reported them or ended the turn.
+    """The tokens that the agent reports of a turn, and estimates of the rest. `trigger` is the message that reported
+    them or ended the turn.
     """
 
     def __init__(self) -> None:
@@ -83,8 +83,8 @@ class TurnTokens:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Returns the reported tokens; where calls are missing, the estimates if these are higher (at least 1). If only
-        the last call was cut off, its input is that of the call before, its output the answer's.
+        """Returns the reported tokens; where calls are missing, the estimates if these are higher. If only the last
+        call was cut off, its input is that of the call before.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))

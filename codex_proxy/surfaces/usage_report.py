@@ -58,9 +58,7 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageRow(NamedTuple):
-    """The usage of a model (empty: all) in the bucket that begins at `start`. `turns`, `failed` and `estimated` count
-    turns, the others tokens.
-    """
+    """The usage of a model (empty: all) in the bucket that begins at `start`: counts of turns, then tokens."""
 
     start: int
     model: str

@@ -1,8 +1,7 @@
 """Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
-page, key and content type. Only pages of listed origins may use the server; others may not even read, because they
-could still run an answer as a script, or take a stream slot. Programs send no `Origin` and are not restricted. A
-reverse proxy must be listed (PROXY_TRUSTED_PROXIES), and needs keys. A browser can send forms or text without a
-preflight, but not JSON; the key of its WebSocket may be a subprotocol, as in OpenAI's API.
+page, key and content type. Only pages of listed origins may use it, since others could run an answer as a script or
+take a stream slot; programs send no `Origin`. A reverse proxy must be listed, and needs keys. Bodies must be JSON,
+which no page can send without a preflight.
 """
 
 from __future__ import annotations
@@ -80,9 +79,7 @@ def _preflight(request: web.Request) -> web.Response | None:
 
 
 def is_origin(text: str) -> bool:
-    """Whether the text is an origin, `scheme://host` with or without a port; `null` and `*` stand for many pages and
-    are none.
-    """
+    """Whether the text is an origin, `scheme://host` and perhaps a port; `null` and `*` are none."""
     return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", text) is not None
 
 
@@ -259,8 +256,8 @@ def _not_allowed(message: str) -> Fault:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Stores the client of the request's key (or of requests without). Raises `Fault`: INVALID_API_KEY, or RATE_LIMITED
-    if too many checks wait (`wrong_keys`).
+    """Stores the client of the request's key, or of requests without one. Raises `Fault`: INVALID_API_KEY, or
+    RATE_LIMITED if too many checks wait.
     """
     clients = request.app[CLIENTS]
     key = key_in(request)
@@ -283,8 +280,8 @@ def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextM
 
 
 def origin_of(request: web.Request) -> Origin:
-    """Returns the servers that the request has come through (`X-Codex-Hops`), and what of the client's key and headers
-    may go to a model server.
+    """Returns the servers that the request has come through (`X-Codex-Hops`), and what of its key and headers may go to
+    a model server.
     """
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
@@ -295,8 +292,8 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """Returns the key in the headers, or empty. Of two (clients of Anthropic's API may send another one for Anthropic)
-    the one that is valid here, else the first.
+    """Returns the key in the headers, or empty. Of two the valid one, since clients of Anthropic's API may send another
+    one for Anthropic.
     """
     keys = keys_in(request)
     if len(keys) > 1:
@@ -323,8 +320,8 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body. A
-    form with files is allowed where the endpoint takes one, with an `Authorization` header.
+    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body.
+    Endpoints that take forms need an `Authorization` header with them.
     """
     kind = request.content_type.lower()
     endpoint = request.get(ENDPOINT)

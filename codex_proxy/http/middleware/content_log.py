@@ -1,5 +1,5 @@
-"""Logs the contents of requests and answers, if `log_content` is on, as events `content` with the request's id.
-Recognised keys are masked, images left out, long texts cut.
+"""Logs the contents of requests and answers, if `log_content` is on. Recognised keys are masked, images left out, long
+texts cut.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def _without_images(text: str, limit: int) -> tuple[str, int]:
 
 @web.middleware
 async def log_contents(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sets `request[CONTENT_LOG]`, with which bodies, streams and WebSocket frames are logged, and logs a whole answer,
-    also of requests that are refused. Not for paths without a key.
+    """Sets `request[CONTENT_LOG]`, by which bodies, streams and frames are logged, and logs whole answers; not for
+    paths without a key.
     """
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)

@@ -1,5 +1,5 @@
 """Limits each key's requests per minute and at once: POST requests, and turns of a WebSocket. Their replies have
-OpenAI's `x-ratelimit-*` headers.
+`x-ratelimit-*` headers.
 """
 
 from __future__ import annotations
@@ -57,9 +57,8 @@ class RateLimits:
         """What was taken from each bucket since the last `report`."""
 
     def take(self, key: str, per_minute: int) -> Allowance:
-        """Takes a request from the key's bucket, if there is one; returns its state.
-
-        `per_minute` is the key's limit; a changed one applies from now on.
+        """Takes a request from the key's bucket, if there is one; returns its state. A changed limit (`per_minute`)
+        applies from now on.
         """
         now = self._clock.monotonic()
         before = self._buckets.get(key)
@@ -77,8 +76,8 @@ class RateLimits:
         )
 
     def take_elsewhere(self, key: str, per_minute: int, requests: int) -> None:
-        """Takes requests from the key's bucket that other servers have let through. They may be more than it had: then
-        it is empty for longer, at most a minute.
+        """Takes requests that other servers have let through. Where they are more than the bucket has, it is empty for
+        longer, at most a minute.
         """
         now = self._clock.monotonic()
         before = self._buckets.get(key, _Bucket(float(per_minute), now, per_minute))

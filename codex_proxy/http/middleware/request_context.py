@@ -1,5 +1,5 @@
-"""Gives each request an id (the client's `x-request-id`, if it is short visible ASCII) and a log line, and turns
-exceptions into error answers. The log has no body and no key; of a bug it has the place in the code, not the message.
+"""Gives each request an id (the client's `x-request-id`, if it is safe) and a log line without body and key, and turns
+exceptions into error answers.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ CLIENT_LEFT = 499
 
 @web.middleware
 async def provide_context(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Sets the request's id and the dicts for log fields (`NOTES`) and headers (`REPLY_HEADERS`), answers exceptions
-    with JSON errors, and logs the request at its end.
+    """Sets the request's id, log fields (`NOTES`) and headers (`REPLY_HEADERS`), answers exceptions with errors, and
+    logs the request at its end.
     """
     app = request.app
     clock = app[CLOCK]

@@ -1,6 +1,6 @@
 """Delays the check of keys that may be guesses. The more wrong keys an address has sent, the longer its next one waits,
 right or wrong, because a late answer must not reveal a wrong key; only keys that were valid there before do not wait.
-Waiting checks are limited, in all and per address; beyond that a key is refused unchecked.
+When too many wait, a key is refused unchecked.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class FailedAttempts:
         """The address and digest of keys that were valid, the least recently used first."""
 
     def delay(self, address: str) -> float:
-        """Returns how many seconds a check from this address waits. Counts the key as wrong until `uncount`, so that
-        checks follow one after the other. Raises `TooManyWaitError`.
+        """Returns how many seconds a check from this address waits, and counts the key as wrong until `uncount`. Raises
+        `TooManyWaitError`.
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
@@ -126,8 +126,8 @@ class WrongKeys:
 
     @asynccontextmanager
     async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
-        """Delays the body of the `with`, which checks the key and must raise `Fault` if it is wrong. No delay for a key
-        that was valid from this address, or after few wrong ones. Raises `Fault` RATE_LIMITED if too many wait.
+        """Delays the body of the `with`, which checks the key and must raise `Fault` if it is wrong. Raises `Fault`
+        RATE_LIMITED if too many wait.
         """
         may_be_guess = not self._attempts.is_known(address, digest)
         if may_be_guess:

@@ -1,5 +1,5 @@
-"""The JSON schemas of request bodies, from the pydantic models that parse them, without values that are always refused.
-Refusals by several fields or settings are in the endpoints' texts.
+"""The JSON schemas of request bodies, from the pydantic models that parse them, without values that are
+always refused.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Reads the fields of a chat request that determine the form of the answer: choices, length, format, sampling. Raises
-`Fault` INVALID_REQUEST with `param`. Source: docs/contract.md#parameters-of-chat-completions.
+"""Reads the fields of a chat request that determine the form of the answer. Raises `Fault` INVALID_REQUEST with
+`param`. Source: docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ them."""
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the names of the request's parameters without effect that the wire model does not mark as ignored. Raises
-    `Fault` INVALID_REQUEST for a wrong `logprobs`.
-    """
+    """Returns the names of the parameters without effect that the wire model does not mark."""
     given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (

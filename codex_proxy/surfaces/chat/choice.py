@@ -1,6 +1,5 @@
-"""One choice of a chat answer: its stream frames, and the whole message, made of the same encoded fragments. Only the
-text of a delta is encoded; the bytes around it are constant. Sources: docs/contract.md#streams,
-docs/wire-rules.md#chat-completions.
+"""One choice of a chat answer: its stream frames, and the whole message, made of the same encoded fragments. Sources:
+docs/contract.md#streams, docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ class Chunk(NamedTuple):
 
 
 class Call:
-    """A tool call in a stream. Its first chunk has the id and the name; the next ones have deltas of the arguments."""
+    """A tool call in a stream. Its first chunk has the id and the name."""
 
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`index`: the call's number in the answer. `arguments`: their beginning, in the first chunk. `legacy`: the
-        call is sent as `function_call`. `before`, `after`: the bytes of a chunk around its delta.
+        """`index`: the call's number. `arguments`: their beginning, in the first chunk. `legacy`: sent as
+        `function_call`. `before`, `after`: the bytes around its delta.
         """
         name = json_text(item.name)
         first = json_text(arguments)
@@ -65,13 +64,13 @@ class Call:
 
 
 class Choice:
-    """One `choices[index]` of a chat completion: renders its chunks (SSE frames appended to `out`) and keeps their text
-    for the whole answer. `finish_reason` is empty until `finish` has set it.
+    """One `choices[index]`: renders its chunks (appended to `out`) and keeps their text for the whole answer.
+    `finish_reason` is empty until `finish`.
     """
 
     def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
-        """`index` is the choice's number; `chunk` are the bytes around it. `legacy`: calls are sent as `function_call`.
-        `whole_calls`: each call is one chunk, when it is complete.
+        """`chunk`: the bytes around the choice. `legacy`: calls are `function_call`. `whole_calls`: each call is one
+        chunk.
         """
         self._before = chunk.before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'
@@ -167,8 +166,8 @@ class Choice:
     # --- calls --------------------------------------------------------------------------------
 
     def open_call(self, item: ToolCall, out: list[bytes]) -> None:
-        """Begins a call. The choice's first call decides the form: `function_call` if the client offered `functions` or
-        the model server sent that form, else `tool_calls`. Only the first `function_call` is sent.
+        """Begins a call. The first decides the form: `function_call` if the client offered `functions` or the model
+        server sent that, else `tool_calls`. Only one `function_call` is sent.
         """
         if self._legacy_calls:
             return
@@ -212,18 +211,14 @@ class Choice:
     # --- the end ------------------------------------------------------------------------------
 
     def finish(self, stop: str, out: list[bytes]) -> None:
-        """Appends the last chunk: an empty delta and the `finish_reason` for `stop`. Without text and calls, a chunk
-        with an empty content precedes it.
-        """
+        """Appends the last chunk, with the `finish_reason`; before it, an empty content if there was no other."""
         if not (self._content or self._refusal or self._calls):
             self._content.add("", out)
         self.finish_reason = self._reason(stop)
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """Returns the `finish_reason` for `stop` (a `Stop`, or a provider's own reason): `tool_calls` or
-        `function_call` if the choice has calls, "stop" for a normal end, else `stop` itself.
-        """
+        """Returns the `finish_reason` for a `Stop` or a provider's own reason, which stays."""
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
         if not self._calls:

@@ -1,6 +1,6 @@
-"""Decides which parts of a chat request go unchanged to an upstream of Chat Completions: the whole (`ForwardedRequest`)
-if this server has nothing to do in the turn, otherwise what a `Turn` cannot represent. Values keep their bytes, so that
-numbers stay as written. Source: docs/upstreams.md.
+"""Decides what of a chat request goes unchanged to an upstream of Chat Completions: all of it (`ForwardedRequest`) if
+this server has nothing to do in the turn, else what a `Turn` cannot represent. Values keep their bytes. Source:
+docs/upstreams.md.
 """
 
 from __future__ import annotations
@@ -79,9 +79,8 @@ def _known_fields() -> frozenset[str]:
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether the whole request goes to the upstream. Not if `policy` forbids it or something in it (images,
-    instructions). Otherwise if it has neither tools nor a format, or asks for what only a forwarded answer can contain
-    (`only_in_bytes`).
+    """Whether the whole request goes to the upstream: `policy` allows it, and it has neither tools nor a format, or
+    asks for what only a forwarded answer can contain (`only_in_bytes`).
     """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
@@ -123,9 +122,7 @@ def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
 def forwarded_request(
     request: wire.ChatRequest, fields: Fields, *, effort: str | None, model_asked: str
 ) -> ForwardedRequest:
-    """Returns the whole request as it is forwarded. `fields` are its members as raw JSON; `effort` is sent as
-    `reasoning_effort`; `model_asked` is the client's name of the model.
-    """
+    """Returns the whole request as it is forwarded. `fields` are its members as raw JSON."""
     kept = {name: value for name, value in fields.items() if name != "reasoning"}
     if effort is not None:
         kept["reasoning_effort"] = msgspec.Raw(msgspec.json.encode(effort))

@@ -1,5 +1,5 @@
-"""The answer to a forwarded chat request: the upstream's bytes, and an error frame if the turn fails after some were
-sent. Source: docs/contract.md#failures-of-a-stream.
+"""The answer to a forwarded chat request: the upstream's bytes, and an error frame if the turn fails later. Source:
+docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations

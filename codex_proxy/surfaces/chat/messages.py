@@ -35,8 +35,8 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history. `pdfs` has the texts of PDFs (None: none are read). `originals` are the messages as raw
-    JSON, if the agent takes user messages with audio, files or unknown parts so. Raises `Fault` INVALID_REQUEST.
+    """Returns the history. `pdfs`: the texts of PDFs (None: none are read). `originals`: the messages as raw JSON, if
+    the agent takes audio, files or unknown parts so.
     """
     reader = _Reader(pdfs, originals)
     for index, message in enumerate(messages):

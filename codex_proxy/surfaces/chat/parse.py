@@ -1,7 +1,6 @@
 """Parses a chat request into a `Turn` and what is needed to answer it. Raises `Fault`: INVALID_REQUEST with `param`,
-MODEL_NOT_FOUND, or NOT_ALLOWED. `admission` checks later whether the agent can run the turn. Sources:
-docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts,
-docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
+MODEL_NOT_FOUND, or NOT_ALLOWED. Sources: docs/contract.md#parameters-of-chat-completions,
+docs/contract.md#messages-and-parts, docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ def parse(
     headers: RequestHints,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses a body. Raises the first `Fault`. `catalog` has the client's models, `pdfs` the texts of PDFs (None: none
-    are read). `forward_policy` returns what may go unchanged to the upstream of a model, or is None.
+    """Parses a body. `pdfs`: the texts of PDFs (None: none are read). `forward_policy` returns what may go unchanged to
+    a model's upstream, or None.
     """
     notes = FieldNotes()
     request = parse_body(body, notes)
@@ -139,9 +138,7 @@ def _converted(
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
-    """Returns a request that becomes a turn. `originals` are its messages as raw JSON, if the agent takes such; `pdfs`
-    the texts of PDFs.
-    """
+    """Returns a request that becomes a turn. `originals`: its messages as raw JSON, if the agent takes such."""
     refuse_unsupported(request, settings.logprobs)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_tools(request)
     history = history_of(request.messages, pdfs, originals)

@@ -1,6 +1,5 @@
-"""Renders the events of a turn as a chat completion: `feed` returns the SSE bytes of a batch of well-formed events,
-`result` the whole answer, both from the same `Choice`s. Until `visible` nothing was sent, and a `failure` can be an
-HTTP status; `result` raises its `Fault`. Sources: docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
+"""Renders the events of a turn as a chat completion, streamed or whole, from the same `Choice`s. Sources:
+docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations
@@ -57,10 +56,9 @@ NOBODY: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """Renders a turn as a chat completion; private methods append SSE frames to `out`. `include_usage` adds a chunk to
-    a stream. `legacy_function_call`: calls are `function_call`. `whole_calls`: each call is one delta
-    (docs/contract.md#streams). `show_activity`: the agent's actions are lines of reasoning. `metrics` returns times for
-    the usage chunk; `service_tier` is a field of the answer.
+    """`include_usage` adds a chunk to a stream. `legacy_function_call`: calls are `function_call`. `whole_calls`: each
+    call is one delta (docs/contract.md#streams). `show_activity`: the agent's actions are lines of reasoning. `metrics`
+    returns times for the usage chunk.
     """
 
     def __init__(
@@ -133,8 +131,8 @@ class ChatRenderer(StreamRenderer):
     def _each(
         self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
     ) -> None:
-        """Renders an event for each of the choices by `say(choice, out)`: a chunk each, or in the profile
-        `codex-completions-api` one for all.
+        """Renders an event for each choice by `say(choice, out)`: a chunk each, or one for all in the profile
+        `codex-completions-api`.
         """
         if not self._joined:
             for choice in targets:

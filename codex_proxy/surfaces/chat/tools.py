@@ -13,8 +13,8 @@ from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_
 
 
 def offered_tools(request: wire.ChatRequest) -> OfferedTools:
-    """Returns the tools that the request offers to the model, and its tool choice. Raises `Fault` INVALID_REQUEST for
-    invalid or duplicate tools, `tools` with `functions`, and a choice of a tool that is not offered.
+    """Returns the offered tools and the tool choice. Raises `Fault` for invalid or duplicate tools, `tools` with
+    `functions`, and a choice that is not offered.
     """
     legacy = bool(request.functions)
     if legacy and request.tools:

@@ -1,6 +1,6 @@
-"""The pydantic models of a Chat Completions request: types are strict; marks of `field_lists` say which fields are
-ignored or refused. `parse.py` checks what depends on settings or several fields. Sources:
-docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
+"""The pydantic models of a Chat Completions request; marks of `field_lists` say which fields are ignored or refused.
+`parse.py` checks what depends on settings or several fields. Sources: docs/contract.md#parameters-of-chat-completions,
+docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 
 from __future__ import annotations

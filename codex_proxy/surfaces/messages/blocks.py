@@ -1,6 +1,6 @@
-"""Converts content blocks to parts of the history. An image that the agent cannot take, or an unknown block, raises
-`Fault` INVALID_REQUEST in the user's newest message only, because clients send their history again each time;
-elsewhere, and for unreadable documents, a note takes its place. Source: docs/messages.md#content.
+"""Converts content blocks to parts of the history. A bad image or unknown block raises `Fault` INVALID_REQUEST in the
+user's newest message only, because clients send their history each time; elsewhere, and for unreadable documents, a
+note takes its place. Source: docs/messages.md#content.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class BlockReader:
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
     ) -> None:
-        """`pdfs`: the texts of PDFs (None: none are read). `notes` gets the blocks' fields without effect.
-        `takes_images`: the agent can pass images on. `fetches`: images with a web address stay in earlier messages too.
+        """`pdfs`: the texts of PDFs (None: none are read). `notes` gets fields without effect. `takes_images`: the
+        agent passes images on. `fetches`: web images stay in earlier messages too.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -46,8 +46,8 @@ class BlockReader:
         self._fetches = fetches
 
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of a message's or result's content, without empty texts. `newest`: the user's newest
-        message, in which bad blocks raise `Fault` INVALID_REQUEST.
+        """Yields the parts of a message's or result's content, without empty texts. `newest`: it is the user's newest
+        message.
         """
         if isinstance(content, str):
             if content:
@@ -151,8 +151,8 @@ class BlockReader:
             yield self._file(source, title, head, param)
 
     def _file(self, source: dict[str, Any], title: str, head: str, param: str) -> TextPart:
-        """Returns a base64 document as text, if it is text or a readable PDF, else a note with its `title`. `head`: the
-        lines before the text.
+        """Returns a base64 document as text if it can be read, else a note with its `title`. `head`: the lines before
+        the text.
         """
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
@@ -172,9 +172,7 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        """Returns the text of a PDF; None if it cannot be read, or was not read yet (the request is then parsed
-        again).
-        """
+        """Returns the text of a PDF; None if it cannot be read, or not yet (the request is then parsed again)."""
         if self._pdfs is None or not raw:
             return None
         try:

@@ -1,5 +1,5 @@
-"""The content blocks of an answer: their stream frames, and the whole blocks, from the same fragments. Every frame has
-its `event:` line and every open block is closed, since SDKs fail otherwise. Source: docs/messages.md#streams.
+"""The content blocks of an answer, as stream frames and whole. SDKs need the `event:` line of every frame, and the end
+of every block. Source: docs/messages.md#streams.
 """
 
 from __future__ import annotations
@@ -76,9 +76,7 @@ class GrowingBlock:
 
 
 class WholeBlock:
-    """A block sent in one piece. `kind` is its type, `fields` are its fields without `input`, the JSON text of an
-    object (or None).
-    """
+    """A block sent in one piece: its type, its fields, and `input`, the JSON text of an object (or None)."""
 
     def __init__(self, kind: str, index: int, fields: dict[str, Any], input: str | None = None) -> None:
         self._head = {"type": kind, **fields}
@@ -107,8 +105,8 @@ def _stop(index: int) -> bytes:
 
 
 class TextItem:
-    """A message or reasoning item that becomes a block. `block` is None until it is opened, and `kept` has its text;
-    `over`: the item has ended.
+    """A message or reasoning that becomes a block. Until it is opened (`block`), `kept` has its text; `over`: it has
+    ended.
     """
 
     def __init__(self, kind: str) -> None:

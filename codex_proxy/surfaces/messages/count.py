@@ -1,6 +1,5 @@
-"""An upper bound of a request's tokens, for `POST /v1/messages/count_tokens`: too small a number makes clients shorten
-too late. All blocks count but `thinking`, which models do not get again. Raises `Fault`: INVALID_REQUEST, or
-MODEL_NOT_FOUND.
+"""An upper bound of a request's tokens, for `POST /v1/messages/count_tokens`: after too small a number clients shorten
+too late. Raises `Fault`: INVALID_REQUEST, or MODEL_NOT_FOUND.
 """
 
 from __future__ import annotations

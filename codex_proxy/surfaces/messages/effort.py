@@ -1,6 +1,4 @@
-"""The reasoning effort of a turn, from `thinking` and `output_config`. An effort that the model lacks becomes the
-nearest lower one, or its lowest. Source: docs/messages.md#thinking.
-"""
+"""The reasoning effort of a turn, from `thinking` and `output_config`. Source: docs/messages.md#thinking."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ def effort_asked(request: MessagesRequest) -> str | None:
 
 def effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
     """Returns a turn's effort; None for the agent's default. `by_name` is that of the model's name, `efforts` are the
-    model's, empty if unknown.
+    model's.
     """
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":

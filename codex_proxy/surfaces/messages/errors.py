@@ -1,5 +1,5 @@
-"""The faults of Anthropic's API: status and type of each kind, and when clients must not try again. Claude Code repeats
-a 401 for minutes unless `x-should-retry` forbids it, and summarises on a 400 "prompt is too long".
+"""The errors of Anthropic's API: status and type of each kind of fault, and when clients must not try again. Claude
+Code repeats a 401 for minutes unless `x-should-retry` forbids it, and summarises on a 400 "prompt is too long".
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 
 
 def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
-    """Returns a CONTEXT_LENGTH_EXCEEDED failure as `prompt is too long: N tokens > M maximum`; any other unchanged.
-    `tokens` is an estimate, `window` the model's context window, if known.
+    """Returns the failure as `prompt is too long: N tokens > M maximum`. `tokens` is an estimate, `window` the model's
+    context window, if known.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure

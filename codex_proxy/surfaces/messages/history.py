@@ -1,7 +1,7 @@
-"""Converts the messages of a request to the history of a turn, oldest first. Instructions (`system`) become developer
-messages in place. Outputs follow their calls directly; a call without a result gets one that says so, a result without
-its call becomes text of the user. Raw items from `redacted_thinking` blocks return to their places. Raises `Fault`
-INVALID_REQUEST for the user's newest message only. Source: docs/messages.md#the-conversation.
+"""Converts the messages of a request to the history of a turn, oldest first. Instructions become developer messages in
+place. A call without a result gets one that says so; a result without its call becomes text of the user. Raw items from
+`redacted_thinking` return to their places. Raises `Fault` INVALID_REQUEST for the user's newest message only. Source:
+docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class _History(HistoryWithCalls):
             self.add(HistoryMessage("user", tuple(parts)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
-        """Stores the first result of a call of the last answer; yields a note and the parts of any other, for the
+        """Stores the first result of a call of the last answer; yields the parts of any other, with a note, for the
         user's message.
         """
         call_id = block.get("tool_use_id")
@@ -234,9 +234,7 @@ class _History(HistoryWithCalls):
     def _in_place(
         self, state: Sequence[Element], texts: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
-        """Yields texts and calls of an answer with its raw items, in the order of `state` (`Element`), then those that
-        are not in it.
-        """
+        """Yields texts, calls and raw items of an answer in the order of `state`, then those that are not in it."""
         left = list(texts)
         for element in state:
             if isinstance(element, dict):

@@ -1,6 +1,5 @@
 """Parses a request of Anthropic's Messages API into a `Turn` and what is needed to answer it. Raises `Fault`:
-INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. `admission` checks later what the agent can do. Source:
-docs/messages.md.
+INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. Source: docs/messages.md.
 """
 
 from __future__ import annotations
@@ -74,9 +73,8 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """Parses a body. Raises the first `Fault`. `identity` names a turn's agent and model, of which raw items are used.
-    `pdfs`: the texts of PDFs. `takes_images`: whether the agent passes images on. `fetches=False`: only images of the
-    user's newest message are listed in `web_images`, others become notes.
+    """Parses a body. `identity` names a turn's agent and model, of which raw items are used. `pdfs`: the texts of PDFs.
+    `takes_images`: whether the agent passes images on. `fetches=False`: web images of earlier messages become notes.
     """
     notes = FieldNotes()
     request = parse_body(body, notes)

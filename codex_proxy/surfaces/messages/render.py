@@ -1,7 +1,6 @@
-"""Renders the events of a turn as an answer of Anthropic's Messages API: `feed` returns the SSE bytes of a batch of
-well-formed events, `result` the whole answer, both from the same blocks. One block is open at a time; calls come at the
-end, after the model's raw items, so that a client that cuts its history at a call keeps both. Until `visible` nothing
-was sent, and a `failure` can be an HTTP status; `result` raises its `Fault`. Source: docs/messages.md#streams.
+"""Renders the events of a turn as an answer of Anthropic's Messages API, streamed or whole, from the same blocks. One
+block is open at a time; calls come at the end, after the model's raw items, so that a client that cuts its history at a
+call keeps both. Source: docs/messages.md#streams.
 """
 
 from __future__ import annotations
@@ -75,9 +74,9 @@ class MessagesRenderer(StreamRenderer):
         show_activity: bool = True,
         **options: Unpack[RenderOptions],
     ) -> None:
-        """`thinking`: the client asked for thinking blocks. `state_identity`: the agent and model, if the answer is to
-        contain the model's raw items; else None. `web_search`: the agent's searches are blocks. `client_names`: see
-        `MessagesTools`. `show_activity`: what the agent does is thinking.
+        """`thinking`: the client asked for thinking blocks. `state_identity`: the agent and model, if the answer has
+        the model's raw items. `web_search`: the agent's searches are blocks. `client_names`: see `MessagesTools`.
+        `show_activity`: what the agent does is thinking.
         """
         super().__init__(**options)
         self._prompt_tokens = cache(self._prompt_tokens)
@@ -278,8 +277,8 @@ class MessagesRenderer(StreamRenderer):
     # --- the end --------------------------------------------------------------------------------
 
     def _send_state(self, out: list[bytes]) -> None:
-        """Sends the model's raw items as a `redacted_thinking` block if the turn had calls: providers ignore earlier
-        reasoning otherwise, and `claude --print` prints the last block.
+        """Sends the model's raw items as `redacted_thinking` if the turn had calls: without them providers ignore
+        earlier reasoning.
         """
         if self._state_identity is None or not (self._calls or self._ran_tools):
             return
@@ -288,9 +287,7 @@ class MessagesRenderer(StreamRenderer):
             self._send("redacted_thinking", {"data": data}, out)
 
     def _send_calls(self, out: list[bytes]) -> int:
-        """Sends the calls, and returns how many. A call that was cut off is left out; arguments that are no object are
-        sent as text in `input`.
-        """
+        """Sends the calls that were not cut off, and returns how many."""
         sent = 0
         for call in self._calls.values():
             custom = call.item.kind == "custom"

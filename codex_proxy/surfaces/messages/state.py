@@ -1,7 +1,6 @@
-"""Packs the model's raw items of an answer (such as encrypted reasoning) into the `data` of a `redacted_thinking`
-block: base64 of a version byte, a digest of agent and model, and zlib of a JSON array (raw items, 0 for a message, a
-call's id for a call). It is neither encrypted nor signed. State that is damaged, or of another version, agent or model
-counts as none.
+"""Packs the model's raw items of an answer into the `data` of a `redacted_thinking` block: base64 of a version byte, a
+digest of agent and model, and zlib of a JSON array (raw items, 0 for a message, a call's id for a call). It is neither
+encrypted nor signed. What is damaged, or of another version, agent or model, counts as none.
 """
 
 from __future__ import annotations
@@ -44,9 +43,7 @@ Element: TypeAlias = dict[str, Any] | int | str
 
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
-    """Returns raw items as a block's `data`; None if the client sends all of them itself, or one is not JSON.
-    `identity` names agent and model.
-    """
+    """Returns raw items as a block's `data`; None if the client sends all of them itself, or one is not JSON."""
     try:
         elements = _elements(raw)
         plain = msgspec.json.encode(elements)

@@ -1,7 +1,6 @@
 """Reads a request's tools in Anthropic's form, and its `tool_choice`. A tool with `defer_loading` is offered once a
-`tool_reference`, a call in the history or `tool_choice` names it; if Anthropic's servers are to search for tools, all
-are offered. Raises `Fault` INVALID_REQUEST, also for a tool that only Anthropic's servers run. Source:
-docs/messages.md#tools.
+`tool_reference`, a call or `tool_choice` names it, or if Anthropic's servers are to search for tools. Raises `Fault`
+INVALID_REQUEST, also for a tool that only these run. Source: docs/messages.md#tools.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
 class MessagesTools(OfferedTools, frozen=True, kw_only=True):
-    """What the model is offered. `parallel`: several calls in one answer are allowed; `web_search`: the agent's own web
-    search is on. `client_names`: the client's names of tools, by those for the model, if they differ.
+    """What the model is offered. `parallel`: several calls in one answer are allowed. `client_names`: the client's
+    names of tools, by those for the model, if they differ.
     """
 
     parallel: bool = True
@@ -49,9 +48,8 @@ def offered_tools(
     referenced: Collection[str],
     notes: FieldNotes,
 ) -> MessagesTools:
-    """Returns the tools and the tool choice to offer to the model. `given` and `choice` are the request's `tools` and
-    `tool_choice`, `referenced` the names of tools in the history (see `loaded_names`). `notes` gets the fields of tools
-    without effect. Raises `Fault` INVALID_REQUEST.
+    """Returns the offered tools and the tool choice. `referenced`: the names of tools in the history. `notes` gets the
+    fields of tools without effect.
     """
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []

@@ -1,6 +1,6 @@
-"""The pydantic model of a request of Anthropic's Messages API: types are strict; marks of `field_lists` say which
-fields are ignored or refused. Content of messages and tools is not validated, because clients send their history each
-time. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
+"""The pydantic model of a request of Anthropic's Messages API; marks of `field_lists` say which fields are ignored or
+refused. Contents of messages and tools are not validated, because clients send their history each time. Source:
+docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The client's own tools of a Responses request: functions and custom tools (also in namespaces, also deferred), tool
-search and shell. A tool of a namespace is offered as `NAMESPACE__NAME`; a deferred one once a client's tool search has
-listed it; `local_shell` as a function with `local_shell_call` items. Raises `Fault` INVALID_REQUEST. Sources: OpenAI's
-own types, requests of Codex 0.163 and 0.169 as a client.
+"""The client's own tools of a Responses request: functions and custom tools (also in namespaces), tool search and
+shell. A tool of a namespace is offered as `NAMESPACE__NAME`; a deferred one once a client's tool search has listed it;
+`local_shell` as a function. Raises `Fault` INVALID_REQUEST. Sources: OpenAI's own types, requests of Codex 0.163 and
+0.169 as a client.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
 
 
 class GivenTool(NamedTuple):
-    """A tool of the request. `param` is the path of its name; `deferred`: offered only after a tool search has found
-    it.
+    """A tool of the request. `param`: the path of its name. `deferred`: not offered until a tool search has
+    found it.
     """
 
     tool: Tool

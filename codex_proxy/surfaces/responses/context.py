@@ -1,5 +1,4 @@
-"""Parses the requests that count the tokens of an input or compact it. `context_history` returns the history,
-`compaction_turn` the turn that summarises it, `summary_in` its summary. Source:
+"""Parses the requests that count the tokens of an input or compact it. Source:
 docs/wire-rules.md#compaction-counting-and-websocket.
 """
 
@@ -55,8 +54,8 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Parses a request to count (`counting`) or compact, of at most `max_items` items. `pdfs`: the texts of PDFs.
-    Raises `Fault`: INVALID_REQUEST, or MODEL_NOT_FOUND.
+    """Parses a request to count (`counting`) or compact. `pdfs`: the texts of PDFs. Raises `Fault`: INVALID_REQUEST, or
+    MODEL_NOT_FOUND.
     """
     request = parse_body(body, counting=counting)
     check_input(request, max_items)

@@ -1,6 +1,5 @@
-"""Encodes the typed events of a Responses stream as SSE frames, numbered without a gap. `take()` returns the frames
-since the last call. Sources: docs/wire-rules.md#the-responses-stream, docs/contract.md#events-of-a-response,
-docs/contract.md#both-apis (the end).
+"""Encodes the typed events of a Responses stream as numbered SSE frames. Sources:
+docs/wire-rules.md#the-responses-stream, docs/contract.md#events-of-a-response, docs/contract.md#both-apis (the end).
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ class HistoryEntry(NamedTuple):
 
 
 def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
-    """Returns the history of items, the first `earlier` of which are stored ones. Raises `Fault` INVALID_REQUEST for
-    `input[N]` (of the request), or `input`.
+    """Returns the history of items, the first `earlier` of which are stored ones. Faults name `input[N]` of the
+    request, or `input`.
     """
     items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
@@ -110,7 +110,7 @@ class _Reader:
 
     def settle(self) -> None:
         """After the last item: leaves out calls that were cut off, and adds outputs of unanswered approvals. Raises
-        `Fault` INVALID_REQUEST for other calls without output.
+        `Fault` for other calls without output.
         """
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:

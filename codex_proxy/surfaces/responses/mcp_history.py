@@ -1,7 +1,7 @@
 """Converts MCP items to calls, and outputs for the model. An approval request becomes a call, whose output stands at
 the client's response. A call that this request approves has an empty output with `approved_by`: the server runs it
 before the turn. Without a response, an output says that the call was not made. Raises `Fault` INVALID_REQUEST for a
-response without its request, or that contradicts the first or approves again.
+response without its request, or a second one that differs.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ class McpHistory:
     """Converts the MCP items of one history, in order."""
 
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
-        """The first `earlier` of `items` were stored, and are not checked again. `taken` has the ids of other calls,
-        which MCP calls must not use.
-        """
+        """The first `earlier` of `items` were stored, and are not checked again. `taken`: the ids of other calls."""
         self._earlier = earlier
         self._taken = set(taken)
         self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}

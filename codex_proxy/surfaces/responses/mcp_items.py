@@ -1,6 +1,6 @@
 """The wire format of MCP items: lists of tools, calls that this server runs, approval requests. The id of a call or
-approval request contains the model's call id, for which there is no field: prefix, twelve random characters, a dash,
-the call id.
+request contains the model's call id, for which there is no field: prefix, twelve random characters, a dash, the call
+id.
 """
 
 from __future__ import annotations

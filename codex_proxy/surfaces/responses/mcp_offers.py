@@ -1,5 +1,5 @@
-"""Decides which listed tools of a request's MCP servers may be called, whether calls need approval, and the choice
-among all tools. Raises `Fault` INVALID_REQUEST (`tool_choice`). Source: docs/contract.md#tools-of-a-response.
+"""Decides which listed tools of a request's MCP servers may be called, which calls need approval, and the choice among
+all tools. Raises `Fault` INVALID_REQUEST (`tool_choice`). Source: docs/contract.md#tools-of-a-response.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def _fits(wanted: McpFilter, tool: ListedTool) -> bool:
 
 
 def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
-    """Returns the choice among all tools, from those among the client's and among MCP tools. Raises `Fault`
-    INVALID_REQUEST if a chosen tool does not exist, or a required call has no tool.
+    """Returns the choice among all tools, from those among the client's and among MCP tools. Raises `Fault` if a chosen
+    tool does not exist, or a required call has no tool.
     """
     if not mcp:
         return choice

@@ -1,5 +1,5 @@
-"""Builds the output items of a response as the agent's output arrives. `OutputItem.whole()` joins the JSON strings of
-the stream's events. `KINDS` lists the types. Source: docs/wire-rules.md#the-responses-object.
+"""Builds the output items of a response as the agent's output arrives. `KINDS` lists the types. Source:
+docs/wire-rules.md#the-responses-object.
 """
 
 from __future__ import annotations
@@ -248,8 +248,8 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """Returns the output item of an agent's item; None for its actions with `activity` `off`. `activity`: actions are
-    not sent, lines of reasoning (`summaries`), or `items`.
+    """Returns the output item of an agent's item. Its actions are not sent (`activity` `off`: None), lines of reasoning
+    (`summaries`), or `items`.
     """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)

@@ -75,8 +75,8 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
-        """Returns the final status of this server's item: its own, unless it was cut off: then `status`, or `failed`
-        with an output if it is not the last item.
+        """Returns the final status of this server's item: its own; if it was cut off, `status`, or `failed` with an
+        output if others follow.
         """
         if ended != "incomplete":
             return ended

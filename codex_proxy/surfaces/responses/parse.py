@@ -1,7 +1,6 @@
 """Parses a Responses request into a `Turn` without history, and what is needed to answer it; `turn_of` adds the
-history. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. `admission` checks later what
-the agent can do. Sources: docs/contract.md#fields-of-a-request, docs/contract.md#errors-of-responses,
-docs/contract.md#the-reasoning-parameter.
+history. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. Sources:
+docs/contract.md#fields-of-a-request, docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 """
 
 from __future__ import annotations
@@ -230,7 +229,7 @@ def _conversation_id(given: Conversation | None) -> str | None:
 
 
 def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemDict]) -> bool:
-    """Whether the client seems to be an agent: it sends tools (offered or not, but for web search), a format,
+    """Whether the client seems to be an agent: it sends tools (other than web search), a format,
     instructions or calls.
     """
     return (
@@ -248,9 +247,7 @@ def _activity(asked: str | None, settings: RequestSettings) -> Activity:
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> None:
-    """Raises `Fault` INVALID_REQUEST for log probabilities (unless ignored) and contradictions: `background` without
-    `store`, `stream_options` without `stream`, an empty input with nothing to continue.
-    """
+    """Raises `Fault` for log probabilities (unless ignored) and for fields that contradict each other."""
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"

@@ -184,8 +184,8 @@ def end_of_stream(profile: Profile) -> bytes:
 def failed_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Returns object and frames (number, bytes) of a response that fails after it was rendered: the last frame becomes
-    the failure's events; without frames none.
+    """Returns object and frames (number, bytes) of a response that fails after it was rendered: the failure's events
+    replace the last frame.
     """
     final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:

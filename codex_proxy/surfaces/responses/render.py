@@ -1,7 +1,6 @@
-"""Renders the events of a turn as a response: `feed` returns the SSE bytes of a batch of well-formed events, `response`
-the object, both from the same items. Messages and the client's calls are sent one after the other, this server's calls
-side by side. Reasoning waits for its encrypted content if the client wants it, lists of MCP tools for the agent's first
-output. Until `visible` nothing was sent, and a `failure` can be an HTTP status; `result` raises its `Fault`.
+"""Renders the events of a turn as a response, streamed or whole, from the same items. Messages and the client's calls
+are sent one after the other, this server's calls side by side. Reasoning waits for its encrypted content if the client
+wants it, lists of MCP tools for the agent's first output.
 """
 
 from __future__ import annotations
@@ -274,8 +273,8 @@ class ResponsesRenderer(Renderer):
         return isinstance(item, McpApproval) or (serial is not None and not serial.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
-        """Begins to send an item: a message or reasoning with its first text, reasoning at once if its encrypted
-        content is wanted, to keep its place.
+        """Begins to send an item: a message or reasoning with its first text, but reasoning at once if its encrypted
+        content is wanted.
         """
         item = output.item
         if isinstance(item, ToolCall | McpCall):
@@ -372,8 +371,8 @@ class ResponsesRenderer(Renderer):
             self._add_text(event.id, ("summary", event.part), event.text)
 
     def _output_delta(self, event: OutputDelta) -> None:
-        """Keeps the output of this server's call until it has ended; sends that of the agent's command if the client
-        asked for items.
+        """Keeps the output of this server's call until its end; sends that of the agent's command if the client asked
+        for items.
         """
         output = self._items.get(event.id)
         if output is not None and output.made_by_server:

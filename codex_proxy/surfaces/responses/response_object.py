@@ -37,9 +37,7 @@ def echo_of(
     service_tier: str,
     conversation: str | None,
 ) -> ResponseEcho:
-    """Returns the fields that repeat the request's, or their effective defaults. `effort` None: the agent's default;
-    `conversation` is an id, if any.
-    """
+    """Returns the fields that repeat the request's, or their effective defaults. `effort` None: the agent's default."""
     echo: ResponseEcho = {
         "background": bool(request.background),
         "frequency_penalty": _number(request.frequency_penalty, 0.0),

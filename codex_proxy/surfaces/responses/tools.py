@@ -33,7 +33,7 @@ class McpFilter(msgspec.Struct, frozen=True):
 
 class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
     """An MCP server of the request. `allowed` selects tools; `approval_always` and `approval_never` those whose calls
-    need the client's approval, or none (None: no tool). `authorization` and `headers` are secret.
+    need approval, or none (None: no tool). `authorization` and `headers` are secret.
     """
 
     server_label: str
@@ -51,9 +51,7 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A `tool_choice` of a tool of an MCP server, or of all (`name` None), known only after it has listed them.
-    `required`: one must be called.
-    """
+    """A `tool_choice` of a tool of an MCP server, or of all (`name` None). `required`: one must be called."""
 
     server_label: str
     name: str | None = None
@@ -61,8 +59,8 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
-    """What the model is offered: `tools` of the client, `mcp` servers, and the choices among them. `web_search`: the
-    agent's own web search is on. `shown` and `shown_choice` are for the response object.
+    """What the model is offered: `tools` of the client, `mcp` servers, and the choices among them. `shown` and
+    `shown_choice` are for the response object.
     """
 
     mcp: tuple[McpOffer, ...]
@@ -78,8 +76,8 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
 def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> ResponsesTools:
-    """Returns what the model is offered. `given` and `choice` are the request's `tools` and `tool_choice`,
-    `input_tools` the client's tools in items of the input (`client_tools.tools_in`). Raises `Fault` INVALID_REQUEST.
+    """Returns what the model is offered. `input_tools`: the client's tools in items of the input
+    (`client_tools.tools_in`).
     """
     given = given or ()
     for index, tool in enumerate(given):
@@ -281,7 +279,5 @@ def _choice_echo(choice: wire.ToolChoice | None) -> Any:
 
 
 def _dumped(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
-    """Returns a validated value as a dict, without `hidden` fields and None. Pydantic's warnings are off, because the
-    tags of unions are not in the values.
-    """
+    """Returns a validated value as a dict, without `hidden` fields and None."""
     return value.model_dump(exclude=hidden, exclude_none=True, by_alias=True, warnings=False)

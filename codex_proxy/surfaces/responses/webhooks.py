@@ -1,6 +1,5 @@
 """Webhooks for the end of a background response, signed as the SDKs' `webhooks.unwrap()` expects (Standard Webhooks:
-`v1`, HMAC-SHA256 over `id.timestamp.body`). A secret with `whsec_` continues in base64; any other is used as it is.
-Raises `ValueError` for a bad one.
+`v1`, HMAC-SHA256 over `id.timestamp.body`). A secret with `whsec_` continues in base64.
 """
 
 from __future__ import annotations
