@@ -158,7 +158,7 @@ class ImageFetcher:
     # --- which places ---------------------------------------------------------------------------
 
     def _require_permitted(self, url: URL) -> URL:
-        """Returns `url` if it may be fetched. Raises `Fault` INVALID_REQUEST."""
+        """Returns `url` if it may be fetched."""
         if url.user is not None or url.password is not None:
             raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
         if not any(entry.permits(url) for entry in self._allowed):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from codex_proxy.agents.agent import Agent, all_agents
@@ -49,22 +50,9 @@ async def retrieve_usage(request: web.Request) -> web.Response:
     with store_errors_as_faults():
         await recorder.flush()
         found = await recorder.ledger.usage(query)
-    rows = []
-    for each in found:
-        figures = each.figures
-        rows.append(
-            UsageRow(
-                start=each.start,
-                model=each.model,
-                turns=figures.turns,
-                failed=figures.failed,
-                estimated=figures.estimated,
-                input=figures.input,
-                cached=figures.cached,
-                output=figures.output,
-                reasoning=figures.reasoning,
-            )
-        )
+    rows = [
+        UsageRow(start=each.start, model=each.model, **msgspec.structs.asdict(each.figures)) for each in found
+    ]
     return json_response(
         page_of(report, rows, key=request[OWNER], durable=recorder.durable, since=recorder.since)
     )

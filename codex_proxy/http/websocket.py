@@ -133,7 +133,9 @@ class _ResponsesSocket:
                     self._enqueue(message.data)
                 except Fault as fault:
                     await self._send(socket_error(fault.failure))
-                    await self._socket.close(code=WSCloseCode.TRY_AGAIN_LATER, message=b"Too much waits.")
+                    await self._socket.close(
+                        code=WSCloseCode.TRY_AGAIN_LATER, message=b"Too many turns are waiting."
+                    )
                     return
         finally:
             answering.cancel()

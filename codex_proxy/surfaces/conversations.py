@@ -50,25 +50,19 @@ class NewConversation(msgspec.Struct, frozen=True):
 
 
 def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
-    """Parses `POST /v1/conversations`; an empty body is an empty conversation. `pdfs`: the texts of PDFs. Raises
-    `Fault` INVALID_REQUEST.
-    """
+    """Parses `POST /v1/conversations`; an empty body is an empty conversation. `pdfs`: the texts of PDFs."""
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
     return NewConversation(metadata, normalised(request.items or [], "items", pdfs))
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
-    """Parses `POST /v1/conversations/{id}`: metadata to merge, in which None removes a key. Raises `Fault`
-    INVALID_REQUEST.
-    """
+    """Parses `POST /v1/conversations/{id}`: metadata to merge, in which None removes a key."""
     return dict(parse_as(UpdateBody, body).metadata or {})
 
 
 def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
-    """Parses `POST /v1/conversations/{id}/items`: normalised items without ids. `pdfs`: the texts of PDFs. Raises
-    `Fault` INVALID_REQUEST.
-    """
+    """Parses `POST /v1/conversations/{id}/items`: normalised items without ids. `pdfs`: the texts of PDFs."""
     return normalised(parse_as(AddItemsBody, body).items, "items", pdfs)
 
 

@@ -164,11 +164,11 @@ def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, by_assistant
         )
     if isinstance(part, wire.AudioPart) or by_assistant:
         raise bad_request(
-            f"The agent cannot take a part of type '{part.type}' here: accepted are "
+            f"The agent does not accept parts of type '{part.type}' here. Send "
             + (
-                "'output_text' and 'refusal'."
+                "'output_text' or 'refusal'."
                 if by_assistant
-                else "'input_text', 'input_image' and 'input_file'."
+                else "'input_text', 'input_image' or 'input_file'."
             ),
             param,
         )

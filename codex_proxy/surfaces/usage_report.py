@@ -133,9 +133,7 @@ class UsageLimitsList(TypedDict):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
-    """Parses a query; without times, the newest buckets up to `now` (seconds since 1970). Raises `Fault`
-    INVALID_REQUEST.
-    """
+    """Parses a query; without times, the newest buckets up to `now` (seconds since 1970)."""
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.max_buckets, width.default)

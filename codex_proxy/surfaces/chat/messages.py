@@ -132,7 +132,7 @@ class _Reader:
 
     def _assistant(self, message: wire.AssistantMessage, index: int, param: str) -> None:
         if message.audio is not None:
-            raise bad_request("The agent cannot take audio: accepted are text and refusal.", f"{param}.audio")
+            raise bad_request("The agent does not accept audio. Send text or a refusal.", f"{param}.audio")
         if message.tool_calls and message.function_call is not None:
             raise bad_request(
                 "A message has either 'tool_calls' or 'function_call', not both.", f"{param}.function_call"
@@ -254,7 +254,7 @@ def _shown_part(part: wire.ShownPart, param: str, pdfs: PdfTexts | None) -> Part
         raise _unknown_part(part, wire.ShownPart, param)
     if isinstance(part, wire.AudioPart):
         raise bad_request(
-            f"The agent cannot take a part of type '{part.type}': accepted are 'text', 'image_url' and 'file'.",
+            f"The agent does not accept parts of type '{part.type}'. Send 'text', 'image_url' or 'file'.",
             param,
         )
     if isinstance(part, wire.FilePart):

@@ -4,12 +4,11 @@ of every block. Source: docs/messages.md#streams.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.surfaces.base import json_bytes, json_lines, json_text, raw_text
+from codex_proxy.surfaces.base import BLANK_LINE, Text, json_bytes, json_text, raw_text
 
 SIGNATURE: Final = "cxp1"
 """The `signature` of thinking blocks, by which this server knows its own."""
@@ -23,8 +22,6 @@ EVENT_TYPES: Final = (
     *("message_delta", "message_stop", "ping", "error"),
 )
 """All types of events ever sent: some SDKs fail on others."""
-
-_SEPARATOR: Final = "\n\n"
 
 
 def frame(type: str, fields: dict[str, Any]) -> bytes:
@@ -42,21 +39,19 @@ class GrowingBlock:
         """`kind`: `text` or `thinking`. `index` is the block's index in the answer's `content`."""
         self.kind = kind
         self._index = index
-        self._fragments: list[bytes] = []
-        self._before = (
+        before = (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
             b'{"type":"%b_delta","%b":' % (index, kind.encode(), kind.encode())
         )
+        self._text = Text(before, b"}}\n\n")
 
     def open(self, out: list[bytes]) -> None:
         empty = {"type": self.kind, self.kind: ""} | ({"signature": ""} if self.kind == "thinking" else {})
         out.append(frame("content_block_start", {"index": self._index, "content_block": empty}))
 
-    def add(self, texts: Sequence[str], out: list[bytes]) -> None:
+    def add(self, texts: list[str], out: list[bytes]) -> None:
         """Appends the frames of the deltas `texts` to `out`."""
-        lines = json_lines(texts)
-        self._fragments.append(lines.replace(b'"\n"', b""))
-        out += (self._before, lines.replace(b"\n", b"}}\n\n" + self._before), b"}}\n\n")
+        self._text.add_all(texts, out)
 
     def close(self, out: list[bytes]) -> None:
         if self.kind == "thinking":
@@ -68,10 +63,10 @@ class GrowingBlock:
     @property
     def text(self) -> bytes:
         """The whole text as one JSON string."""
-        return b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"'
+        return bytes(self._text.whole())
 
     def whole(self) -> dict[str, Any]:
-        text = {"type": self.kind, self.kind: msgspec.Raw(self.text)}
+        text = {"type": self.kind, self.kind: self._text.whole()}
         return text | ({"signature": SIGNATURE} if self.kind == "thinking" else {})
 
 
@@ -119,6 +114,6 @@ class TextItem:
 
     def with_break(self, part: int, text: str) -> str:
         """Returns a delta of summary part `part`, after a blank line if the previous delta was of another."""
-        text = _SEPARATOR + text if self._part not in (None, part) else text
+        text = BLANK_LINE + text if self._part not in (None, part) else text
         self._part = part
         return text

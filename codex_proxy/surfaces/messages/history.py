@@ -71,8 +71,8 @@ def _instruction(block: Any, param: str) -> str:
 def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history. `reader` converts blocks; raw items of another agent or model than `identity` are left out.
-    Raises `Fault` INVALID_REQUEST.
+    """Returns the history. `reader` converts blocks; raw items of another agent or model than `identity`
+    are left out.
     """
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)

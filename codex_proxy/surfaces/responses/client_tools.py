@@ -84,9 +84,7 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
 
 
 def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Returns the tools of `additional_tools` and `tool_search_output` items; the later of one name counts. Raises
-    `Fault` INVALID_REQUEST.
-    """
+    """Returns the tools of `additional_tools` and `tool_search_output` items; the later of one name counts."""
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
         if item["type"] in _LISTS:
@@ -97,7 +95,7 @@ def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
 
 
 def search_result_text(item: ItemDict) -> str:
-    """Returns a tool search's output for the model: offered names and descriptions. Raises `Fault` INVALID_REQUEST."""
+    """Returns a tool search's output for the model: offered names and descriptions."""
     found = [
         {"name": given.tool.name, "description": given.tool.description}
         for given in client_tools(validated(_listed, item["tools"], "tools"))

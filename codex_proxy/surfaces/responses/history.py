@@ -106,7 +106,7 @@ class _Reader:
         elif kind in _OTHERS:
             self._add(index, *_OTHERS[kind](item, self._seen))
         else:
-            raise bad_request(f"The agent cannot take an item of type '{kind}'.", self._place(index))
+            raise bad_request(f"The agent does not accept items of type '{kind}'.", self._place(index))
 
     def settle(self) -> None:
         """After the last item: leaves out calls that were cut off, and adds outputs of unanswered approvals. Raises

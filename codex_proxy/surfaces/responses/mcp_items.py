@@ -17,8 +17,6 @@ from codex_proxy.surfaces.base import json_text, raw_text, schema_json
 if TYPE_CHECKING:
     from codex_proxy.surfaces.responses.output import OutputItem
 
-MCP_CALL: Final = "mcp_"
-APPROVAL_REQUEST: Final = "mcpr_"
 _CHANCE: Final = 12
 """The number of random hexadecimal digits in an id, which make it unique."""
 _OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)

@@ -23,6 +23,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.surfaces.base import json_lines, json_text, raw_text
+from codex_proxy.surfaces.items import PREFIXES
 from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
 
@@ -228,16 +229,6 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
 }
 """The types of output items, and what returns their fields beside type, id and status."""
 
-_PREFIXES: Final = {
-    "message": "msg_",
-    "reasoning": "rs_",
-    "function_call": "fc_",
-    "custom_tool_call": "ctc_",
-    TOOL_SEARCH_CALL: "tsc_",
-    LOCAL_SHELL_CALL: "lsh_",
-    mcp_items.LIST: "mcpl_",
-    ACTIVITY_TYPE: "act_",
-}
 _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
     McpTools: mcp_items.LIST,
     McpCall: mcp_items.CALL,
@@ -255,11 +246,9 @@ def output_item(
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)
     if kind is None:
         return None
+    prefix, own = PREFIXES[kind], item.id
     if isinstance(item, McpCall | McpApproval):
-        prefix = mcp_items.MCP_CALL if isinstance(item, McpCall) else mcp_items.APPROVAL_REQUEST
         return OutputItem(item, kind, mcp_items.new_item_id(prefix, item.call_id, ids))
-    prefix = _PREFIXES[kind]
-    own = item.id
     keep = own.startswith(prefix) and len(own) >= _OWN_ID_LENGTH and "~" not in own
     return OutputItem(item, kind, own if keep else ids.new(prefix), called)
 

@@ -92,8 +92,8 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     """The only MCP tools that may be called, in addition to those in `turn.tool_choice`. Empty: every MCP tool."""
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
-    json_object: bool
-    """Whether the answer must be a JSON object. The model is instructed accordingly."""
+    format: Format
+    """The format of the answer's text."""
     activity: Activity
     """See `Activity`."""
     echo: ResponseEcho
@@ -160,7 +160,7 @@ def _converted(
         web_search=offered.web_search,
         max_tool_calls=request.max_tool_calls,
         truncation=request.truncation or "disabled",
-        json_object=wanted.kind == "json_object",
+        format=wanted,
         activity=_activity(headers.activity, settings),
         echo=echo_of(request, offered, effort=turn.effort, service_tier=tier.served, conversation=context),
         parallel_calls=request.parallel_tool_calls is True,
@@ -174,12 +174,11 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
     """Returns the turn with its history, behind the instructions and, for a JSON object, one to answer so."""
     if parsed.instructions:
         history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
-    wanted = Format("json_object" if parsed.json_object else "text")
-    return msgspec.structs.replace(parsed.turn, history=with_json_hint(history, wanted))
+    return msgspec.structs.replace(parsed.turn, history=with_json_hint(history, parsed.format))
 
 
 def _checked(body: bytes, settings: RequestSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
-    """Returns the request, and its fields without effect. Raises `Fault` INVALID_REQUEST."""
+    """Returns the request, and its fields without effect."""
     notes = FieldNotes()
     request = parse_body(body, notes)
     named = ignored_fields(notes)

@@ -193,7 +193,7 @@ def test_a_json_schema_goes_to_the_agent_and_is_shown_whole() -> None:
 def test_for_a_json_object_the_model_is_told_first_of_all() -> None:
     told = turn(text={"format": {"type": "json_object"}}, instructions="Be brief.")
     assert said(told)[0].startswith("developer: Answer with exactly one JSON object")
-    assert ask(text={"format": {"type": "json_object"}}).json_object
+    assert ask(text={"format": {"type": "json_object"}}).format.kind == "json_object"
 
 
 def test_the_conversation_is_an_id_or_an_object() -> None:
