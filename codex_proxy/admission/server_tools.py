@@ -75,14 +75,10 @@ def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int 
     full name.
     """
     own_names = {tool.name for tool in turn.tools}
-    operators = [tool for tool in found.operators if _name_at_server(tool) not in own_names]
+    operators = [tool for tool in found.operators if (tool.mcp or tool).name not in own_names]
     joined: dict[str, Tool] = {}
     for tool in (*turn.tools, *found.tools, *operators):
         joined.setdefault(tool.name, tool)  # an agent refuses a turn with two of one name
     return msgspec.structs.replace(
         turn, tools=tuple(joined.values()), max_server_steps=steps, max_server_calls=calls
     )
-
-
-def _name_at_server(tool: Tool) -> str:
-    return tool.name if tool.mcp is None else tool.mcp.name

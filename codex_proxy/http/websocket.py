@@ -30,7 +30,6 @@ from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
 from codex_proxy.surfaces.body import decoded
-from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
@@ -91,14 +90,6 @@ class _LastResponse(msgspec.Struct, frozen=True):
     id: str
     items: tuple[ContextItem, ...]
     stored: bool
-
-
-class _OwnItems(msgspec.Struct, frozen=True):
-    """The input items of a request that continues `_LastResponse`, whose context is in memory, for `read_context`."""
-
-    input_items: tuple[ItemDict, ...]
-    previous_response_id: str | None = None
-    conversation: str | None = None
 
 
 class _ResponsesSocket:
@@ -311,8 +302,8 @@ class _ResponsesSocket:
                 "This response cannot be stored, since the one that it continues was not: send 'store': false.",
                 "store",
             )
-        asked = _OwnItems(parsed.input_items)
-        fresh = await read_context(asked, service.store, self._client.name, service.ids, now)
+        own = msgspec.structs.replace(parsed, previous_response_id=None)  # what it continues is in memory
+        fresh = await read_context(own, service.store, self._client.name, service.ids, now)
         context = Context(last.items, fresh.fresh, fresh.input)
         return await prepare_in_context(service, parsed, context, self._client.name, id=id, created=now)
 

@@ -235,7 +235,7 @@ def shortened(context: Context) -> Context | None:
     that is impossible or was done.
     """
     items = (*context.earlier, *context.fresh)
-    cuts = [place for place, item in enumerate(items) if place and _is_user_message(item)]
+    cuts = [place for place, item in enumerate(items) if place and (item.shown or {}).get("role") == "user"]
     if not cuts or context.shortened:
         return None
     sizes = [_size(item) for item in items]
@@ -245,10 +245,6 @@ def shortened(context: Context) -> Context | None:
     return msgspec.structs.replace(
         context, earlier=context.earlier[cut:], fresh=context.fresh[max(0, cut - kept) :], shortened=True
     )
-
-
-def _is_user_message(item: ContextItem) -> bool:
-    return item.shown is not None and item.shown.get("role") == "user"
 
 
 def _size(item: ContextItem) -> int:

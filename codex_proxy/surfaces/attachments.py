@@ -75,7 +75,8 @@ def file_text(
     if data is None:
         raise bad_request("A file must be given in 'file_data'.", f"{param}.file_data")
     text = _text_of(data, f"{param}.file_data", pdfs)
-    return f'<file name="{_shown_name(name)}">\n{text}\n</file>'
+    shown = _NO_NAME.sub("_", name or "file")[:MAX_NAME]
+    return f'<file name="{shown}">\n{text}\n</file>'
 
 
 def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
@@ -111,7 +112,3 @@ def _decoded(raw: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return None if "\0" in text else text
-
-
-def _shown_name(name: str | None) -> str:
-    return _NO_NAME.sub("_", name or "file")[:MAX_NAME]

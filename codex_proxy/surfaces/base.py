@@ -99,6 +99,8 @@ class Text:
         self._before = before
         self._after = after
         self._fragments = list(sent)
+        self.part: object = None
+        """What the last text belongs to (`separated`)."""
         self._lengths = [0]
         """The number of characters in the first fragments, as far as it was asked for."""
 
@@ -106,6 +108,13 @@ class Text:
         fragment = json_text(text)
         self._fragments.append(fragment)
         out += (self._before, fragment, self._after)
+
+    def separated(self, part: object, text: str) -> str:
+        """Returns the next text, behind a blank line if the one before was of another part."""
+        if self.part not in (None, part):
+            text = BLANK_LINE + text
+        self.part = part
+        return text
 
     def add_all(self, texts: list[str], out: list[bytes]) -> None:
         """Appends a chunk for each text, all made by one `bytes.replace`, which is faster."""

@@ -30,14 +30,9 @@ def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
     return row if failure.code is None else row._replace(code=failure.code)
 
 
-def _row(failure: Failure) -> FaultRow:
-    """Returns the row of a failure, for what all APIs but Anthropic's have in common."""
-    return row_of(failure, "chat")
-
-
 def status_of(failure: Failure, surface: Surface) -> int:
     """Returns the status of a failure before the first byte of the answer."""
-    return messages.status_of(failure) if surface == "messages" else _row(failure).status
+    return messages.status_of(failure) if surface == "messages" else row_of(failure, "chat").status
 
 
 def statuses(surface: Surface) -> tuple[int, ...]:

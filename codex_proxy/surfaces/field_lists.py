@@ -130,18 +130,19 @@ def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
     """Returns ignored and unknown fields. Raises `Fault` INVALID_REQUEST for an unknown field with an id of this
     server.
     """
-    _refuse_own_id(notes)
+    refuse_own_id(notes)
     return (*notes.ignored, *notes.unknown)
 
 
 def ignored_within(notes: FieldNotes) -> tuple[str, ...]:
     """Returns the unknown fields of inner objects, for a request whose own ones are sent to an upstream."""
     if notes.own is not None and "." in notes.own[0]:
-        _refuse_own_id(notes)
+        refuse_own_id(notes)
     return tuple(name for name in notes.unknown if "." in name)
 
 
-def _refuse_own_id(notes: FieldNotes) -> None:
+def refuse_own_id(notes: FieldNotes) -> None:
+    """Raises `Fault` INVALID_REQUEST for an unknown field with an id of this server."""
     if notes.own is not None:
         path, own = notes.own
         raise bad_request(

@@ -16,7 +16,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Message
 from codex_proxy.surfaces.base import (
-    BLANK_LINE,
     TOKEN_COUNTERS,
     RenderOptions,
     SerialOutput,
@@ -42,7 +41,6 @@ class OneTextRenderer(StreamRenderer):
         self._arguments: list[bytes] = []
         """The arguments of the calls in the answer, each as a JSON string."""
         self._messages = SerialOutput()
-        self._last_message: str | None = None
 
     @abstractmethod
     def _end(self, out: list[bytes]) -> None:
@@ -66,10 +64,7 @@ class OneTextRenderer(StreamRenderer):
 
     def _add_content(self, id: str, texts: list[str], out: list[bytes]) -> None:
         self.visible = True
-        if self._last_message not in (None, id):
-            texts = [BLANK_LINE + texts[0], *texts[1:]]
-        self._last_message = id
-        self._content.add_all(texts, out)
+        self._content.add_all([self._content.separated(id, texts[0]), *texts[1:]], out)
 
     def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
         self._add_text_run(TextRun(event.id, [event.text]), out)

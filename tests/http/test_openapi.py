@@ -20,13 +20,14 @@ from codex_proxy import __version__
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.endpoint import served_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
+from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.chat import parse as chat
-from codex_proxy.surfaces.chat.wire import parse_body as parse_chat_body
+from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
 from codex_proxy.surfaces.responses import parse as responses
-from codex_proxy.surfaces.responses.wire import parse_body as parse_responses_body
+from codex_proxy.surfaces.responses.wire import ResponseRequest
 from scripts.gen_api import DOCUMENT
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, spoilt
 from tests.http.serving import Proxy, fake_proxy
@@ -180,14 +181,16 @@ MANY = settings(
 def test_the_schema_and_the_parser_of_chat_refuse_the_same(body: dict[str, Any]) -> None:
     # What several fields or the meaning of a text decide is refused behind the types.
     found = complaints(CHAT_SCHEMA, body)
-    assert bool(refused(parse_chat if found else parse_chat_body, body)) == bool(found), found
+    assert bool(refused(parse_chat if found else functools.partial(parse_as, ChatRequest), body)) == bool(
+        found
+    ), found
 
 
 @MANY
 @given(spoilt(RESPONSE, ITEMS))
 def test_the_schema_and_the_parser_of_responses_refuse_the_same(body: dict[str, Any]) -> None:
     found = complaints(RESPONSE_SCHEMA, body)
-    parse = parse_response if found else functools.partial(parse_responses_body, notes=FieldNotes())
+    parse = parse_response if found else functools.partial(parse_as, ResponseRequest, notes=FieldNotes())
     assert bool(refused(parse, body)) == bool(found), found
 
 

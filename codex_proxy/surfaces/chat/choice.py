@@ -86,8 +86,6 @@ class Choice:
         self._last_message: str | None = None
         self._begins: dict[str, int] = {}
         """The number of fragments before each message, for those behind another one."""
-        self._last_refusal: str | None = None
-        self._last_thought: tuple[str, int] | None = None
         self._at_line_start = True
         self._whole_calls = whole_calls
         self._call_order = SerialOutput(whole=whole_calls)
@@ -139,10 +137,7 @@ class Choice:
         return 0 if before is None else self._content.length(before) + len(BLANK_LINE)
 
     def refuse(self, id: str, text: str, out: list[bytes]) -> None:
-        if self._last_refusal not in (None, id):
-            text = BLANK_LINE + text
-        self._last_refusal = id
-        self._refusal.add(text, out)
+        self._refusal.add(self._refusal.separated(id, text), out)
 
     # --- reasoning and activity ---------------------------------------------------------------
 
@@ -150,9 +145,7 @@ class Choice:
         """Adds text to `reasoning_content`: a delta of part `part` of the reasoning summary `id`. A blank line
         separates parts and summaries.
         """
-        if self._last_thought not in (None, (id, part)):
-            text = BLANK_LINE + text
-        self._last_thought = (id, part)
+        text = self._reasoning.separated((id, part), text)
         self._at_line_start = text.endswith("\n")
         self._reasoning.add(text, out)
 
@@ -160,7 +153,7 @@ class Choice:
         """Adds a line to `reasoning_content` that describes what the agent did (`did`)."""
         line = f"{' '.join(did.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
-        self._last_thought = None
+        self._reasoning.part = None
         self._at_line_start = True
 
     # --- calls --------------------------------------------------------------------------------

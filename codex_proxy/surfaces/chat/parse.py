@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.body import check_length
+from codex_proxy.surfaces.body import check_length, parse_as
 from codex_proxy.surfaces.chat.answer import (
     SAMPLING,
     check_choices,
@@ -35,7 +35,7 @@ from codex_proxy.surfaces.chat.forward import (
 )
 from codex_proxy.surfaces.chat.messages import has_calls, has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.tools import offered_tools
-from codex_proxy.surfaces.chat.wire import ChatRequest, parse_body
+from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, ignored_within, refuse_noted
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, ResolvedModel, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
@@ -82,7 +82,7 @@ def parse(
     a model's upstream, or None.
     """
     notes = FieldNotes()
-    request = parse_body(body, notes)
+    request = parse_as(ChatRequest, body, notes)
     check_length("messages", len(request.messages), settings.max_items)
     refuse_contradictions(request)
     check_choices(request, settings.max_choices)

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused
+from codex_proxy.surfaces.body import Parameters, RequestModel, StopSequence
+from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.unions import ByKind
 from codex_proxy.surfaces.wire_types import (
     CallId,
@@ -323,10 +323,3 @@ class ChatRequest(RequestModel):
     repetition_penalty: UpToTwo | None = None
     prompt_cache_retention: Annotated[str | None, Ignored()] = None
     context_management: Annotated[Any, Ignored()] = None
-
-
-def parse_body(body: bytes, notes: FieldNotes | None = None) -> ChatRequest:
-    """Returns the body, and notes which fields are ignored or refused. Raises `Fault` INVALID_REQUEST with
-    the field.
-    """
-    return parse_as(ChatRequest, body, notes)

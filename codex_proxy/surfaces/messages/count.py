@@ -12,8 +12,9 @@ import msgspec
 
 from codex_proxy.core.media import image_info
 from codex_proxy.core.token_bound import Piece, max_tokens_in
+from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.messages.tools import loaded_names
-from codex_proxy.surfaces.messages.wire import InputMessage, parse_body
+from codex_proxy.surfaces.messages.wire import InputMessage, MessagesRequest
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 
 _REQUEST: Final = 16
@@ -47,7 +48,7 @@ _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "s
 
 def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
     """Returns an upper bound of the tokens of system prompt, tools, messages and output schema."""
-    request = parse_body(body)
+    request = parse_as(MessagesRequest, body)
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
     tools = request.tools or ()

@@ -14,7 +14,7 @@ from codex_proxy.core.items import HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import check_length
+from codex_proxy.surfaces.body import check_length, parse_as
 from codex_proxy.surfaces.field_lists import MAX_NAMED, FieldNotes, ignored_fields
 from codex_proxy.surfaces.messages.blocks import BlockReader
 from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, wants_thinking
@@ -27,7 +27,7 @@ from codex_proxy.surfaces.messages.history import (
     with_tool_changes,
 )
 from codex_proxy.surfaces.messages.tools import MessagesTools, offered_tools
-from codex_proxy.surfaces.messages.wire import MessagesRequest, parse_body
+from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, efforts_of, resolve
 from codex_proxy.surfaces.request_options import (
     FieldNames,
@@ -77,7 +77,7 @@ def parse(
     `takes_images`: whether the agent passes images on. `fetches=False`: web images of earlier messages become notes.
     """
     notes = FieldNotes()
-    request = parse_body(body, notes)
+    request = parse_as(MessagesRequest, body, notes)
     check_length("messages", len(request.messages), settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
     offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)

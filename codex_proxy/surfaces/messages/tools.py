@@ -180,10 +180,7 @@ def _choice(
         return NamedTools(())
     offered = model_name(name)
     if not name or all(tool.name != offered for tool in tools):
-        given = ", ".join(f"'{excerpt(_client_name(tool))}'" for tool in tools) or "none"
+        names = (tool.name if tool.client_name is None else tool.client_name.name for tool in tools)
+        given = ", ".join(f"'{excerpt(each)}'" for each in names) or "none"
         raise bad_request(f"The request has no tool '{excerpt(name)}'; it has: {given}.", "tool_choice.name")
     return NamedTools((offered,), required=True)
-
-
-def _client_name(tool: Tool) -> str:
-    return tool.name if tool.client_name is None else tool.client_name.name

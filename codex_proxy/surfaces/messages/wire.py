@@ -10,8 +10,8 @@ from typing import Annotated, Any, Final, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused
+from codex_proxy.surfaces.body import RequestModel, StopSequence
+from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.messages.errors import THREADS_UNSUPPORTED
 from codex_proxy.surfaces.unions import ByKind
 
@@ -146,8 +146,3 @@ TOOL_FIELDS: Final = frozenset(
     }
 )
 """The served fields of a client's tool; others are ignored and named."""
-
-
-def parse_body(body: bytes, notes: FieldNotes | None = None) -> MessagesRequest:
-    """Returns the body, and notes ignored fields. Raises `Fault` INVALID_REQUEST with the field."""
-    return parse_as(MessagesRequest, body, notes)

@@ -16,7 +16,6 @@ from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarte
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
-    BLANK_LINE,
     RenderOptions,
     Text,
     activity_line,
@@ -82,7 +81,6 @@ class OllamaRenderer(OneTextRenderer):
         self._calls: dict[str, tuple[ToolCall, list[str]]] = {}
         """The calls that are not sent yet, with the pieces of their arguments."""
         self._sent_calls: list[dict[str, Any]] = []
-        self._last_thought: tuple[str, int] | None = None
 
     def _text(self, field: str) -> Text:
         """Returns a text of the answer, each of whose deltas is a line."""
@@ -141,10 +139,7 @@ class OllamaRenderer(OneTextRenderer):
 
     def _add_thought(self, part: tuple[str, int], text: str, out: list[bytes]) -> None:
         self.visible = True
-        if self._last_thought not in (None, part):
-            text = BLANK_LINE + text
-        self._last_thought = part
-        self._thoughts.add(text, out)
+        self._thoughts.add(self._thoughts.separated(part, text), out)
 
     # --- items ----------------------------------------------------------------------------------
 

@@ -15,13 +15,14 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import MAX_ITEMS
+from codex_proxy.surfaces.body import MAX_ITEMS, parse_as
+from codex_proxy.surfaces.field_lists import FieldNotes, refuse_own_id
 from codex_proxy.surfaces.items import ItemDict, normalised
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
 from codex_proxy.surfaces.responses.parse import check_input, conversation_of, format_of
 from codex_proxy.surfaces.responses.tools import offered_tools
-from codex_proxy.surfaces.responses.wire import parse_context as parse_body
+from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields
 from codex_proxy.surfaces.usage import tokens_in
 
 APPROVED: Final = "The user has approved this call. It has yet to be made."
@@ -57,7 +58,9 @@ def parse_context(
     """Parses a request to count (`counting`) or compact. `pdfs`: the texts of PDFs. Raises `Fault`: INVALID_REQUEST, or
     MODEL_NOT_FOUND.
     """
-    request = parse_body(body, counting=counting)
+    notes = FieldNotes()
+    request = parse_as(ContextFields if counting else CompactRequest, body, notes)
+    refuse_own_id(notes)
     check_input(request, max_items)
     conversation = conversation_of(request)
     items = normalised(request.input or (), pdfs=pdfs)

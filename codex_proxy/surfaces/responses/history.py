@@ -12,7 +12,7 @@ import binascii
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from codex_proxy.core.faults import Fault, bad_request
+from codex_proxy.core.faults import bad_request
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -156,7 +156,8 @@ class _Reader:
     def _make_whole(self, item: ItemDict, index: int) -> None:
         call_id, name, arguments = item["call_id"], item.get("name"), item.get("arguments")
         if name is None or arguments is None:
-            raise _orphan(call_id, f"{self._place(index)}.call_id")
+            message = f"No tool call found for function call output with call_id {call_id}."
+            raise bad_request(message, f"{self._place(index)}.call_id")
         kind = "custom" if item["type"].startswith("custom") else "function"
         self._announced.add(call_id)
         self._calls[call_id] = HistoryCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
@@ -184,10 +185,6 @@ def _completed(
         if id(each.part) in given:
             held.append(HistoryEntry(each.item_index, given[id(each.part)]))
     yield from held
-
-
-def _orphan(call_id: str, param: str) -> Fault:
-    return bad_request(f"No tool call found for function call output with call_id {call_id}.", param)
 
 
 def _past_call(item: ItemDict) -> HistoryCall:

@@ -15,7 +15,7 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
-from codex_proxy.surfaces.body import check_length
+from codex_proxy.surfaces.body import check_length, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalised, web_images
 from codex_proxy.surfaces.models import ModelCatalog, resolve, service_tier
@@ -40,10 +40,8 @@ from codex_proxy.surfaces.responses.response_types import ResponseEcho
 from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer, offered_tools
 from codex_proxy.surfaces.responses.wire import (
     ContextFields,
-    Conversation,
     JsonSchemaFormat,
     ResponseRequest,
-    parse_body,
 )
 from codex_proxy.surfaces.responses.wire_tools import WebSearchTool
 
@@ -180,11 +178,12 @@ def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
 def _checked(body: bytes, settings: RequestSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
     """Returns the request, and its fields without effect."""
     notes = FieldNotes()
-    request = parse_body(body, notes)
+    request = parse_as(ResponseRequest, body, notes)
     named = ignored_fields(notes)
     check_input(request, settings.max_items)
     _refuse_unsupported(request, settings)
-    return request, (*_ignored_by_us(request), *named)
+    # The wire model marks neither sampling, which some agents take, nor log probabilities.
+    return request, (*fields_set(request, SAMPLING), *_logprobs_asked_for(request).values(), *named)
 
 
 def check_input(request: ContextFields, limit: int) -> None:
@@ -197,7 +196,8 @@ def conversation_of(request: ContextFields) -> str | None:
     """Returns the conversation's id, if any. Raises `Fault` INVALID_REQUEST for a malformed one, or beside a previous
     response (docs/contract.md#errors-of-responses).
     """
-    conversation = _conversation_id(request.conversation)
+    given = request.conversation
+    conversation = given if given is None or isinstance(given, str) else given.id
     if conversation is None:
         return None
     if request.previous_response_id is not None:
@@ -221,10 +221,6 @@ def format_of(request: ContextFields) -> Format:
     if isinstance(wanted, JsonSchemaFormat):
         return json_schema_format(wanted.schema_, wanted.name, wanted.description)
     return JSON_OBJECT if wanted and wanted.type == "json_object" else Format()
-
-
-def _conversation_id(given: Conversation | None) -> str | None:
-    return given if given is None or isinstance(given, str) else given.id
 
 
 def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemDict]) -> bool:
@@ -259,12 +255,6 @@ def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> 
             "input",
             "empty_array",
         )
-
-
-def _ignored_by_us(request: ResponseRequest) -> tuple[str, ...]:
-    """Returns fields without effect that the wire model does not mark: `SAMPLING`, log probabilities."""
-    given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
-    return (*given, *_logprobs_asked_for(request).values())
 
 
 def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
-from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
-from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
+from codex_proxy.surfaces.body import RequestModel, StopSequence
+from codex_proxy.surfaces.field_lists import Ignored, Refused
 from codex_proxy.surfaces.item_wire import TEXT_LIMIT, AnyItem
 from codex_proxy.surfaces.responses.wire_tools import AnyTool, ToolChoice
 from codex_proxy.surfaces.unions import ByKind
@@ -149,16 +149,3 @@ class ResponseRequest(ContextFields):
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     stop: Stop | None = None
-
-
-def parse_body(body: bytes, notes: FieldNotes | None = None) -> ResponseRequest:
-    """Returns the body, and notes ignored fields. Raises `Fault` INVALID_REQUEST with the field."""
-    return parse_as(ResponseRequest, body, notes)
-
-
-def parse_context(body: bytes, *, counting: bool) -> ContextFields:
-    """Returns the body of `input_tokens` (`counting`) or `compact`. Raises `Fault` INVALID_REQUEST with the field."""
-    notes = FieldNotes()
-    request = parse_as(ContextFields if counting else CompactRequest, body, notes)
-    ignored_fields(notes)
-    return request
