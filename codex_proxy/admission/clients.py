@@ -50,7 +50,6 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The owner of what the client stores: the name of its key, or `local`."""
     settings: RequestSettings
-    """How its requests are parsed."""
     workspace: Workspace
     rpm: int
     """The most requests per minute; further ones are refused (RATE_LIMITED). 0: no limit."""

@@ -158,7 +158,6 @@ class ImageFetcher:
     # --- which places ---------------------------------------------------------------------------
 
     def _require_permitted(self, url: URL) -> URL:
-        """Returns `url` if it may be fetched."""
         if url.user is not None or url.password is not None:
             raise bad_request("An image URL must not hold a user name or password.", PARAM, CODE)
         if not any(entry.permits(url) for entry in self._allowed):
@@ -167,8 +166,6 @@ class ImageFetcher:
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """One entry of the operator's list of allowed hosts."""
-
     scheme: str
     host: str
     port: int

@@ -23,7 +23,6 @@ class ServerTools(msgspec.Struct, frozen=True):
     """The tools of MCP servers for one turn, and what runs their calls."""
 
     tools: tuple[Tool, ...] = ()
-    """The tools of the request's servers, as the model calls them."""
     operators: tuple[Tool, ...] = ()
     """The tools of the operator's servers, as the model calls them."""
     lists: tuple[Event, ...] = ()

@@ -33,7 +33,7 @@ class _RanTurn(NamedTuple):
         return AgentModel(id=wanted)
 
     def names_unknown_model(self) -> bool:
-        """Whether the request names a model that the agent does not list, with or without the agent's name."""
+        """Whether the request names a model that the agent does not list."""
         ids = {model.id for model in self.agent.models()}
         named = self.turn.model
         return bool(named) and not {named, named.removeprefix(f"{self.agent.name}{MODEL_SEPARATOR}")} & ids

@@ -18,10 +18,8 @@ RUNS: Final = web.AppKey("runs", RunScheduler)
 CLOCK: Final = web.AppKey("clock", Clock)
 IDS: Final = web.AppKey("ids", IdSource)
 CATALOG: Final = web.AppKey("catalog", ModelCatalog)
-"""The models that can be requested."""
 CLIENTS: Final = web.AppKey("clients", Clients)
 """The clients that may use the server, and what each of them may do."""
 USAGE: Final = web.AppKey("usage", UsageRecorder)
 ADMISSION: Final = web.AppKey("admission", Admission)
-"""The checks that every turn passes before it starts."""
 RESPONSES: Final = web.AppKey("responses", ResponsesService)

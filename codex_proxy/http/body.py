@@ -44,7 +44,7 @@ def body_budget(memory: int) -> tuple[int, int]:
 
 
 class ByteBudget:
-    """Counts bytes in memory: at most `total`, and `each` for an owner (the name of an API key). 0: no limit."""
+    """Counts bytes in memory: at most `total`, and `each` for an owner. 0: no limit."""
 
     def __init__(self, total: int, each: int) -> None:
         self.total = total
@@ -74,7 +74,6 @@ class ByteBudget:
 
 
 BODY_BUDGET = web.AppKey("body_budget", ByteBudget)
-"""The budget for the bodies of all running requests."""
 RETRY_SECONDS = 5
 
 
@@ -87,9 +86,7 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Counts up to `size` bytes. Without room raises `Fault` CONCURRENCY_EXCEEDED (the key's limit) or UNAVAILABLE
-        (the server's).
-        """
+        """Counts up to `size` bytes. Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
         more = size - self.size
         if more <= 0:
             return
@@ -155,9 +152,7 @@ class TooLarge(Exception):  # noqa: N818 - what the body is
 
 
 def coding_of(values: list[str]) -> Coding | None:
-    """Returns the compression in `Content-Encoding`, if any. Raises `Fault` UNSUPPORTED_MEDIA_TYPE for an unknown one,
-    or several.
-    """
+    """Returns the compression in `Content-Encoding`, if any."""
     given = ", ".join(values).strip().lower()
     if given not in _NAMES:
         raise Fault(
@@ -171,9 +166,7 @@ def coding_of(values: list[str]) -> Coding | None:
 
 
 def unpacked(body: bytes, coding: Coding, limit: int) -> bytes:
-    """Returns the decompressed body. Raises `Fault` if it is not compressed so or incomplete, `TooLarge` above `limit`
-    bytes.
-    """
+    """Returns the decompressed body. Raises `Fault` for bad data, `TooLarge` above `limit` bytes."""
     try:
         return _unpacked(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
     except zlib.error:
@@ -212,7 +205,7 @@ BODY_SECONDS = 300.0
 
 
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
-"""Parses large bodies: the allocator keeps memory for each thread, and two are not faster."""
+"""Parses large bodies. The allocator keeps memory for each thread, and two are not faster."""
 PARSED_HERE = 512 << 10
 """Bytes that are parsed on the event loop, in up to 5 ms; more in a thread."""
 

@@ -41,7 +41,7 @@ CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
-    """POST /v1/chat/completions. Raises `Fault` for a refused request, or a failure before the first byte."""
+    """POST /v1/chat/completions. Raises `Fault` before the first byte."""
     return await serve_turn(request, CHAT)
 
 

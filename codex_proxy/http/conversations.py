@@ -187,9 +187,7 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
-    """Returns INVALID_REQUEST for items that the store refused: too many, an unknown reference, or an id
-    that is taken.
-    """
+    """Returns the fault for items that the store refused."""
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):

@@ -13,7 +13,6 @@ from aiohttp import web
 from codex_proxy.surfaces.errors import Surface
 
 Schema: TypeAlias = dict[str, Any]
-"""A JSON schema."""
 
 NULL: Final[Schema] = {"type": "null"}
 TEXT: Final[Schema] = {"type": "string"}
@@ -37,7 +36,6 @@ def array(items: Schema) -> Schema:
 
 
 AnswerType: TypeAlias = Any
-"""The type of an answer, a `TypedDict` (see `surfaces/answer_types.py`)."""
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -61,7 +59,7 @@ with a key or without (`open`)."""
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter in the query, the path, or a header. A list in the query is repeated for each value."""
+    """A parameter in the query, the path, or a header. A list in the query is repeated."""
 
     name: str
     place: Literal["query", "path", "header"]
@@ -87,7 +85,6 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     chapter: Chapter
     """The section of the API reference in which the endpoint is described."""
     kind: Kind
-    """See `Kind`."""
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
@@ -109,14 +106,11 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     body: str | None = None
     """The name of the schema component of the request body; None for no body."""
     body_required: bool = True
-    """Whether the documentation marks the body as required."""
     body_description: str = ""
     answers: dict[str, AnswerType | tuple[AnswerType, ...] | str]
-    """The answers by status (`"200"`): the type of the answer, the types of which it has one, or a content type."""
+    """The answers by status (`"200"`): their types, or a content type."""
     streams: AnswerType | None = None
-    """The type of a stream's events, if it has one."""
     stream_type: str = "text/event-stream"
-    """The content type of the stream."""
 
     @property
     def method(self) -> str:
@@ -135,7 +129,6 @@ ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
 """The endpoint of a request; not set if path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
-"""The endpoints that are served, by their routes."""
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
 """The paths without an API key; `/metrics` has a key of its own."""
 

@@ -124,7 +124,7 @@ class TurnTimings:
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def durations(self) -> TurnTimes:
-        """Returns the times of a turn that ends now: until the agent's first event, the client's first, and the end."""
+        """Returns the times of a turn that ends now."""
         now = self._clock.monotonic()
         started = now if self._started is None else self._started
         first = now if self._first is None else self._first
@@ -132,7 +132,7 @@ class TurnTimings:
         return TurnTimes(*(int(span * 1_000_000_000) for span in spans))
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
-        """Returns the metrics of a stream that ends now with `tokens` tokens; None for what cannot be computed."""
+        """Returns the metrics of a stream that ends now with `tokens` tokens."""
         if self._first is None:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
@@ -212,7 +212,6 @@ class SampledRuns:
         self._cursors: list[Cursor] = [run.log.cursor() for run in runs]
         self._waiting: dict[int, asyncio.Task[None]] = {}
         self._next = 0
-        """The run from which `take` takes first."""
 
     continued = False
     """Always false: each choice is a turn of its own."""
@@ -262,7 +261,7 @@ class Reader(Protocol):
 
     @property
     def refusal(self) -> Failure | None:
-        """Why the turn failed before anything visible was rendered; then there can be an HTTP status."""
+        """Why the turn failed before anything visible was rendered, so that there can be a status."""
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
@@ -274,9 +273,7 @@ class Reader(Protocol):
         ...
 
     def open(self) -> bytes:
-        """Returns the first bytes of the stream, for a keepalive before the first event; none if `take` has returned
-        them.
-        """
+        """Returns the first bytes of the stream, if `take` has not returned them."""
         ...
 
     def break_off(self, failure: Failure) -> bytes:
@@ -330,7 +327,7 @@ class LogReader:
         return self._renderer.feed(events)
 
     def _next_piece(self) -> bytes:
-        """Renders the first of the events that are left, if it is not rendered yet, and returns the first piece."""
+        """Renders the first of the events that are left, or returns the next piece."""
         first = self._left.popleft()
         if isinstance(first, bytes):
             return first

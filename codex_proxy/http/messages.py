@@ -45,12 +45,12 @@ MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:
-    """POST /v1/messages. Raises `Fault` for a refused request, or a failure before the first byte."""
+    """POST /v1/messages. Raises `Fault` before the first byte."""
     return await serve_turn(request, MESSAGES)
 
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
-"""Threads that count tokens: a megabyte takes a second. With two, a long body does not delay a short one."""
+"""Counts tokens: a megabyte takes a second. With two threads, a long body does not delay a short one."""
 _COUNTED_HERE: Final = 4 << 10
 """Bytes whose tokens are counted on the event loop, in 5 ms."""
 

@@ -31,7 +31,6 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     method: str
     status: int
     error: str
-    """The kind of the fault; empty if there was none."""
     seconds: float
     first_seconds: float | None
     """Seconds until the first event that the client sees, if any."""

@@ -30,7 +30,7 @@ def json_response(value: object, status: int = 200) -> web.Response:
 
 
 def log_unforeseen(error: BaseException) -> None:
-    """Logs type and place of an unexpected error, not its message, which may contain a part of the request."""
+    """Logs type and place of an unexpected error. Its message may contain a part of the request."""
     log.error("internal_error", **trace_of(error))
 
 

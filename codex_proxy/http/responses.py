@@ -68,7 +68,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """POST /v1/responses. Raises `Fault` for a refused request, or a failure before the first byte."""
+    """POST /v1/responses. Raises `Fault` before the first byte."""
     timings = timings_of(request)
     body = await read_body(request)
     read = partial(parsed_request, request, body, parse)
@@ -207,9 +207,7 @@ async def stored_response(request: web.Request) -> StoredResponse:
 
 
 async def retrieve_response(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}: the object or, with `stream=true`, the events above `starting_after`; raises `Fault`
-    INVALID_REQUEST for one without `background` and `stream`.
-    """
+    """GET /v1/responses/{id}: the object or, with `stream=true`, the events above `starting_after`."""
     check_include(request)
     if not _is_streamed(request):
         found = await stored_response(request)
@@ -233,7 +231,7 @@ def _is_streamed(request: web.Request) -> bool:
 
 
 async def delete_response(request: web.Request) -> web.Response:
-    """DELETE /v1/responses/{id}: deletes it, and cancels it if it runs. Later ones that continue it keep its items."""
+    """DELETE /v1/responses/{id}: deletes it, and cancels it if it runs."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -261,9 +259,7 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 
 async def cancel_response(request: web.Request) -> web.Response:
-    """POST /v1/responses/{id}/cancel: stops a background response and returns it; one that has ended stays. Raises
-    `Fault` INVALID_REQUEST for any other.
-    """
+    """POST /v1/responses/{id}/cancel: stops a background response and returns it."""
     found = await stored_response(request)
     if response_object.cancel_action(msgspec.json.decode(found.json)) == "cancel":
         await cancel_in_background(request.app[RESPONSES], store_for(request), found)
@@ -280,9 +276,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 
 
 async def compact_response(request: web.Request) -> web.Response:
-    """POST /v1/responses/compact: a summary of the input and its context by the plain model, in a turn that is not
-    stored.
-    """
+    """POST /v1/responses/compact: a summary of the input and its context, in a turn that is not stored."""
     service = request.app[RESPONSES]
     parsed, history = await _context(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}

@@ -21,7 +21,6 @@ from codex_proxy.surfaces.request_options import ParsedRequest
 T = TypeVar("T")
 
 ROUTER: Final = web.AppKey("router", Router)
-"""The routes of the server."""
 _APIS: Final[Mapping[Chapter, ApiName]] = {
     "Chat Completions": "chat",
     "Messages": "messages",
@@ -78,7 +77,7 @@ def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -
 
 
 def body_of_target(request: web.Request, body: bytes) -> bytes:
-    """Returns a body that names the target of the request's route; as it is if no route has matched."""
+    """Returns a body that names the target of the request's route, if there is one."""
     routed = request.get(ROUTED)
     return body if routed is None else json_body(body).naming(routed.target)
 

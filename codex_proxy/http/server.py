@@ -54,9 +54,7 @@ _OTHERWISE = "The request is not HTTP/1.1: its head or its chunks cannot be read
 
 
 class Runner(web.AppRunner):
-    """An `AppRunner` that stops without interrupting requests: first it stops listening, later it closes idle
-    connections.
-    """
+    """An `AppRunner` that stops without interrupting requests."""
 
     ollama = ""
     """What the banner says about Ollama's port; empty if nobody has asked for it."""
@@ -81,7 +79,7 @@ class Runner(web.AppRunner):
             self.ollama = f"not on port {OLLAMA_PORT}: {error.strerror}"
 
     async def stop_listening(self) -> None:
-        """Closes the listening sockets; connections made before are served, also those that the system has queued."""
+        """Closes the listening sockets; connections made before, also queued ones, are served."""
         loop = asyncio.get_running_loop()
         listening = [sock for site in self.sites for sock in _sockets_of(site)]
         for sock in listening:
@@ -117,7 +115,6 @@ def _sockets_of(site: BaseSite) -> Sequence[socket.socket]:
 
 
 def _accept_queued(listening: socket.socket) -> list[socket.socket]:
-    """Accepts and returns the connections that the system has queued."""
     found = []
     # An error says that there is no further one, or no descriptor for it.
     with socket.socket(fileno=os.dup(listening.fileno())) as own, contextlib.suppress(OSError):
@@ -155,8 +152,8 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One connection: aiohttp's handler with a limit for clients that do not read, what the stop needs
-    (`closes_if_idle`, `give_up`), and the API's errors for requests without a middleware.
+    """One connection: aiohttp's handler with a limit for clients that do not read, what the stop needs, and the API's
+    errors for requests without a middleware.
     """
 
     __slots__ = ("_app",)
@@ -222,7 +219,6 @@ class _Connection(web.RequestHandler):
 
 
 def _has_unread(transport: asyncio.BaseTransport) -> bool:
-    """Whether the system has the client's bytes that asyncio has not read."""
     with socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as own:
         try:
             return bool(own.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
@@ -250,9 +246,7 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def application(*, body_limit: int) -> web.Application:
-    """Returns the application with its middlewares; the caller stores the server's parts, then calls `add_endpoints`.
-    `body_limit` in bytes.
-    """
+    """Returns the application with its middlewares, without parts and endpoints."""
     app = web.Application(middlewares=[provide_context, guard_request], client_max_size=body_limit)
     app.on_response_prepare.append(add_headers)
     return app

@@ -311,7 +311,6 @@ def _unready(reason: str) -> web.Response:
 
 
 async def _can_store(request: web.Request) -> bool:
-    """Whether the store can be written to; True if there is none."""
     check = request.app[RESPONSES].write_check
     return check is None or await check.is_writable()
 

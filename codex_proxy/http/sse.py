@@ -23,7 +23,7 @@ HEADERS = {
 }
 
 STALL_SECONDS = 120.0
-"""Seconds after which a client that does not read is disconnected: more than an interruption of a network."""
+"""Seconds after which a client that does not read is disconnected."""
 
 WRITTEN_AT_ONCE = 1 << 18
 """The most bytes of one write. Others are served between two of them."""

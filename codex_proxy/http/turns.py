@@ -80,7 +80,6 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
     """How the requests of one API are served (see `serve_turn`)."""
 
     parse: Callable[[web.Request, bytes], Awaitable[P]]
-    """Parses the body. Raises `Fault` for a request that is refused."""
     answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
     """Returns how the turn is answered: from the parsed request and the admitted turn."""
     admit: Callable[[web.Request, P, bytes], Awaitable[tuple[P, Turn]]] = admit

@@ -32,8 +32,8 @@ Key: TypeAlias = tuple[str, str]
 
 
 class WebhookSender:
-    """Delivers the webhooks in the store's outbox. `Store.update_response` adds them in the transaction that ends a
-    response; then `wake` must be called.
+    """Delivers the webhooks in the store's outbox, to which the end of a response adds them; then `wake` must be
+    called.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class WebhookSender:
         self._may_have_more = asyncio.Event()
         self._deliveries: dict[Key, asyncio.Task[None]] = {}
         self._stuck: set[Key] = set()
-        """Deliveries that are over but could not be removed from the outbox. They are not repeated by this process."""
+        """Deliveries that are over but are still in the outbox; they are not repeated."""
 
     def make_for(self, response_id: str, status: str) -> list[PendingWebhook]:
         """Returns the webhooks to store for a response that ends with this status, one for each configured URL."""
@@ -72,9 +72,7 @@ class WebhookSender:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
 
     async def _read_outbox(self) -> None:
-        """Whenever the outbox may have webhooks, starts a delivery for each, up to `MAX_WAITING` at a time. Never
-        returns.
-        """
+        """Starts a delivery for each webhook in the outbox, up to `MAX_WAITING`. Never returns."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):

@@ -93,8 +93,6 @@ class _LastResponse(msgspec.Struct, frozen=True):
 
 
 class _ResponsesSocket:
-    """One WebSocket: runs the turns of its frames one after the other."""
-
     def __init__(self, request: web.Request, socket: web.WebSocketResponse) -> None:
         self._request = request
         self._socket = socket
@@ -105,7 +103,6 @@ class _ResponsesSocket:
         self._waiting: asyncio.Queue[tuple[str | bytes, HeldBytes]] = asyncio.Queue(MAX_WAITING)
         self._waiting_size = 0
         self._busy = False
-        """Whether a turn is running."""
         self._last: _LastResponse | None = None
         self._empty = ""
         """Why the running turn's answer is empty, if it has ended as an empty one."""

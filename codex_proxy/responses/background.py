@@ -174,7 +174,6 @@ class BackgroundResponse(RunningResponse):
         return [Frame(*each) for each in (*self._unstored, *frames)]
 
     def _pass_unstored(self, frames: Frames) -> None:
-        """Gives the readers the frames that were not stored before, and `frames`."""
         ready, self._unstored = [*self._unstored, *frames], []
         self.buffer.append(ready)
 

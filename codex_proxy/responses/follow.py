@@ -86,7 +86,6 @@ class Follower:
         """Whether the next frame has to be read from the store."""
         self._fetched: list[tuple[int, bytes]] | None = None
         self._watch: Watch | None = None
-        """The watch on a response that another server runs."""
         self._deleted = False
 
     async def wait(self, push: Push | None = None) -> None:

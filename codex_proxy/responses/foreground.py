@@ -35,7 +35,6 @@ class ForegroundResponse(RunningResponse):
     ) -> None:
         super().__init__(service, prepared, delivery, paced=True, observe=observe)
         self.output: Sequence[StoredItem] = ()
-        """The items of the output, as they are stored."""
         self._continued = False
         """`continued` of the turn that has just ended."""
 

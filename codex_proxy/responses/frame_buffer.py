@@ -79,7 +79,6 @@ class FrameReader:
         """Whether the last `take` has left something, because there was very much."""
         self._frames: deque[tuple[int, bytes]] = deque()
         self._size = 0
-        """The bytes of the frames in the queue."""
         self.wakeup = Wakeup()
         """Woken by the buffer for each batch, and at its end."""
 

@@ -75,7 +75,6 @@ class RunningResponse(ABC):
         self.final: dict[str, Any] | None = None
         """The final response object; None until the response has ended."""
         self.failure: Failure | None = None
-        """Why the response has failed, if it has."""
         self.buffer = FrameBuffer(self._pass_on)
         self._service = service
         self._prepared = prepared
@@ -176,7 +175,6 @@ class RunningResponse(ABC):
         self._again = again
 
     async def _run_turn(self) -> None:
-        """Runs the turn, records its tokens, and ends the response."""
         with self._service.usage.turn(self.owner, billed_model(self._prepared.turn), self):
             await self._finish(await self._end_of_turn())
 
@@ -260,7 +258,6 @@ class RunningResponse(ABC):
         await self._complete(frames)
 
     async def _try_to_save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> Failure | None:
-        """Saves the response; returns the failure if that was impossible."""
         try:
             async with asyncio.timeout(SAVE_SECONDS):
                 await self._save(final, frames, ended)

@@ -36,15 +36,11 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: RunScheduler
     admission: Admission
-    """The checks that every turn passes before it starts."""
     clients: Clients
-    """The clients (API keys) and their permissions."""
     clock: Clock
     ids: IdSource
     usage: UsageRecorder
-    """Records the tokens that each turn has used."""
     store: Store | None
-    """The store; None if the server has none."""
     profile: Profile = "openai"
     """The form of responses and events (`PROXY_RESPONSES_PROFILE`)."""
     heartbeat: float = 15.0
@@ -52,12 +48,9 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     conversation_wait: float = 30.0
     """Seconds that a turn waits for another of its conversation; then CONCURRENCY_EXCEEDED."""
     background: BackgroundResponses
-    """The background responses that have not ended."""
     background_recovery: Literal["fail", "rerun"] = "fail"
     """Whether responses that a restart has interrupted fail or run again."""
     write_check: WriteCheck | None = None
     """The check whether the store takes writes; None without a store."""
     pdfs: PdfReader | None = None
-    """The reader of PDFs; None if they are not supported."""
     webhooks: Webhooks | None = None
-    """The sender of webhooks; None if none are configured."""

@@ -1,1 +1,1 @@
-"""The formats of the APIs that clients use: requests are parsed here, and answers are rendered. No IO."""
+"""The formats of the APIs: requests are parsed here, and answers rendered. No IO."""

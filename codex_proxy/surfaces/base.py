@@ -51,9 +51,7 @@ def json_lines(texts: Sequence[str]) -> bytes:
 
 
 def json_bytes(value: Any) -> bytes:
-    """Returns `value` as JSON. Foreign texts must be in `raw_text`, since lone surrogates raise
-    `UnicodeEncodeError`.
-    """
+    """Returns `value` as JSON. Foreign texts must be in `raw_text`."""
     return _encode(value)
 
 
@@ -63,12 +61,12 @@ def raw_text(text: str) -> msgspec.Raw:
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Returns a client's JSON value as encoded JSON; the standard library keeps integers of any size."""
+    """Returns a client's JSON value as encoded JSON, with integers of any size."""
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def activity_line(item: Item) -> str | None:
-    """Returns one line that describes an action of the agent or of this server; None for another item."""
+    """Returns a line about an action of the agent or of this server; None for another item."""
     if isinstance(item, McpCall):
         return f"[mcp_call] {item.server_label}.{item.name}"
     return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
@@ -88,21 +86,17 @@ def failure_at(end: TurnEnded) -> Failure | None:
 
 
 class Text:
-    """A text of an answer that grows by deltas in chunks: the constant bytes around them, and every encoded
-    fragment.
-    """
+    """A text of an answer that grows by deltas: the constant bytes around each, and the encoded fragments."""
 
     def __init__(self, before: bytes, after: bytes, *sent: bytes) -> None:
-        """`before` and `after` are the bytes of a chunk around the text; `sent` are fragments that were sent in other
-        chunks.
-        """
+        """`before` and `after`: the bytes of a chunk around the text; `sent`: fragments that other chunks had."""
         self._before = before
         self._after = after
         self._fragments = list(sent)
         self.part: object = None
         """What the last text belongs to (`separated`)."""
         self._lengths = [0]
-        """The number of characters in the first fragments, as far as it was asked for."""
+        """The number of characters in the first fragments, as far as asked for."""
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
@@ -195,7 +189,6 @@ class Renderer(ABC):
         """Whether something was sent, so that a failure can be no HTTP status any more."""
         self.ended = False
         self.failure: Failure | None = None
-        """Why the turn has failed, if it has."""
         self.finish_reason = ""
         """Why the answer has ended; empty until it has ended without a failure."""
         self._stream = stream
@@ -208,11 +201,11 @@ class Renderer(ABC):
 
     @abstractmethod
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
-        """Returns what `feed` returns, in pieces, for a caller that does not send all of it at once."""
+        """Returns what `feed` returns, in pieces, for a caller that sends them one by one."""
 
     @abstractmethod
     def open(self) -> bytes:
-        """Returns the bytes that begin a stream, if they were not sent. Called before the first keepalive."""
+        """Returns the bytes that begin a stream, if not sent yet; for a keepalive before the first event."""
 
     def result(self) -> bytes:
         """Returns the whole answer. Raises the `Fault` of a failed turn."""
@@ -254,7 +247,7 @@ class StreamRenderer(Renderer):
     """A renderer with a method for each type of event."""
 
     handlers: ClassVar[Mapping[type, Callable[[Any, Any, list[bytes]], None]]]
-    """The method that renders each type of event, by appending to its last argument; other events are not rendered."""
+    """The methods that render each type of event, by appending to their last argument."""
 
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
         out: list[bytes] = []
@@ -297,7 +290,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Opens an item; returns whether its text is sent at once. If not, pass it to `keep`."""
+        """Opens an item; returns whether its text is sent at once, or has to be kept."""
         if self.current_id is None and not self._whole:
             self.current_id = id
             return True

@@ -25,16 +25,16 @@ from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.unions import TAG, UNKNOWN_KIND
 
 DEPTH: Final = 128
-"""Levels of nesting, so that code that walks a value has enough stack. Real schemas need a dozen."""
+"""Levels of nesting. Real schemas need a dozen."""
 
 MAX_VALUES: Final = 200_000
-"""Members of all objects and arrays: half a second of validation, in which no other request is served."""
+"""Members of all objects and arrays: half a second of validation."""
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
-"""Opening brackets, also inside strings; more would take too long to decode. A million tokens have a tenth."""
+"""Opening brackets, also inside strings: more take too long to decode."""
 
 MAX_ITEMS: Final = 10_000
-"""Messages or items of a request, unless the operator sets another limit; a long conversation has some hundreds."""
+"""Messages or items of a request, unless the operator sets another limit."""
 
 MAX_STOP_CHARS: Final = 1_000
 """Characters of a stop sequence, with which the answer's end is compared at every delta."""
@@ -76,9 +76,7 @@ StopSequence: TypeAlias = Annotated[str, Field(max_length=MAX_STOP_CHARS)]
 
 
 class RequestModel(BaseModel):
-    """The base of request models: strict types, unknown fields ignored. Built when first used, to save time at the
-    start.
-    """
+    """The base of request models: strict types, unknown fields ignored, built when first used."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
 
@@ -116,9 +114,7 @@ T = TypeVar("T")
 
 
 def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
-    """Returns a value validated with `adapter`. `param` is its path. Raises `Fault` INVALID_REQUEST, which names the
-    field.
-    """
+    """Returns a value validated with `adapter`; `param` is its path."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -126,9 +122,7 @@ def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """Decodes the body, a JSON object, without validating its fields. Raises `Fault`: INVALID_REQUEST, or
-    REQUEST_TOO_LARGE for too many values.
-    """
+    """Decodes the body, a JSON object, without validating its fields."""
     if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
     try:
@@ -176,9 +170,7 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
 
 
 def check_length(field: str, count: int, limit: int) -> None:
-    """Raises `Fault` INVALID_REQUEST if the array `field` has more elements (`count`) than the operator allows
-    (`limit`).
-    """
+    """Raises `Fault` INVALID_REQUEST if the array `field` has more than `limit` elements."""
     if count > limit:
         raise bad_request(
             f"Invalid '{field}': array too long. Expected an array with maximum length {limit}, but got an array with "
@@ -216,14 +208,13 @@ def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
 
 
 def number_in(text: str, digits: int) -> int:
-    """Returns the number that a text of at most `digits` digits is; -1 for any other text."""
+    """Returns the number that a text of at most `digits` digits is, else -1."""
     # `int` takes underscores, signs and digits of any script, and is slow for very many.
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else -1
 
 
 def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
-    """Raises `Fault` INVALID_REQUEST if the integer `value` of `field` is less than `minimum` or greater than
-    `maximum`."""
+    """Raises `Fault` INVALID_REQUEST if `value` of `field` is not from `minimum` to `maximum`."""
     for kind, wrong, context in (
         ("greater_than_equal", value < minimum, {"ge": minimum}),
         ("less_than_equal", value > maximum, {"le": maximum}),
@@ -259,7 +250,7 @@ def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, st
 
 
 def _number_text(value: Any) -> str:
-    """Returns a number as text for an error message. A number with very many digits is shortened or described."""
+    """Returns a number as text for an error message, a very long one shortened."""
     return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
 
 

@@ -86,7 +86,7 @@ def parse(
     catalog: ModelCatalog,
     headers: RequestHints,
 ) -> ParsedCompletion:
-    """Parses the body. Raises the `Fault` of the first error. `pdfs` is not used: there are no files."""
+    """Parses the body. `pdfs` is not used: there are no files."""
     notes = FieldNotes()
     request = parse_as(CompletionRequest, body, notes)
     asked = DEFAULT_NAME if request.model is None else request.model

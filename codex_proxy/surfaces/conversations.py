@@ -106,15 +106,11 @@ SPEAKERS: Final[Mapping[str, ItemDict]] = {
     "mcp_approval_request": {"role": "assistant", "content": []},
     "mcp_approval_response": {"role": "user", "content": []},
 }
-"""Role and content for items that have none, by type: the SDK's types require them, and programs read them
-(docs/contract.md#conversations).
-"""
+"""Role and content of items that have none, by type, which SDKs require (docs/contract.md#conversations)."""
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """Returns an item as the Conversations API lists it: with a status, `created_at` (when it was added), and what
-    `SPEAKERS` adds.
-    """
+    """Returns an item as the Conversations API lists it: with a status, `created_at`, and what `SPEAKERS` adds."""
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
 
 
@@ -125,7 +121,7 @@ def not_found(id: str) -> Fault:
 
 
 def too_large(held: str, param: str) -> Fault:
-    """Returns the fault for a conversation with more content than a turn may read. `held` says how much."""
+    """Returns the fault for a conversation with more content than a turn may read; `held` says how much."""
     return bad_request(
         f"The conversation is too large, or would be: {held}. Delete items of it, or begin another one with what "
         "matters.",

@@ -10,7 +10,7 @@ from codex_proxy.core.faults import FaultKind
 
 
 class FaultRow(NamedTuple):
-    """Status, type and code of a kind of fault. `wait` is its `Retry-After` in seconds, if the failure has none."""
+    """Status, type and code of a kind of fault; `wait` is its `Retry-After`, if the failure has none."""
 
     status: int
     type: str

@@ -40,9 +40,7 @@ class FieldNotes:
         self.own: tuple[str, str] | None = None
 
     def add_unknown(self, given: Mapping[str, Any], known: Container[str], place: str = "") -> None:
-        """Notes those fields of the object `given` that are not `known`. `place` is the object's path, such as
-        `messages[]`.
-        """
+        """Notes the fields of `given` that are not `known`. `place` is the object's path, such as `messages[]`."""
         for name, value in given.items():
             if name in known or not value:
                 continue
@@ -127,9 +125,7 @@ def refuse_noted(notes: FieldNotes) -> None:
 
 
 def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
-    """Returns ignored and unknown fields. Raises `Fault` INVALID_REQUEST for an unknown field with an id of this
-    server.
-    """
+    """Returns ignored and unknown fields. Raises as `refuse_own_id`."""
     refuse_own_id(notes)
     return (*notes.ignored, *notes.unknown)
 
@@ -155,7 +151,7 @@ def refuse_own_id(notes: FieldNotes) -> None:
 
 @cache
 def _attributes(model: type[BaseModel]) -> Mapping[str, str]:
-    """Returns the attribute of a wire model for each of its fields' names in a request."""
+    """Returns the attributes of a wire model by its fields' names in a request."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 

@@ -63,7 +63,7 @@ def normalised(
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Returns the items with ids: their own, or new ones. A reference's id, of another item, stays."""
+    """Returns the items with ids: their own, or new ones."""
     return [
         item if item.get("id") else {"id": ids.new(PREFIXES.get(item["type"], "item_")), **item}
         for item in items
@@ -88,9 +88,7 @@ def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
 
 
 def resolved(items: Iterable[ItemDict], found: Mapping[str, ItemDict]) -> tuple[ItemDict, ...]:
-    """Returns the items with references replaced by those in `found`. Raises `Fault` INVALID_REQUEST for an unknown
-    one.
-    """
+    """Returns the items with references replaced by those in `found`."""
     whole = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
@@ -125,7 +123,6 @@ def _status(item: wire.Item) -> str:
 
 
 def _kept(item: ItemDict, **optional: Any) -> ItemDict:
-    """Returns `item` with those of the `optional` fields that are not None."""
     return item | {key: value for key, value in optional.items() if value is not None}
 
 
@@ -136,9 +133,7 @@ def _message_form(item: wire.MessageItem, param: str, pdfs: PdfTexts | None) -> 
 
 
 def _parts(content: wire.Content, param: str, pdfs: PdfTexts | None, *, by_assistant: bool) -> list[ItemDict]:
-    """Returns the content as a list of parts. `param` is its field, `pdfs` as in `normalised`; `by_assistant`: it is
-    the assistant's.
-    """
+    """Returns the content as a list of parts. `param` is its field."""
     if isinstance(content, str):
         return [_text(content, by_assistant=by_assistant)]
     return [

@@ -24,7 +24,7 @@ DEFAULT_NAME: Final = "codex-5"
 """The name of the default model, which requests without a model mean too."""
 
 OWN_DEFAULT: Final = "default"
-"""The listed name of another agent's default model, if nothing is known of its models."""
+"""The listed name of an agent's default model, if none of its models is known."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Every reasoning effort in OpenAI's types. Each model supports some of them."""
@@ -109,7 +109,7 @@ class ModelCatalog:
         }
         """The agents by name, the default first; empty if there is one."""
         self.agent_names = frozenset(name.lower() for name in members)
-        """The names of all agents, included or not. A model's name that begins with one means that agent."""
+        """The names of all agents, with which models' names may begin."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
         """All models of the source, and those of them whose agent is in `only`."""
         self._names: tuple[object, Names] | None = None
@@ -179,7 +179,6 @@ class ResolvedModel(msgspec.Struct, frozen=True):
     effort: str | None = None
     mode: Mode | None = None
     plain: bool = False
-    """Whether the agent is only a plain model."""
 
 
 class Names:
@@ -302,7 +301,7 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def _unnamed(model: AgentModel) -> str | None:
-    """Returns by which name the agent means this model unnamed; None if it would use another."""
+    """Returns by which name the agent means this model unnamed, if it does."""
     if not model.serves_unnamed:
         return None
     return f"{model.agent}{MODEL_SEPARATOR}" if model.agent else ""
@@ -375,9 +374,7 @@ def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> Res
 
 
 def _unlisted(name: str, catalog: ModelCatalog) -> ResolvedModel | None:
-    """Returns an unlisted model if its agent takes any name, else None; of several agents the name must begin with
-    `AGENT/`.
-    """
+    """Returns an unlisted model if its agent takes any name; of several agents the name begins with `AGENT/`."""
     if catalog.any_model:
         return ResolvedModel(name)
     agent, _, own = name.partition(MODEL_SEPARATOR)
@@ -413,14 +410,12 @@ def split_mode(name: str) -> tuple[str, Mode | None]:
 
 
 def with_claude_prefix(name: str) -> str:
-    """Returns the name with `claude-`, unless it has `claude` or `anthropic`: Claude Code lists no others."""
+    """Returns the name with `claude-`, unless it has `claude` or `anthropic`."""
     return name if re.search("claude|anthropic", name.lower()) else _CLAUDE + name
 
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the listed names: the agent's, the aliases and, if the default agent is Codex, `codex-5*` or `codev-5*`
-    (PROXY_ENV); else `default`.
-    """
+    """Returns the listed names: Codex's `codex-5*` or `codev-5*`, the agent's, and the aliases; else `default`."""
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
         *((base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS)) if catalog.lists_codex else ()),
@@ -472,7 +467,7 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
 
 
 def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None = None) -> Model:
-    """Returns the model object of this name. `names`, and the `Fault` that it raises, are those of `resolve`."""
+    """Returns the model object of this name. `names` is that of `resolve`."""
     names = catalog.names if names is None else names
     resolved = resolve(name, catalog, names)
     entry: Model = {"id": name, "object": "model", "created": created, "owned_by": "codex"}

@@ -1,6 +1,4 @@
-"""The tools that a request offers to the model, and its `tool_choice`: what the APIs have in common. Raises `Fault`
-INVALID_REQUEST.
-"""
+"""What the APIs have in common in `tools` and `tool_choice`. Raises `Fault` INVALID_REQUEST."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
-    """Raises `Fault` INVALID_REQUEST if two tools have the same name. `fields` are the paths of the tools' names."""
+    """Raises `Fault` if two tools have the same name. `fields` are the paths of the names."""
     names: set[str] = set()
     for tool, field in zip(tools, fields, strict=True):
         if tool.name in names:
@@ -31,16 +29,14 @@ def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
 
 
 def with_grammar(description: str, syntax: str, definition: str) -> str:
-    """Returns the description of a custom tool with its grammar appended. `syntax` is `lark` or `regex`,
-    `definition` the grammar.
-    """
+    """Returns the description of a custom tool with its grammar appended."""
     # Agents have no field for a grammar.
     words = f"The input must follow this {syntax} grammar:\n{definition}"
     return f"{description}\n\n{words}" if description else words
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns `name` if a tool of this name and kind is among `tools`. Otherwise raises `Fault` INVALID_REQUEST."""
+    """Returns `name` if `tools` have one of this name and kind; else raises `Fault`."""
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"

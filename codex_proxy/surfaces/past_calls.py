@@ -17,11 +17,10 @@ class HistoryWithCalls:
         self.calls: dict[str, HistoryCall] = {}
         """The calls that are not settled yet, by their ids."""
         self.outputs: dict[str, HistoryOutput] = {}
-        """The outputs of these calls."""
         self._beside: list[HistoryItem] = []
 
     def add(self, item: HistoryItem) -> None:
-        """Adds an item: at once, or after the outputs of the calls that are not settled yet."""
+        """Adds an item, at once or after the outputs of unsettled calls."""
         (self._beside if self.calls else self.items).append(item)
 
     def add_call(self, call: HistoryCall) -> None:
@@ -34,7 +33,7 @@ class HistoryWithCalls:
         return [call for call_id, call in self.calls.items() if call_id not in self.outputs]
 
     def settle(self, missing: str = "") -> None:
-        """Adds the output of each call, then what came with the outputs. `missing` is the text of a missing output."""
+        """Adds the output of each call (`missing` for a missing one), then what came with the outputs."""
         for call_id in self.calls:
             self.items.append(self.outputs.get(call_id) or HistoryOutput(call_id, (TextPart(missing),)))
         self.items += self._beside

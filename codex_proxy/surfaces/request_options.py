@@ -35,7 +35,7 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The operator's settings for the parsing of requests."""
 
     builtin_tools: BuiltinTools = "auto"
-    """The mode of requests that name none: `always` agent, `never` (agent is refused too), `auto` (`mode_of`)."""
+    """The mode of requests that name none (`mode_of`); with `never` no turn has agent mode."""
     show_activity: bool = True
     """Whether the answer's reasoning describes what the agent does."""
     sandbox: Sandbox = "read-only"
@@ -108,17 +108,17 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
     web_search: bool = False
-    """Whether the request asks for the agent's web search, even if the operator has switched it off."""
+    """Whether the request asks for the agent's web search, allowed or not."""
     workdir_param: WorkdirParam
-    """The header or field that named the folder, for the `param` of a 400; None if the request names no folder."""
+    """The header or field that named the folder, for `param`; None if none did."""
     web_images: dict[str, str] = {}
-    """The web addresses of images, each with the field that has it, for the `param` of a 400."""
+    """The web addresses of images, each with its field, for `param`."""
     parallel_calls: bool = False
     """Whether the request explicitly asks for several calls in one answer."""
     passed_on: tuple[str, ...] = ()
-    """Fields that this server does not know and sends to the upstream, for the header `x-codex-passed-params`."""
+    """Unknown fields that are sent to the upstream, for `x-codex-passed-params`."""
     runs: int = 1
-    """How many times the turn runs: once for each choice of the answer if choices are sampled."""
+    """How many times the turn runs: once for each sampled choice."""
 
 
 def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -128,7 +128,7 @@ def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def fields_set(request: object, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the request's fields with these names that are not null, such as its sampling parameters."""
+    """Returns those of these fields that are not null."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
@@ -155,7 +155,7 @@ def refuse_stream_options(options: object, stream: bool | None) -> None:
 def workdir_of(
     headers: RequestHints, metadata: Mapping[str, str | None] | None
 ) -> tuple[str | None, WorkdirParam]:
-    """Returns the request's folder, if any, and what named it, for `param`. The header wins over `metadata`."""
+    """Returns the request's folder, if any, and what named it. The header wins over `metadata`."""
     if headers.workdir:
         return headers.workdir, "X-Codex-Workdir"
     folder = (metadata or {}).get("workdir")
@@ -239,9 +239,7 @@ def place_of(
     *,
     client_acts: bool,
 ) -> Place:
-    """Returns where and how a turn of the model `resolved` runs. Raises the `Fault`s of `mode_of`, `workdir_of` and
-    `sandbox_of`.
-    """
+    """Returns where and how a turn of the model `resolved` runs."""
     mode, mode_after_calls = (
         mode_of(
             by_name=resolved.mode,
@@ -277,13 +275,11 @@ class Format(msgspec.Struct, frozen=True):
 
 
 JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
-"""`json_object`: the model is told, and the answer checked against a schema of any object, since agents have no
-setting.
-"""
+"""The model is told, and the answer checked against a schema of any object, since agents have no setting."""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
-    """Returns the format of a schema; `name` and `description` become its own, for which agents have no fields."""
+    """Returns the format of a schema, which gets `name` and `description`, for which agents have no fields."""
     about = {"title": name, **({} if description is None else {"description": description})}
     return Format("json_schema", schema_json({**about, **schema}))
 

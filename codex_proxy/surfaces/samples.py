@@ -29,7 +29,6 @@ from codex_proxy.surfaces.usage import TurnTokens
 ItemEvent: TypeAlias = (
     TextDelta | RefusalDelta | AnnotationAdded | ReasoningDelta | ArgumentsDelta | OutputDelta | ItemEnded
 )
-"""The events of an open item."""
 
 
 class Samples:

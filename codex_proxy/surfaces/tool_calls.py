@@ -1,6 +1,4 @@
-"""Names of tools, and arguments of their calls, for APIs in which names may have any characters, and arguments are
-objects.
-"""
+"""Names and arguments of tools for APIs in which names may have any characters."""
 
 from __future__ import annotations
 

@@ -74,9 +74,7 @@ class TurnTokens:
         self.trigger = "token_count"
 
     def end(self, event: TurnEnded) -> None:
-        """Records the turn's end, and whether it cut off a model call. Without reported tokens, `trigger` becomes the
-        event's.
-        """
+        """Records the turn's end, and whether it cut off a model call."""
         self.cut = event.cut
         trigger = event.trigger
         if self.reported is None:
@@ -100,7 +98,7 @@ class TurnTokens:
         return self.reported
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
-        """Returns the tokens so far for the usage report; zero if nothing was reported and there is no answer."""
+        """Returns the tokens so far for the usage report."""
         if self.reported is None and not answer():
             return Spending(failed=failed)
         tokens = self.tokens(prompt=prompt, answer=answer)

@@ -44,10 +44,9 @@ class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     """When the first bucket of the page begins, in seconds since 1970."""
     buckets: int
-    """The number of buckets on the page."""
     width: int
     end: int
-    """The end that was asked for, in seconds since 1970; the last bucket may end later."""
+    """The end that was asked for; the last bucket may end later."""
     by_key: bool
     by_model: bool
 
@@ -162,9 +161,7 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
 def page_of(
     report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
 ) -> UsagePage:
-    """Returns a page of the report for the key `key`. Usage that is not `durable` counts from `since` (seconds since
-    1970).
-    """
+    """Returns a page of the report. Usage that is not `durable` counts from `since`."""
     by_start: dict[int, list[UsageRow]] = {}
     for row in rows:
         by_start.setdefault(row.start, []).append(row)
@@ -265,9 +262,7 @@ def _invalid(name: str, expected: str) -> Fault:
 def limits_object(
     agent: str, known: Sequence[AccountLimits], *, reported_at: float, now: float, reason: str
 ) -> UsageLimits:
-    """Returns the limits of the agent's account; if none are `known`, null and the `reason`. Times are in seconds since
-    1970.
-    """
+    """Returns the limits of the agent's account; if none are `known`, null and the `reason`."""
     found = [_limit(each, reported_at, now) for each in known]
     return {
         "object": "usage.limits",

@@ -34,8 +34,8 @@ _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
 
 
 def check_origin(request: web.Request) -> web.Response | None:
-    """Returns the answer to an allowed page's preflight, else None, and adds CORS headers. Raises `Fault` NOT_ALLOWED
-    for other pages.
+    """Returns the answer to an allowed page's preflight, and adds CORS headers. Raises `Fault` NOT_ALLOWED for other
+    pages.
     """
     allowed = request.app[ORIGINS]
     if allowed:
@@ -219,7 +219,7 @@ def check_forwarded(request: web.Request) -> None:
 
 
 def client_address(request: web.Request) -> str:
-    """Returns the client's address: the last in `X-Forwarded-For` that is no trusted proxy's, else the connection's."""
+    """Returns the client's address: in `X-Forwarded-For` the last that is no trusted proxy's."""
     trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""
     if not _is_in(address, trusted):
@@ -273,9 +273,7 @@ async def _authenticate(request: web.Request) -> None:
 
 
 def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Returns `WrongKeys.delaying` for a key of this request: its body must check the key, and raise `Fault` if it is
-    wrong.
-    """
+    """Returns a context in which a key of this request is to be checked (`WrongKeys.delaying`)."""
     return request.app[WRONG_KEYS].delaying(client_address(request), digest)
 
 

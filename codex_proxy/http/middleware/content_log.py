@@ -55,7 +55,7 @@ def masked(text: str, keys: Sequence[str] = ()) -> str:
 
 
 def _without_images(text: str, limit: int) -> tuple[str, int]:
-    """Returns the first `limit` characters without base64 images, and how many characters of the text follow."""
+    """Returns the first `limit` characters without images, and how many follow."""
     kept: list[str] = []
     size = end = 0
     while (start := text.find(_IMAGE_BEGINS, end, end + limit - size)) >= 0:

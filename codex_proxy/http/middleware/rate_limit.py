@@ -31,7 +31,6 @@ class Allowance(msgspec.Struct, frozen=True):
     limit: int
     remaining: int
     full_after: float
-    """The seconds until the whole limit is available again."""
     wait: float
     """The seconds until the next request may pass; 0 if it may at once."""
 
@@ -133,9 +132,7 @@ class RequestLimits(msgspec.Struct, frozen=True):
     """The counters of requests of all keys: per minute, and at the same time."""
 
     rate: RateLimits
-    """Counts requests per minute, by key."""
     running: RunningRequests
-    """Counts running requests, by key."""
 
     def report(self) -> dict[str, KeyRequests]:
         """Returns the requests of each key on this server, for `store.team.Team.exchange`."""
@@ -155,9 +152,7 @@ REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 
 def request_counted(request: web.Request) -> AbstractContextManager[None]:
-    """Returns a context manager in which the request counts, if it can start a turn. Raises `Fault` as
-    `count_request` does.
-    """
+    """Returns a context in which the request counts, if it can start a turn."""
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted
     if client is None or request.method != "POST" or not is_counted:

@@ -126,9 +126,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _is_given_up(request: web.Request) -> bool:
-    """Whether the task was cancelled because the server stops, and an error can still be sent; the cancellation is then
-    revoked.
-    """
+    """Whether the task was cancelled because the server stops; the cancellation is then revoked."""
     here = request.transport is not None and not request.transport.is_closing()
     if not here or request[PREPARED] or not request.app[RUNS].draining:
         return False
@@ -139,7 +137,6 @@ def _is_given_up(request: web.Request) -> bool:
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
-    """Returns the JSON error for an exception of aiohttp."""
     if isinstance(error, web.HTTPMethodNotAllowed):
         allowed = ", ".join(sorted(error.allowed_methods))
         message = (

@@ -41,7 +41,7 @@ class TooManyWaitError(Exception):
 
 
 class FailedAttempts:
-    """Counts wrong keys by address, computes how long the next one waits, and remembers valid keys."""
+    """Counts wrong keys by address, and remembers valid ones."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -92,9 +92,7 @@ def body_schemas(*, max_choices: int) -> dict[str, Schema]:
 
 
 def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
-    """Returns the schemas of a model and those it refers to, the latter with `prefix`, since two APIs may
-    share names.
-    """
+    """Returns the schemas of a model and its parts, the latter with `prefix`, since APIs share names."""
     whole = model.model_json_schema(ref_template="#/components/schemas/{model}")
     parts = {prefix + name: schema for name, schema in whole.pop("$defs", {}).items()}
     parts[model.__name__] = whole
@@ -105,7 +103,6 @@ def _schemas_of(model: type[BaseModel], prefix: str) -> dict[str, Schema]:
 
 
 def _nodes(value: Any) -> Iterator[Schema]:
-    """Yields every JSON object in a JSON value."""
     if isinstance(value, dict):
         yield value
         for child in value.values():

@@ -101,7 +101,7 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
 
 
 def _answer_schemas(types: Iterable[AnswerType]) -> tuple[dict[AnswerType, Schema], dict[str, Schema]]:
-    """Returns a reference to the schema of each type, and the schemas of these types and of their parts, by name."""
+    """Returns references to the schemas of types, and these by name."""
     known = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
     for component in components.values():
@@ -112,7 +112,6 @@ def _answer_schemas(types: Iterable[AnswerType]) -> tuple[dict[AnswerType, Schem
 
 
 def _types_of(endpoint: Endpoint) -> Iterator[AnswerType]:
-    """Yields the types of an endpoint's answers and of its stream's events."""
     for answer in endpoint.answers.values():
         if not isinstance(answer, str):
             yield from answer if isinstance(answer, tuple) else (answer,)

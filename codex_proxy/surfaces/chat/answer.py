@@ -24,8 +24,7 @@ SAMPLING: Final = (
     *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
     *("top_k", "min_p", "repetition_penalty"),
 )
-"""Parameters of how the model chooses its tokens. They are validated, and have no effect unless the agent supports
-them."""
+"""How the model chooses its tokens: validated, and without effect unless the agent supports them."""
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
@@ -41,9 +40,7 @@ def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
 
 
 def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
-    """Returns which of `logprobs` and `top_logprobs` ask for log probabilities. Raises `Fault` INVALID_REQUEST for a
-    wrong `logprobs`.
-    """
+    """Returns which of `logprobs` and `top_logprobs` ask for log probabilities."""
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
         raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")
@@ -60,9 +57,7 @@ def check_choices(request: ChatRequest, max_choices: int) -> None:
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Returns the format of `response_format`. Raises `Fault` INVALID_REQUEST for a format that is off
-    (`structured_output`), and for a missing schema.
-    """
+    """Returns the format of `response_format`. Raises `Fault` for one that is off, or without its schema."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return Format()
@@ -94,9 +89,7 @@ def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
 
 
 def refuse_contradictions(request: ChatRequest) -> None:
-    """Raises `Fault` INVALID_REQUEST if the request has both `max_tokens` and `max_completion_tokens`, or
-    `stream_options` without `stream`.
-    """
+    """Raises `Fault` for fields that exclude each other."""
     if request.max_tokens is not None and request.max_completion_tokens is not None:
         raise bad_request(
             "Setting 'max_tokens' and 'max_completion_tokens' at the same time is not supported.",

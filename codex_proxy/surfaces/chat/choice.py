@@ -19,7 +19,7 @@ _CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class Chunk(NamedTuple):
-    """The bytes that are the same in every chunk of one stream: those before the choice object, and those after it."""
+    """The bytes before and after the choice in every chunk of a stream."""
 
     before: bytes
     after: bytes
@@ -116,9 +116,7 @@ class Choice:
             self._content.add_all(texts[1:], out)
 
     def _add_to_content(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds text of the message `id` to `content`. All messages of the choice share one `content`; a blank line
-        separates them.
-        """
+        """Adds text of the message `id` to the one `content` of the choice, behind a blank line."""
         if id != self._last_message:
             if self._last_message is not None:
                 text = BLANK_LINE + text
@@ -142,9 +140,7 @@ class Choice:
     # --- reasoning and activity ---------------------------------------------------------------
 
     def add_reasoning(self, id: str, part: int, text: str, out: list[bytes]) -> None:
-        """Adds text to `reasoning_content`: a delta of part `part` of the reasoning summary `id`. A blank line
-        separates parts and summaries.
-        """
+        """Adds a delta of part `part` of the reasoning summary `id`, behind a blank line if it is a new one."""
         text = self._reasoning.separated((id, part), text)
         self._at_line_start = text.endswith("\n")
         self._reasoning.add(text, out)
@@ -219,7 +215,7 @@ class Choice:
         return "function_call" if self._legacy_calls else "tool_calls"
 
     def whole(self) -> ChatChoice:
-        """Returns the choice object of a whole answer, with the same text as the chunks."""
+        """Returns the choice object of a whole answer."""
         message: ChatMessage = {
             "role": "assistant",
             "content": self._content.whole() if self._content else None,
@@ -240,6 +236,6 @@ class Choice:
         }
 
     def tokens(self) -> int:
-        """Returns an estimate of the tokens of the choice: content, refusal and the arguments of calls."""
+        """Returns an estimate of the tokens of content, refusal and calls' arguments."""
         texts = [self._content, self._refusal, *(call.arguments for call in self._calls.values())]
         return json_tokens(bytes(text.whole()) for text in texts)

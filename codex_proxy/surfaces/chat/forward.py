@@ -46,15 +46,13 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which parts of a request may go unchanged to an upstream of Chat Completions."""
 
     whole: bool
-    """Whether whole requests may: not if this server adds tools of MCP servers, or other chunks or times to
-    the answer.
-    """
+    """Whether whole requests may: not if this server adds MCP tools, or has other chunks."""
     web_images: bool
-    """Whether the upstream gets web addresses of images; otherwise a request with some becomes a turn."""
+    """Whether the upstream gets web addresses of images."""
     images: bool = True
-    """Whether the model accepts images; otherwise a request with some becomes a turn, which `admission` refuses."""
+    """Whether the model accepts images."""
     instructions: bool = True
-    """Whether the model accepts a system prompt; otherwise instructions become messages of the user, in a turn."""
+    """Whether the model accepts a system prompt."""
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
@@ -73,7 +71,6 @@ def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]
 
 @cache
 def _known_fields() -> frozenset[str]:
-    """The names of all known fields."""
     # Cached, because Pydantic takes a while.
     return frozenset(wire.ChatRequest.model_fields)
 
@@ -108,7 +105,7 @@ def wants_text(request: wire.ChatRequest) -> bool:
 
 
 def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
-    """Returns the request's parameters that work only if it is forwarded: several choices, audio, log probabilities."""
+    """Returns the parameters that work only if the request is forwarded."""
     spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
     asked = {
         "n": request.n is not None and request.n > 1,
@@ -155,7 +152,7 @@ def messages_in(fields: Fields) -> Sequence[msgspec.Raw]:
 
 
 def _reasoning(fields: Fields) -> dict[str, msgspec.Raw]:
-    """Returns OpenRouter's `reasoning` if it has more than effort and summary, which other fields have."""
+    """Returns OpenRouter's `reasoning` if it has more than effort and summary."""
     given = fields.get("reasoning")
     value = None if given is None else msgspec.json.decode(given, type=dict[str, Any] | None)
     members = {name for name, each in (value or {}).items() if each is not None}

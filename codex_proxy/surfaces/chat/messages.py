@@ -27,7 +27,6 @@ from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.unions import known_kinds
 
 _ATTACHMENTS: Final = (wire.AudioPart, wire.FilePart, wire.OtherPart)
-"""The parts that are neither text nor images."""
 
 
 def history_of(
@@ -72,8 +71,6 @@ def has_calls(messages: Iterable[wire.AnyMessage]) -> bool:
 
 
 class _Reader:
-    """Reads the messages into `history`."""
-
     def __init__(self, pdfs: PdfTexts | None, originals: Sequence[msgspec.Raw] | None) -> None:
         self.history = HistoryWithCalls()
         self._pdfs = pdfs
@@ -243,7 +240,6 @@ def _shown_parts(content: wire.ShownContent, param: str, pdfs: PdfTexts | None) 
 
 
 def _has_attachments(content: wire.ShownContent) -> bool:
-    """Whether the content has parts that are neither text nor images."""
     return not isinstance(content, str) and any(isinstance(part, _ATTACHMENTS) for part in content)
 
 

@@ -66,7 +66,7 @@ class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
     service_tier: str | None = None
     """The tier that the answer names; None if the request names none."""
     legacy_function_call: bool
-    """Whether the request has `functions` instead of `tools`, so that calls are answered as `function_call`."""
+    """Whether the request has `functions`, so that calls are answered as `function_call`."""
 
 
 def parse(
@@ -121,7 +121,7 @@ def _forwarded(
     settings: RequestSettings,
     headers: RequestHints,
 ) -> ParsedChat:
-    """Returns a request that is forwarded as a whole: its turn has no history. `fields` are its members as raw JSON."""
+    """Returns a request that is forwarded as a whole. `fields` are its members as raw JSON."""
     place = place_of(resolved, settings, headers, request.metadata, client_acts=True)
     effort = _effort(request) or resolved.effort
     forwarded = forwarded_request(request, fields, effort=effort, model_asked=_model_asked(request))
@@ -175,7 +175,7 @@ def _converted(
 
 
 def _parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
-    """Returns the parsed request, with what it says of the answer. `more` are further fields of `ParsedChat`."""
+    """Returns the parsed request; `more` are further fields of `ParsedChat`."""
     has_functions = bool(request.functions)
     return ParsedChat(
         turn=turn,
@@ -205,5 +205,4 @@ def _client_acts(request: ChatRequest, wanted: Format) -> bool:
 
 
 def _effort(request: ChatRequest) -> str | None:
-    """Returns `reasoning_effort`, else `reasoning.effort`, else None."""
     return request.reasoning_effort or (request.reasoning.effort if request.reasoning else None)

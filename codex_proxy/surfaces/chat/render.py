@@ -35,7 +35,7 @@ from codex_proxy.surfaces.errors import error_frame
 
 
 class StreamMetrics(msgspec.Struct, frozen=True):
-    """Milliseconds until the first token, and tokens per second after it; None if not measured."""
+    """Milliseconds until the first token, and tokens per second after it."""
 
     time_to_first_token: float | None = None
     throughput_after_first_token: float | None = None
@@ -51,7 +51,6 @@ ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
 _SHOWN_ITEMS: Final = (Message, Reasoning, ToolCall)
-"""The kinds of items that a chat answer can show."""
 NOBODY: Final[tuple[Choice, ...]] = ()
 
 
@@ -180,7 +179,7 @@ class ChatRenderer(StreamRenderer):
         self._each(targets, lambda choice, frames: choice.add_arguments(event.id, event.text, frames), out)
 
     def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
-        """Returns the choices with the item `id`, if any; sends every choice's first chunk before."""
+        """Returns the choices with the item `id`; sends every choice's first chunk before."""
         targets = self._targets.get(id, NOBODY)
         if targets and not self.visible:
             self._begin(out)
@@ -265,7 +264,7 @@ class ChatRenderer(StreamRenderer):
         self._cited.append((self._choices_with(event.id, out), event))
 
     def _take_details(self, event: AnswerDetails, out: list[bytes]) -> None:
-        """Keeps fields of the answer. Only those known before its first item are in the chunks."""
+        """Keeps fields of the answer; those known before its first item are in the chunks."""
         is_new = event.fields != self._details.fields
         self._details = event
         # Clients expect the same fields in all chunks.
@@ -295,7 +294,7 @@ class ChatRenderer(StreamRenderer):
         return self._count_tokens()  # the limit is one for each choice
 
     def _count_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, at most `max_tokens` a choice; equal choices count once."""
+        """Returns an estimate of the answer's tokens, at most `max_tokens` a choice."""
         counted = self._choices if self._routed else self._choices[:1]
         return sum(self._limited(choice.tokens()) for choice in counted)
 
@@ -309,9 +308,7 @@ class ChatRenderer(StreamRenderer):
 
 
 def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
-    """Converts an annotation of the Responses API to Chat Completions. `offset` is where the message begins in
-    `content`.
-    """
+    """Converts an annotation of the Responses API. `offset` is where the message begins in `content`."""
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):
         if isinstance(fields.get(name), int):

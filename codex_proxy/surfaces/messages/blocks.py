@@ -26,9 +26,7 @@ _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """Converts the blocks of one request. `ignored` collects parameters without effect, `web_images` web addresses of
-    images with their first field.
-    """
+    """Converts the blocks of one request. `ignored` collects parameters without effect, `web_images` web addresses."""
 
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
@@ -98,7 +96,7 @@ class BlockReader:
     # --- images -----------------------------------------------------------------------------------
 
     def _image(self, source: Any, param: str, *, newest: bool) -> Part:
-        """Returns the image of a `source`. A bad one is a note or, in the newest message, a `Fault` INVALID_REQUEST."""
+        """Returns the image of a `source`, or a note for a bad one."""
         source = source if isinstance(source, dict) else {}
         try:
             if not self._takes_images:

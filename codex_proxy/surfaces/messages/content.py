@@ -113,7 +113,7 @@ class TextItem:
         self._part: int | None = None
 
     def with_break(self, part: int, text: str) -> str:
-        """Returns a delta of summary part `part`, after a blank line if the previous delta was of another."""
+        """Returns a delta, behind a blank line if the one before was of another summary part."""
         text = BLANK_LINE + text if self._part not in (None, part) else text
         self._part = part
         return text

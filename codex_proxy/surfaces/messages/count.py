@@ -31,14 +31,12 @@ _MAX_IMAGE: Final = 2_700
 """The tokens of the largest image, and of one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
-"""Characters that are counted exactly: a million tokens, more than any model takes. Later texts count a
-token for two.
-"""
+"""Characters that are counted exactly: a million tokens. Later texts count a token for two."""
 
 _STATE_CHARS: Final = 5
-"""Characters of encrypted reasoning per token, at least: base64 of something longer than the text."""
+"""Characters of encrypted reasoning per token, at least."""
 _PDF_CHARS: Final = 3
-"""Base64 characters of a PDF per token, at least: its text is compressed, but there are fonts."""
+"""Base64 characters of a PDF per token, at least."""
 _MAX_PDF: Final = 200_000
 
 _SEALED: Final = frozenset({"data", "signature", "encrypted_content"})
@@ -47,7 +45,7 @@ _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "s
 
 
 def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
-    """Returns an upper bound of the tokens of system prompt, tools, messages and output schema."""
+    """Returns an upper bound of the tokens of a request."""
     request = parse_as(MessagesRequest, body)
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
@@ -115,7 +113,7 @@ class _Counter:
 
 
 def _image(source: Any) -> int:
-    """Returns the tokens of an image by its size, in tiles or patches, whichever is more."""
+    """Returns the tokens of an image by its size, in tiles or patches."""
     data = source.get("data") if isinstance(source, dict) else None
     info = image_info(data) if isinstance(data, str) else None
     if info is None:
@@ -130,7 +128,7 @@ def _sealed(value: Any) -> int:
 
 
 def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
-    """Returns the tools that messages refer to or call, after which deferred ones are offered."""
+    """Returns the tools that messages name, whereby deferred ones are offered."""
     named: set[str] = set()
     waiting = [each.content for each in messages if isinstance(each.content, list)]
     while waiting:

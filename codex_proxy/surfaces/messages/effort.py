@@ -20,7 +20,7 @@ def wants_thinking(thinking: Thinking | None) -> bool:
 
 
 def effort_asked(request: MessagesRequest) -> str | None:
-    """Returns the effort of the newest message that has one, else of `output_config`, as written; None without any."""
+    """Returns the effort of the newest message that has one, else of `output_config`."""
     for message in reversed(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
             return message.output_config.effort

@@ -66,7 +66,7 @@ def _row(kind: FaultKind) -> FaultRow:
 TABLE: Final = {kind: _row(kind) for kind in fault_table.TABLE}
 
 THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
-"""The code of a refused `thread`, on which the SDKs' tool runners send the whole conversation."""
+"""The code of a refused `thread`, on which SDKs send the whole conversation."""
 
 MAX_WAIT: Final = 60
 """The longest `Retry-After`, in seconds, that Claude Code and the SDKs obey."""
@@ -78,7 +78,7 @@ def status_of(failure: Failure) -> int:
 
 
 def forbids_retry(failure: Failure) -> bool:
-    """Whether the answer needs `x-should-retry: false`: a retry would fail, or help only after a long time."""
+    """Whether a retry would fail, or help only after a long time."""
     if not failure.repeatable or TABLE[failure.kind].lasting:
         return True
     if failure.retry_after is None:
@@ -105,9 +105,7 @@ class AnthropicError(TypedDict):
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """Returns `{"type": "error", "error": {type, message}, "request_id"}`, with `details` where SDKs act on them, and
-    the field before the message.
-    """
+    """Returns the error, with `details` where SDKs act on them, and the field before the message."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"

@@ -36,7 +36,7 @@ from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""Begins the block in which Claude Code identifies itself, which is left out: it would defeat the provider's cache."""
+"""Begins the block in which Claude Code identifies itself, which would defeat the provider's cache."""
 NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
@@ -50,9 +50,7 @@ _UNSHOWN: Final = frozenset({"thinking", "redacted_thinking", "server_tool_use"}
 
 
 def instructions_of(system: wire.Content | None) -> str:
-    """Returns the text of `system`, without Claude Code's own block. Raises `Fault` INVALID_REQUEST for a block that is
-    no text.
-    """
+    """Returns the text of `system`, without Claude Code's own block."""
     if system is None or isinstance(system, str):
         texts = [system or ""]
     else:
@@ -108,9 +106,7 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
 def with_tool_changes(
     tools: Sequence[dict[str, Any]], messages: Iterable[wire.InputMessage]
 ) -> list[dict[str, Any]]:
-    """Returns the tools with those that `tool_addition` blocks define, without those that `tool_removal` blocks last
-    removed.
-    """
+    """Returns the tools as `tool_addition` and `tool_removal` blocks leave them."""
     offered = list(tools)
     removed: set[str] = set()
     for message in messages:
@@ -140,8 +136,6 @@ def has_instructions(messages: Iterable[wire.InputMessage]) -> bool:
 
 
 class _History(HistoryWithCalls):
-    """Reads the messages into a history."""
-
     def __init__(self, reader: BlockReader, identity: str) -> None:
         super().__init__()
         self._reader = reader
@@ -149,7 +143,7 @@ class _History(HistoryWithCalls):
         self._answering = False
         """Whether the last message was one of the model."""
         self._seen: set[str] = set()
-        """The ids of raw items in the history, since a client may send an answer twice."""
+        """The ids of raw items in the history: a client may send an answer twice."""
 
     def read(self, message: wire.InputMessage, param: str, *, newest: bool) -> None:
         if message.role == "assistant":

@@ -38,7 +38,7 @@ class AnthropicModelList(TypedDict):
 
 
 class PageQuery(msgspec.Struct, frozen=True):
-    """At most `limit` entries after `after_id`, or before `before_id`: names of models, of which at most one is set."""
+    """At most `limit` entries after `after_id`, or before `before_id`."""
 
     limit: int = DEFAULT_PAGE
     after_id: str = ""
@@ -46,7 +46,7 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    """Parses the query of a page. Raises `Fault` INVALID_REQUEST for a bad `limit`, or both ids."""
+    """Parses the query of a page."""
     size = DEFAULT_PAGE
     if limit is not None:
         size = number_in(limit, len(str(MAX_PAGE)))
@@ -60,16 +60,14 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the names in the list: those without `claude` or `anthropic` a second time with `claude-`."""
+    """Returns the listed names, those without `claude` or `anthropic` a second time with `claude-`."""
     names = listed_names(catalog, env)
     # Claude Code lists no other names.
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
 
 
 def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel:
-    """Returns a model's object under this name. `created`: seconds since 1970. Raises `Fault` MODEL_NOT_FOUND, or
-    INVALID_REQUEST if several agents have it.
-    """
+    """Returns a model's object under this name. `created`: seconds since 1970."""
     model = model_of(name, catalog)
     shown = (model.display_name if model is not None else "") or name
     return {
@@ -86,9 +84,7 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> AnthropicModelList:
-    """Returns a page of these models; `created` is the time of each. Raises `Fault` INVALID_REQUEST for an unknown id
-    in `query`.
-    """
+    """Returns a page of these models; `created` is the time of each."""
     first, last = 0, len(names)
     if query.after_id:
         first = _place(names, query.after_id, "after_id") + 1

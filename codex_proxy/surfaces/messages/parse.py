@@ -55,11 +55,11 @@ class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
 
     fields: FieldNames = FIELDS
     thinking: bool
-    """Whether the client asks for `thinking` blocks. The answer then also has the model's raw items."""
+    """Whether the client asks for `thinking` blocks, and so for the model's raw items."""
     client_names: dict[str, str]
-    """The client's names of tools, by the names that the model is offered; only those that differ."""
+    """The client's names of tools, by the model's, if they differ."""
     refetches: bool
-    """Whether one is in an earlier message: it is left out if it cannot be fetched."""
+    """Whether one is in an earlier message, and left out if it cannot be fetched."""
 
 
 def parse(
@@ -109,7 +109,7 @@ def _turn(
     catalog: ModelCatalog,
     headers: RequestHints,
 ) -> tuple[Turn, WorkdirParam]:
-    """Returns the turn without its history, and the header or field that named its folder. `offered` has its tools."""
+    """Returns the turn without its history, and what named its folder."""
     resolved, schema = resolve(request.model or DEFAULT_NAME, catalog), _schema_of(request)
     acts = _client_acts(request, offered, schema)
     place = place_of(resolved, settings, headers, _metadata(request), client_acts=acts)
@@ -132,9 +132,7 @@ def _turn(
 
 
 def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgspec.Raw | None) -> bool:
-    """Whether the client seems to be an agent itself: its request has tools, calls, a format of the answer, or
-    instructions.
-    """
+    """Whether the client seems to be an agent itself: it sends tools, calls, a format or instructions."""
     return (
         bool(request.tools or offered.tools or schema is not None or instructions_of(request.system))
         or has_instructions(request.messages)
@@ -143,9 +141,7 @@ def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgsp
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """Returns the answer's schema from `output_config.format` or `output_format`, if any. Raises `Fault`
-    INVALID_REQUEST for other formats, or a `json_schema` without one.
-    """
+    """Returns the answer's schema, if any. Raises `Fault` for other formats, or a `json_schema` without one."""
     config = request.output_config
     wanted, field = request.output_format, "output_format"
     if config is not None and config.format is not None:
@@ -174,9 +170,7 @@ def _sampling(request: MessagesRequest) -> dict[str, float]:
 
 
 def _ignored(request: MessagesRequest) -> tuple[str, ...]:
-    """Returns fields without effect that are not marked: sampling, `metadata` but for the folder, an effort that no
-    model has.
-    """
+    """Returns fields without effect that the wire model does not mark."""
     effort = effort_asked(request)
     return (
         *(name for name in SAMPLING if getattr(request, name) is not None),

@@ -88,7 +88,6 @@ class MessagesRenderer(StreamRenderer):
         self._show_activity = show_activity and thinking
         self._blocks: list[GrowingBlock | WholeBlock] = []
         self._text_items: dict[str, TextItem] = {}
-        """Open items that have a content block, by item id."""
         self._open_item: TextItem | None = None
         self._waiting: deque[TextItem] = deque()
         self._calls: dict[str, _Call] = {}
@@ -155,9 +154,7 @@ class MessagesRenderer(StreamRenderer):
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets `finish_reason` from the turn's `stop`, the client's `sequence` that ended it and the number of calls;
-        `end_turn` for unknown reasons.
-        """
+        """Sets `finish_reason`; `sequence` is the client's stop sequence that ended the turn, if any."""
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence
@@ -248,7 +245,7 @@ class MessagesRenderer(StreamRenderer):
             self._close(text_item, out)
 
     def _send_search(self, item: Activity, out: list[bytes]) -> None:
-        """Sends a search as the two blocks of Anthropic's own, with an empty result, unless another block is open."""
+        """Sends a search as the two blocks of Anthropic's own, unless another block is open."""
         if self._open_item is not None:
             return
         self._searches += 1

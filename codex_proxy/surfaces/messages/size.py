@@ -1,6 +1,4 @@
-"""Estimates a request's tokens, from a sample of a long text in less than a millisecond, for an answer's
-first event.
-"""
+"""Estimates a request's tokens for an answer's first event, from a sample of a long text."""
 
 from __future__ import annotations
 

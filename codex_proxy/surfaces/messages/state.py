@@ -17,7 +17,7 @@ VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
 """The most unpacked bytes of a block; encrypted reasoning has some KiB per step."""
 MAX_GROWTH: Final = 16
-"""How many times a block may grow when unpacked, since clients can send many; encrypted reasoning hardly compresses."""
+"""How many times a block may grow when unpacked; encrypted reasoning hardly compresses."""
 _FREE_BYTES: Final = 4096
 _DIGEST_BYTES: Final = 12
 
@@ -58,7 +58,7 @@ def packed(raw: Iterable[bytes], identity: str) -> str | None:
 
 
 def unpacked(data: str, identity: str) -> list[Element]:
-    """Returns the elements of a block's `data`; none if it is of another identity or version, damaged or too large."""
+    """Returns the elements of a block's `data`; none of another identity or version, or damaged."""
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
     except (binascii.Error, ValueError):

@@ -84,9 +84,7 @@ def offered_tools(
 def loaded_names(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> set[str]:
-    """Returns the names of the tools that are offered even if they have `defer_loading`. The parameters are those of
-    `offered_tools`.
-    """
+    """Returns the names of the tools that are offered even if they have `defer_loading`."""
     names = set(referenced)
     if choice is not None and choice.type == "tool" and choice.name:
         names.add(choice.name)

@@ -38,7 +38,6 @@ _SHELL_PARAMETERS: Final = {
     "additionalProperties": False,
 }
 _DEFAULT_NAMESPACE: Final = "functions"
-"""The namespace of tools without one, which Codex's lite requests write out."""
 _LISTS: Final = frozenset({"additional_tools", "tool_search_output"})
 """Types of items that contain tools."""
 _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
@@ -104,9 +103,7 @@ def search_result_text(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Returns calls and outputs of tool search and shell as those of functions, other items (also those without
-    `call_id`) unchanged.
-    """
+    """Returns calls and outputs of tool search and shell as those of functions, other items unchanged."""
     if item.get("call_id") is None:
         return item
     if item["type"] == "tool_search_call":

@@ -87,9 +87,7 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history of `items`, the first `earlier` of which are stored ones, behind the instructions. Raises
-    `Fault` INVALID_REQUEST (`history.history_entries`).
-    """
+    """Returns the history of `items`, the first `earlier` of which are stored, behind the instructions."""
     history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
@@ -97,16 +95,14 @@ def context_history(
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
-    """Returns the item; the output of an approved MCP call says that it was not run, as these requests run none."""
+    """Returns the item; the output of an approved MCP call says that it was not run."""
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))
     return item
 
 
 class InputEstimate:
-    """Estimates an input: `add` each stored item, then call `tokens_with` once. Keeps only calls and outputs, which are
-    converted together.
-    """
+    """Estimates an input: `add` each stored item, then call `tokens_with` once."""
 
     def __init__(self) -> None:
         self._tokens = 0
@@ -120,9 +116,7 @@ class InputEstimate:
             self._kept.append(_without_images(item))
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
-        """Returns the tokens of the added items, the request's own `items` (with references resolved), and its
-        instructions, tools and schema.
-        """
+        """Returns the tokens of the added items, the request's own `items`, instructions, tools and schema."""
         history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
         return self._tokens + tokens_in(history) + parsed.tokens_beside
 

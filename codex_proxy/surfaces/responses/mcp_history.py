@@ -48,7 +48,7 @@ class McpHistory:
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Returns the call, the output, both or nothing of an MCP item. Raises `Fault` INVALID_REQUEST (`_check`)."""
+        """Returns the call, the output, both or nothing of an MCP item."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
             return self._asked(item, index) if _is_request(item) else ()
@@ -73,9 +73,7 @@ class McpHistory:
         return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
 
     def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Returns the output of an approved call once: for its response or, without one, its `mcp_call`; nothing before
-        its request.
-        """
+        """Returns the output of an approved call, once; nothing before its request."""
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
         if (run if response is None else response) is not item or request not in self._announced:
@@ -113,9 +111,7 @@ class McpHistory:
         )
 
     def _check(self, item: ItemDict, index: int) -> None:
-        """Raises `Fault` INVALID_REQUEST for this request's response without an approval request, or a second one that
-        contradicts or approves again.
-        """
+        """Raises `Fault` for a response of this request without an approval request, or a second one that differs."""
         if index < self._earlier:
             return
         request, param = item["approval_request_id"], f"input[{index - self._earlier}].approval_request_id"
@@ -137,7 +133,7 @@ def _is_request(item: ItemDict) -> bool:
 
 
 def _run_output(item: ItemDict, call: HistoryCall) -> HistoryOutput:
-    """Returns a run call's output: its result, its error, or that it was cut off."""
+    """Returns the output of a call that was run or cut off."""
     output, error = item.get("output"), item.get("error")
     if error is not None:
         text = mcp_items.error_text(error)

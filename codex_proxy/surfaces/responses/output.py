@@ -36,7 +36,6 @@ ARGUMENTS: Final[PartKey] = ("arguments", 0)
 OUTPUT: Final[PartKey] = ("output", 0)
 LINE: Final[PartKey] = ("summary", 0)
 ANNOTATION: Final[PartKey] = ("annotation", 0)
-"""The key of annotations while their item waits."""
 
 TOOL_SEARCH_CALL: Final = "tool_search_call"
 LOCAL_SHELL_CALL: Final = "local_shell_call"
@@ -46,7 +45,7 @@ ACTIVITY_TYPE: Final = "codex:activity"
 """Items of what the agent did, for clients that ask for them."""
 
 _OWN_ID_LENGTH: Final = 20
-"""Ids of this length come from a provider and are kept; shorter ones are unique in their turn only."""
+"""Ids of this length come from a provider and are kept."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
@@ -62,7 +61,6 @@ class Part:
         self.annotations: list[msgspec.Raw] = []
         """The sources that the text cites."""
         self.head = b""
-        """The constant first bytes of its delta events."""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
         """Appends `texts` to the part. Returns each of them encoded as a JSON string."""
@@ -106,7 +104,7 @@ class OutputItem:
         """Whether the item has ended but its encrypted content has not arrived."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
-        """The result of this server's call, or the arguments of `WHOLE_CALLS`, shown at the end."""
+        """The result of this server's call, or the arguments of `WHOLE_CALLS`."""
 
     @property
     def made_by_server(self) -> bool:
@@ -184,9 +182,7 @@ def _tool_search_call(output: OutputItem) -> dict[str, Any]:
 
 
 def _local_shell_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of `local_shell_call`; a `command` that is no list of strings is empty, so that no client runs
-    it.
-    """
+    """Returns the fields of `local_shell_call`; a `command` that is no list of strings is empty."""
     assert isinstance(output.item, ToolCall)
     given = _arguments_of(output)
     command = given.get("command")

@@ -19,7 +19,6 @@ class OutputOrder:
         self._over_with: dict[int, str] = {}
         """The status of items that have ended and are not done, by index."""
         self._done = 0
-        """The number of items that are done."""
 
     def add(self, output: OutputItem) -> None:
         """Adds an item: `output_item.done` of those that have ended, then its `output_item.added`."""
@@ -40,7 +39,7 @@ class OutputOrder:
         self._close_what_can_be()
 
     def end(self, response_status: str) -> None:
-        """Sends `output_item.done` of the rest at the turn's end; of a response that was cut off, only the last is
+        """Sends the missing `output_item.done` at the turn's end; only the last item of a cut response is
         `incomplete`.
         """
         cut = response_status == "incomplete" or (

@@ -74,7 +74,7 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
 
     fields: FieldNames = FIELDS
     mode_after_calls: Mode
-    """The mode of the turn if the items that it continues have calls of the client's tools."""
+    """The mode of the turn if what it continues has calls of the client's tools."""
     input_items: tuple[ItemDict, ...]
     """Normalised items without ids, with unresolved references (`items`)."""
     instructions: str | None
@@ -85,13 +85,11 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     background: bool
     include: frozenset[str]
     mcp: tuple[McpOffer, ...]
-    """The MCP servers of the request."""
     mcp_choice: tuple[McpChoice, ...]
-    """The only MCP tools that may be called, in addition to those in `turn.tool_choice`. Empty: every MCP tool."""
+    """The only MCP tools that may be called; empty: all."""
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
     format: Format
-    """The format of the answer's text."""
     activity: Activity
     """See `Activity`."""
     echo: ResponseEcho
@@ -169,14 +167,13 @@ def _converted(
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
-    """Returns the turn with its history, behind the instructions and, for a JSON object, one to answer so."""
+    """Returns the turn with its history, behind the instructions."""
     if parsed.instructions:
         history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     return msgspec.structs.replace(parsed.turn, history=with_json_hint(history, parsed.format))
 
 
 def _checked(body: bytes, settings: RequestSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
-    """Returns the request, and its fields without effect."""
     notes = FieldNotes()
     request = parse_as(ResponseRequest, body, notes)
     named = ignored_fields(notes)

@@ -83,7 +83,6 @@ class ResponsesRenderer(Renderer):
     """Renders a turn as a response object and its events."""
 
     unshown: tuple[type, ...] = ()
-    """The agent's items that a profile leaves out."""
 
     def __init__(
         self,
@@ -150,9 +149,7 @@ class ResponsesRenderer(Renderer):
         return b"".join(self._take_frames())
 
     def take_frames(self) -> list[tuple[int, bytes]]:
-        """Returns the numbered frames since the last call, without `[DONE]`, for a stored stream; none without
-        `keep_frames`.
-        """
+        """Returns the numbered frames since the last call, without `[DONE]`; none without `keep_frames`."""
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
@@ -230,7 +227,7 @@ class ResponsesRenderer(Renderer):
         self._events.finish(self._final)
 
     def sends_as_event(self, failure: Failure) -> bool:
-        """Whether a failure before the first event is sent as an event, in a profile, instead of a status."""
+        """Whether the profile sends a failure before the first event as an event."""
         return False
 
     def _take_details(self, event: AnswerDetails) -> None:
@@ -383,9 +380,7 @@ class ResponsesRenderer(Renderer):
     # --- encrypted reasoning --------------------------------------------------------------------
 
     def _raw_item(self, event: RawItem) -> None:
-        """Puts encrypted reasoning into the reasoning item, if requested. Without one, adds one, unless the model call
-        has another item already.
-        """
+        """Puts encrypted reasoning into the reasoning item, or into a new one, if requested."""
         if event.type != "reasoning" or not self._encrypted:
             return
         raw = msgspec.json.decode(event.json, type=_RawReasoning)

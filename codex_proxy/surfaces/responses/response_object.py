@@ -146,9 +146,7 @@ def incomplete_details(stop: str) -> IncompleteDetails | None:
 
 
 def error_object(failure: Failure) -> ResponseError:
-    """Returns the `error` of a failed response, with the failure's code if OpenAI's types allow it, else
-    `rate_limit_exceeded` or `server_error`.
-    """
+    """Returns the `error` of a failed response, with a code that OpenAI's types allow."""
     code = failure.code if failure.code in _CODES else None
     if code is None:
         code = "rate_limit_exceeded" if failure.kind in _LIMITS else "server_error"
@@ -190,9 +188,7 @@ class ResponseHead:
         incomplete: IncompleteDetails | None = None,
         usage: ResponseUsage | None = None,
     ) -> dict[str, Any]:
-        """Returns the response object. None becomes null; `completed_at` is in seconds since 1970, `incomplete` is
-        `incomplete_details`.
-        """
+        """Returns the response object. `completed_at`: seconds since 1970; `incomplete`: `incomplete_details`."""
         return {
             **self._first,
             "status": status,
@@ -215,9 +211,7 @@ def deleted(id: str) -> ResponseDeleted:
 
 
 def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
-    """Returns what cancelling does: `cancel` a running background response, `keep` one that has ended. Raises `Fault`
-    INVALID_REQUEST for any other.
-    """
+    """Returns what cancelling does: `cancel` for a running background response, `keep` for one that has ended."""
     if not response["background"]:
         raise bad_request(
             "This response was not created with 'background': true. Synchronous and streaming responses cannot be "
@@ -290,9 +284,7 @@ def previous_too_large(held: str) -> Fault:
 
 
 def not_resumable(id: str) -> Fault:
-    """Returns the fault for resuming a response whose events are not stored: only those of streamed background
-    responses are.
-    """
+    """Returns the fault for resuming a response whose events are not stored."""
     return bad_request(
         f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "
         "created with 'stream': true keep their events.",

@@ -23,9 +23,7 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """Tools of an MCP server with one of `names`, and annotated as reading only (`read_only` True) or not (False).
-    None: any.
-    """
+    """Tools with one of `names`, and annotated as reading only or not. None: any."""
 
     names: tuple[str, ...] | None = None
     read_only: bool | None = None
@@ -177,9 +175,7 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
-    """Returns whether tools that no filter selects need approval: `always` if the request lists those that need none,
-    else `never`.
-    """
+    """Returns whether tools that no filter selects need approval."""
     return "never" if filters is None or filters.never is None else "always"
 
 
