@@ -30,6 +30,7 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, I
 from codex_proxy.core.media import NoImageError, data_url_of
 from codex_proxy.core.safety import ip_literal, is_public
 from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.usage import parts_in
 
 SETTING: Final = "PROXY_IMAGE_FETCH"
 PARAM: Final = "messages"
@@ -304,9 +305,7 @@ async def inline_images(
 
 
 def _images(turn: Turn) -> Iterator[ImagePart]:
-    for item in turn.history:
-        if isinstance(item, HistoryMessage | HistoryOutput):
-            yield from (part for part in item.parts if isinstance(part, ImagePart) and _WEB.match(part.url))
+    return (part for part in parts_in(turn.history) if isinstance(part, ImagePart) and _WEB.match(part.url))
 
 
 @contextmanager

@@ -13,11 +13,11 @@ import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.core.items import HistoryMessage, HistoryOutput, ImagePart
+from codex_proxy.core.items import ImagePart
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.request_options import ParsedRequest
 from codex_proxy.surfaces.responses.parse import ParsedResponse
-from codex_proxy.surfaces.usage import text_tokens, tokens_in
+from codex_proxy.surfaces.usage import parts_in, text_tokens, tokens_in
 
 ApiName: TypeAlias = Literal["chat", "messages", "responses", "ollama", "completions"]
 P = TypeVar("P", bound=ParsedRequest)
@@ -69,16 +69,12 @@ def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFac
         messages = bytes(fields.get("messages", b""))
         tokens, tools, images = text_tokens(messages), "tools" in fields, b'"image_url"' in messages
     else:
-        tokens, tools, images = tokens_in(turn.history), bool(turn.tools), _has_images(turn)
+        tokens, tools = tokens_in(turn.history), bool(turn.tools)
+        images = any(isinstance(part, ImagePart) for part in parts_in(turn.history))
     thinking = turn.effort is not None or turn.summary is not None
     return RequestFacts(
         client=client, api=api, model=model, tokens=tokens, thinking=thinking, tools=tools, images=images
     )
-
-
-def _has_images(turn: Turn) -> bool:
-    parts = (item.parts for item in turn.history if isinstance(item, HistoryMessage | HistoryOutput))
-    return any(isinstance(part, ImagePart) for each in parts for part in each)
 
 
 def choose(routes: Sequence[Route], facts: RequestFacts) -> Route | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from codex_proxy.core.events import Spending, StepCompleted, TurnEnded, Usage, UsageReported
-from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, TextPart
+from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryMessage, HistoryOutput, Part, TextPart
 from codex_proxy.core.tokens import estimate_tokens
 
 _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
@@ -16,18 +16,28 @@ _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 def tokens_in(history: Iterable[HistoryItem]) -> int:
     """Returns about the tokens of a history's texts, without images and raw items."""
-    return sum(map(_tokens, history))
+    return sum(map(estimate_tokens, texts_in(history)))
+
+
+def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
+    """Yields the texts of a history, and the arguments of its calls."""
+    for item in history:
+        if isinstance(item, HistoryCall):
+            yield item.arguments
+        elif isinstance(item, HistoryMessage | HistoryOutput):
+            yield from (part.text for part in item.parts if isinstance(part, TextPart))
+
+
+def parts_in(history: Iterable[HistoryItem]) -> Iterator[Part]:
+    """Yields the parts of the messages and outputs of a history."""
+    for item in history:
+        if isinstance(item, HistoryMessage | HistoryOutput):
+            yield from item.parts
 
 
 def text_tokens(json: bytes) -> int:
     """Returns about the tokens of a JSON document as written."""
     return estimate_tokens(bytes(json).decode("utf-8", "replace"))
-
-
-def _tokens(item: HistoryItem) -> int:
-    if isinstance(item, HistoryMessage | HistoryOutput):
-        return sum(estimate_tokens(part.text) for part in item.parts if isinstance(part, TextPart))
-    return estimate_tokens(item.arguments) if isinstance(item, HistoryCall) else 0
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:

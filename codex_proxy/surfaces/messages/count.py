@@ -5,7 +5,6 @@ too late. Raises `Fault`: INVALID_REQUEST, or MODEL_NOT_FOUND.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -13,8 +12,9 @@ import msgspec
 from codex_proxy.core.media import image_info
 from codex_proxy.core.token_bound import Piece, max_tokens_in
 from codex_proxy.surfaces.body import parse_as
+from codex_proxy.surfaces.messages.history import tools_referred_to
 from codex_proxy.surfaces.messages.tools import loaded_names
-from codex_proxy.surfaces.messages.wire import InputMessage, MessagesRequest
+from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 
 _REQUEST: Final = 16
@@ -50,7 +50,7 @@ def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
     tools = request.tools or ()
-    loaded = loaded_names(tools, request.tool_choice, _tools_named(request.messages))
+    loaded = loaded_names(tools, request.tool_choice, tools_referred_to(request.messages))
     offered = [tool for tool in tools if not tool.get("defer_loading") or str(tool.get("name")) in loaded]
     wanted = (request.output_config and request.output_config.format) or request.output_format
     return (
@@ -125,22 +125,6 @@ def _image(source: Any) -> int:
 
 def _sealed(value: Any) -> int:
     return len(value) // _STATE_CHARS if isinstance(value, str) else 0
-
-
-def _tools_named(messages: Iterable[InputMessage]) -> set[str]:
-    """Returns the tools that messages name, whereby deferred ones are offered."""
-    named: set[str] = set()
-    waiting = [each.content for each in messages if isinstance(each.content, list)]
-    while waiting:
-        for block in waiting.pop():
-            if not isinstance(block, dict):
-                continue
-            names = (block.get("tool_name"), block.get("name"))
-            named.update(name for name in names if isinstance(name, str))
-            waiting.append([block.get("tool")])  # of a `tool_addition`
-            if isinstance(block.get("content"), list):
-                waiting.append(block["content"])
-    return named
 
 
 def _shown(tool: dict[str, Any]) -> dict[str, Any]:

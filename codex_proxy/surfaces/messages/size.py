@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, TextPart
+from codex_proxy.core.items import ImagePart
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.core.turn import Turn
+from codex_proxy.surfaces.usage import parts_in, texts_in
 
 IMAGE_TOKENS: Final = 800
 """About the tokens of an image, which providers scale down."""
@@ -21,21 +22,12 @@ _SLICE: Final = 160
 
 def prompt_tokens(turn: Turn) -> int:
     """Returns an estimate of a turn's input: history, images, tools, schema."""
-    images = sum(
-        isinstance(part, ImagePart)
-        for item in turn.history
-        if isinstance(item, HistoryMessage | HistoryOutput)
-        for part in item.parts
-    )
+    images = sum(isinstance(part, ImagePart) for part in parts_in(turn.history))
     return _tokens_in(" ".join(_texts(turn))) + images * IMAGE_TOKENS + len(turn.tools) * TOOL_TOKENS
 
 
 def _texts(turn: Turn) -> Iterator[str]:
-    for item in turn.history:
-        if isinstance(item, HistoryMessage | HistoryOutput):
-            yield from (part.text for part in item.parts if isinstance(part, TextPart))
-        elif isinstance(item, HistoryCall):
-            yield item.arguments
+    yield from texts_in(turn.history)
     for tool in turn.tools:
         yield tool.description
         if tool.parameters is not None:
