@@ -59,8 +59,8 @@ class AgentContext(msgspec.Struct, frozen=True):
         return folder / "agents" / self.name if self.name else folder
 
     def where_set(self, flag: str, key: str = "") -> str:
-        """Returns where the operator sets `setting`, for messages: `KEY of [agents.NAME]` if the server has several
-        agents, else the flag.
+        """Returns where the operator sets a setting, for messages: `KEY of [agents.NAME]` if the server has several
+        agents, else the flag. `flag` is its name with `_`; `key`: the setting's, if it is another one.
         """
         return f"{key or flag} of [agents.{self.name}]" if self.name else f"--{flag.replace('_', '-')}"
 

@@ -86,14 +86,14 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str
     """The working folder in the settings, which the first process has."""
     unconfined: bool = False
-    """The setting `agent_unconfined`: the agent is served even if it does not ask before it acts, and may do everything
+    """The setting `acp.unconfined`: the agent is served even if it does not ask before it acts, and may do everything
     with `danger-full-access`."""
     sandbox: Sandbox = "read-only"
     """The sandbox in the settings, which the first process has."""
     confinement: Confinement | None = None
     """What confines the agent's processes; None: nothing."""
     no_confinement: str = ""
-    """Why nothing confines a process although `agent_unconfined` is on; else empty."""
+    """Why nothing confines a process although `acp.unconfined` is on; else empty."""
     state_folders: tuple[str, ...] = ()
     """The folders that a confined process may write to, beside the workspace."""
     plain: PlainConfinement | None = None

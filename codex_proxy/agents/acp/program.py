@@ -73,7 +73,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     preset: AcpPreset
     declared: DeclaredFeatures = DeclaredFeatures()
     unconfined: bool = False
-    """The setting `agent_unconfined` (see `AcpLaunch`)."""
+    """The setting `acp.unconfined` (see `AcpLaunch`)."""
     confined: bool = False
     """Whether this server confines its process to the turn's sandbox."""
 

@@ -92,7 +92,7 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     """Returns the launch with what confines the program's processes, after creating its folders. Nothing does if the
-    program has its own sandbox or `agent_confinement` is `none`; with `auto` also if `agent_unconfined` is off or no
+    program has its own sandbox or `agent_confinement` is `none`; with `auto` also if `acp.unconfined` is off or no
     mechanism works. Raises `NoAgentError`.
     """
     from codex_proxy.agents.codex.program import find_codex
