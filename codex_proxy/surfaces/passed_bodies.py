@@ -15,8 +15,9 @@ from codex_proxy.surfaces.base import json_text
 from codex_proxy.surfaces.body import decoded
 
 MAX_NAME: Final = 1_000
-_WINDOW: Final = 1 << 20
-"""The bytes that are searched at a time, because a form may be in a file."""
+_FIRST_WINDOW: Final = 1 << 10
+_LAST_WINDOW: Final = 1 << 20
+"""The bytes that are searched at a time, at first and at most: a form may be in a file."""
 _BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _MODEL_PART: Final = re.compile(
     rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n|$)', re.IGNORECASE
@@ -98,8 +99,11 @@ def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedB
 
 def _find(what: bytes, body: memoryview, start: int) -> int:
     """Returns the first place of `what` in the body from `start` on; -1 if it is not there."""
-    for begin in range(start, len(body), _WINDOW):
-        found = bytes(body[begin : begin + _WINDOW + len(what) - 1]).find(what)
+    size = _FIRST_WINDOW  # small at first: a form may have thousands of small parts, or one that is large
+    while start < len(body):
+        found = bytes(body[start : start + size + len(what) - 1]).find(what)
         if found >= 0:
-            return begin + found
+            return start + found
+        start += size
+        size = min(2 * size, _LAST_WINDOW)
     return -1

@@ -17,6 +17,7 @@ from codex_proxy.mcp.results import result_of
 from codex_proxy.mcp.values import McpLimits
 from codex_proxy.surfaces.chat.parse import parse as parse_chat
 from codex_proxy.surfaces.messages.count import count_tokens
+from codex_proxy.surfaces.passed_bodies import form_body
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import turn_of
 from tests.growth import assert_linear
@@ -353,5 +354,20 @@ def test_a_result_of_a_tool_of_mcp_costs_what_it_weighs(shape: str) -> None:
     assert_linear(
         lambda count: CallToolResult.model_validate(make(count)),
         lambda answer: result_of(answer, limits),
+        size,
+    )
+
+
+PART = b'--x\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
+
+
+@pytest.mark.parametrize(
+    ("size", "files"),
+    [(3000, lambda n: PART % (b"a", b"b") * n), (4 << 20, lambda n: PART % (b"file", bytes(n)))],
+)
+def test_a_form_with_its_model_last_costs_what_it_weighs(size: int, files: Callable[[int], bytes]) -> None:
+    assert_linear(
+        lambda count: files(count) + PART % (b"model", b"m") + b"--x--\r\n",
+        lambda form: form_body(memoryview(form), "multipart/form-data; boundary=x"),
         size,
     )
