@@ -13,13 +13,12 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import NoReturn
 
 import asyncpg
-import pytest
 
 from codex_proxy.app.system import SystemClock
 from codex_proxy.store.postgresql.store import PostgresStore
+from tests.missing import missing
 from tests.waiting import PATIENCE, polled
 
 SERVER_OPTIONS = (
@@ -144,13 +143,6 @@ def programs() -> Path:
     if not found:
         missing("needs PostgreSQL's server (Debian: apt-get install postgresql)")
     return found[0].resolve().parent
-
-
-def missing(reason: str) -> NoReturn:
-    """Skips the test, but fails in CI."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(reason)
-    pytest.skip(reason)
 
 
 @contextmanager

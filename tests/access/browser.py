@@ -16,6 +16,8 @@ from typing import Any
 import psutil
 from aiohttp import web
 
+from tests.missing import missing
+
 SCRIPT = Path(__file__).with_name("attacks.js")
 
 FLAGS = (
@@ -27,9 +29,10 @@ FLAGS = (
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-def find_browser() -> str | None:
-    """The path of a Chromium, if there is one."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
+def required_browser() -> str:
+    """Returns the path of a Chromium. Without one it skips the test, but fails in CI."""
+    found = next(filter(None, map(shutil.which, NAMES)), None)
+    return found or missing("needs a Chromium on PATH (Debian: apt-get install chromium)")
 
 
 @asynccontextmanager

@@ -7,7 +7,6 @@ think of (`attacks.js`); a listed page comes last, since only it can change anyt
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from aiohttp import web
 
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
-from tests.access.browser import Page, Pages, browser, find_browser, rebound, serving
+from tests.access.browser import Page, Pages, browser, rebound, required_browser, serving
 from tests.http.serving import Proxy, fake_proxy, user
 from tests.waiting import PATIENCE
 
@@ -55,13 +54,7 @@ class Tour:
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> Tour:
-    program = find_browser()
-    if program is None:
-        reason = "needs a Chromium on PATH (Debian: apt-get install chromium)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return asyncio.run(_tour(program, tmp_path_factory.mktemp("browser")))
+    return asyncio.run(_tour(required_browser(), tmp_path_factory.mktemp("browser")))
 
 
 async def _tour(program: str, folder: Path) -> Tour:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright
 
-from tests.access.browser import find_browser
+from tests.access.browser import required_browser
 from tests.http.serving import Proxy, fake_proxy
 from tests.waiting import PATIENCE
 
@@ -21,12 +19,7 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser() -> AsyncIterator[Browser]:
-    program = find_browser()
-    if program is None:
-        reason = "needs a Chromium on PATH (Debian: apt-get install chromium)"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+    program = required_browser()
     async with async_playwright() as playwright:
         started = await playwright.chromium.launch(executable_path=program, args=list(FLAGS))
         yield started

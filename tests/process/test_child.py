@@ -102,7 +102,7 @@ def test_a_kill_works_after_the_loop_is_closed() -> None:
 
     child = asyncio.run(begin())
     child.kill()
-    assert os.waitstatus_to_exitcode(os.waitpid(child.pid, 0)[1]) == 128 + signal.SIGTERM
+    assert child._warden.wait() == 128 + signal.SIGTERM
     assert gone([int(recorder.data)])
 
 
