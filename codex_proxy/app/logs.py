@@ -6,11 +6,12 @@ unless `log_content` is on. Unprintable characters are escaped: the log is read 
 from __future__ import annotations
 
 import logging
+import re
 import sys
 import threading
 import warnings
 from collections.abc import Callable, MutableMapping
-from typing import Any
+from typing import Any, Final
 
 import structlog
 
@@ -19,6 +20,8 @@ from codex_proxy.core.shown_text import escaped, escaped_json, trace_of
 log = structlog.get_logger(__name__)
 
 LogEvent = MutableMapping[str, Any]
+_QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
+"""Characters of a text that is shown in quotes."""
 
 
 def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
@@ -39,7 +42,8 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
         renderers: list[Any] = [structlog.processors.JSONRenderer(), _escape_json]
     else:
         # Escaped before it is rendered: afterwards the renderer's own colours could not be told apart.
-        renderers = [_escape_values, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        console = structlog.dev.ConsoleRenderer(colors=True) if sys.stderr.isatty() else plain_line
+        renderers = [_escape_values, console]
     structlog.configure(
         processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
@@ -100,6 +104,20 @@ def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
         ):
             event[name] = _Rendered(escaped(repr(value)))
     return event
+
+
+def plain_line(_logger: Any, _method: str, event: LogEvent) -> str:
+    """Renders an event as structlog's `ConsoleRenderer` does without colours, in half of the time: two lines of each
+    request took a tenth of its CPU.
+    """
+    parts = [f"{event.pop('timestamp')} [{event.pop('level'):<9}] {event.pop('event'):<30}"]
+    if "logger" in event:
+        parts.append(f"[{event.pop('logger')}]")
+    for name in sorted(event):
+        value = event[name]
+        is_bare = isinstance(value, str) and _QUOTED.search(value) is None
+        parts.append(f"{name}={value if is_bare else repr(value)}")
+    return " ".join(parts).rstrip(" ")
 
 
 def _escape_json(_logger: Any, _method: str, line: str) -> str:

@@ -14,7 +14,7 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from codex_proxy.app.logs import configure
+from codex_proxy.app.logs import configure, plain_line
 from tests.http.serving import fake_proxy, user
 from tests.waiting import PATIENCE
 
@@ -46,6 +46,29 @@ def test_a_client_cannot_make_a_line_of_its_own(format: str) -> None:
     text = done.stderr.decode()
     assert len(text.splitlines()) == 2, "as whatever a reader takes for the end of a line"
     assert text.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"path": "/v1/models", "status": 200, "ms": 1.5, "stream": True, "model": None},
+        {
+            "model": "two words",
+            "name": "a=b",
+            "said": "it's",
+            "at": ["x.py:1 f"],
+            "lines": "one\ntwo",
+            "none": "",
+        },
+        {"logger": "aiohttp.server", "what": "%s broke"},
+    ],
+)
+@pytest.mark.parametrize("level", ["info", "warning", "critical"])
+def test_a_line_without_colours_is_what_structlog_makes(fields: dict[str, object], level: str) -> None:
+    event = {"timestamp": "2026-11-26T12:00:00Z", "level": level, "event": "request", **fields}
+    console = structlog.dev.ConsoleRenderer(colors=False)
+    assert plain_line(None, level, dict(event)) == console(None, level, dict(event))
 
 
 WORDS = st.text(st.characters() | st.sampled_from("\x00\x07\x1b\x7f\x85\x9b\u2028\u202e\u200f\udcff"))
