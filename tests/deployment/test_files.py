@@ -100,7 +100,7 @@ def test_compose_has_two_proxies_with_one_store_and_mounts_the_volumes_of_the_do
             folder for folder in YAML(typ="safe").load(line.removeprefix("VOLUME ")) if "state" not in folder
         }
         assert service["environment"]["PROXY_STORE"].endswith("@postgres/codex_proxy")
-        assert f"server {name}:11435;" in example("balancer.conf")
+        assert f"server {name}:11435 " in example("balancer.conf")
     subnet = body["networks"]["default"]["ipam"]["config"][0]["subnet"]
     assert services["one"]["environment"]["PROXY_TRUSTED_PROXIES"] == subnet
     assert all(port.startswith("127.0.0.1:") for port in services["balancer"]["ports"])

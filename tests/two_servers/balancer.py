@@ -23,8 +23,8 @@ async def balancer(folder: Path, ports: Sequence[int]) -> AsyncIterator[str]:
     port = free_port()
     changes = (
         ("listen 80;", f"listen 127.0.0.1:{port};"),
-        ("server one:11435;", f"server 127.0.0.1:{one};"),
-        ("server two:11435;", f"server 127.0.0.1:{two};"),
+        ("server one:11435 ", f"server 127.0.0.1:{one} "),
+        ("server two:11435 ", f"server 127.0.0.1:{two} "),
     )
     async with nginx(folder, replaced(example("balancer.conf"), *changes)):
 
