@@ -54,6 +54,8 @@ class Query(NamedTuple, Generic[T]):
     sql: str
     values: tuple[object, ...]
     convert: Callable[[Iterator[Row]], T]
+    is_slow: bool = False
+    """Whether `convert` takes long however few the rows are, and so needs a worker thread."""
 
 
 class Dialect(NamedTuple):
@@ -214,7 +216,7 @@ def scan_conversation(
         visit_items(first, rows, limits, visit)
 
     most = [BEYOND if limit is None else limit for limit in (limits.max_items, limits.max_bytes)]
-    return Query(_ITEMS, (owner, id, *most), convert)
+    return Query(_ITEMS, (owner, id, *most), convert, is_slow=True)
 
 
 def visit_items(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from codex_proxy.store.interface import (
@@ -32,6 +34,16 @@ async def test_a_conversation_comes_back_as_it_was_made(store: Store) -> None:
     made = conversation("conv_1", topic="cats")
     await store.add_conversation(made)
     assert await store.conversation(OWNER, "conv_1") == made
+
+
+async def test_items_of_a_conversation_and_of_a_chain_are_visited_in_a_worker_thread(store: Store) -> None:
+    await store.add_conversation(conversation("conv_1"), [item("item_1")])
+    await turn(store, "resp_1")
+    threads: list[int] = []
+    await store.scan_conversation(OWNER, "conv_1", lambda _: threads.append(threading.get_ident()))
+    await store.scan_context(OWNER, "resp_1", lambda _: threads.append(threading.get_ident()))
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
 
 
 async def test_a_conversation_is_made_with_its_first_items(store: Store) -> None:

@@ -118,7 +118,7 @@ class StorePart(ReadingStore):
 
     async def _ask(self, query: Query[T]) -> T:
         rows = await self._database.read(DIALECT.write(query.sql), *query.values)
-        if len(rows) <= FEW_ROWS:
+        if len(rows) <= FEW_ROWS and not query.is_slow:
             return query.convert(iter(rows))
         return await asyncio.to_thread(query.convert, iter(rows))
 
