@@ -43,3 +43,38 @@ async def test_a_background_response_that_ends_while_postgresql_is_away_is_store
             assert "Blue." in echo.text
             for proxy in (pair.one, pair.two):
                 await until_ready(proxy, 200)
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_what_was_acknowledged_before_postgresql_stopped_under_load_is_there_when_it_is_back(
+    pair_with: MakePair, mode: str
+) -> None:
+    acknowledged: list[str] = []
+
+    async def ask_for_ever(proxy: Proxy) -> None:
+        while True:
+            answer = await ask(proxy, said("Blue."))
+            if answer.status == 200:
+                acknowledged.append(answer.body["id"])
+            else:
+                assert answer.status == 503, answer.text
+
+    with server() as own:
+        async with pair_with(store=own.url) as pair:
+            proxies = (pair.one, pair.two)
+            load = [asyncio.create_task(ask_for_ever(proxy)) for proxy in proxies * 2]
+            await until(lambda: len(acknowledged) > 5)
+            await asyncio.to_thread(own.stop, mode)
+            for proxy in proxies:
+                await until_ready(proxy, 503)
+            before = len(acknowledged)
+            await asyncio.to_thread(own.start)
+            for proxy in proxies:
+                await until_ready(proxy, 200)
+            await until(lambda: len(acknowledged) > before + 5)
+            for task in load:
+                task.cancel()
+            ends = await asyncio.gather(*load, return_exceptions=True)
+            assert all(isinstance(end, asyncio.CancelledError) for end in ends), ends
+            for id in acknowledged:
+                assert (await pair.two.send("GET", f"/v1/responses/{id}")).body["status"] == "completed"
