@@ -25,7 +25,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEA
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import STARTED, WORKER, about_agent, agents_for, root
 from codex_proxy.http.sse import EventStream
-from codex_proxy.runs.turn_records import TurnRecord, TurnRecords
+from codex_proxy.runs.turn_records import WORKER_TURNS, TurnRecord, TurnRecords
 from codex_proxy.store.health import required_store, store_errors_as_faults
 from codex_proxy.store.interface import NotStored, Store, StoredResponse
 
@@ -199,9 +199,10 @@ def _records(request: web.Request) -> TurnRecords:
 
 def _record_of(request: web.Request) -> TurnRecord:
     id, worker = request.match_info["id"], request.app[WORKER]
-    found = _records(request).find(request[OWNER], int(id)) if id.isdecimal() and len(id) < 16 else None
+    number = int(id) if id.isdecimal() and len(id) < 16 else 0
+    found = _records(request).find(request[OWNER], number)
     if found is None:
-        if worker and not id.startswith(str(worker)):
+        if worker and number // WORKER_TURNS != worker:
             # The page tries again on a new connection, which may reach the worker that has the turn.
             request[REPLY_HEADERS]["Connection"] = "close"
         raise Fault(NO_TURN)

@@ -209,7 +209,7 @@ async def test_a_key_sees_its_own_conversations_alone(shared: Proxy) -> None:
 
 async def test_a_turn_of_another_worker_is_looked_for_on_a_new_connection(tmp_path: Path) -> None:
     async with worker_proxy(tmp_path, 2) as proxy:
-        for id, connection in (("1000001", "close"), ("2000001", None)):
+        for id, connection in (("1000001", "close"), ("20000001", "close"), ("2000001", None)):
             reply = await proxy.send("GET", f"/ui/api/turns/{id}")
             assert (reply.status, reply.headers.get("Connection")) == (404, connection)
 
