@@ -4,24 +4,25 @@
     TEST_CODEX=/path/to/codex .venv/bin/python -m scripts.record_exec
 
 The model's answers come from the scripted model server of tests/real, by the marker in the prompt. The process is
-started with the arguments that the agent `codex-exec` starts it with. Lines are in the form of the other recordings:
-`{"t": ms, "dir": "meta|out|err|exit", "line": text}`.
+started with the arguments that the agent `codex-exec` starts it with. The files are cassettes without a request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from codex_proxy.agents.codex.program import find_version
 from codex_proxy.agents.codex.shadow_home import provider_config
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, provider_pairs
 from codex_proxy.agents.codex_exec.launch import exec_argv
+from codex_proxy.agents.dialect import Ended
+from codex_proxy.cassettes.format import Capture, Line, Session, lines_of, write
 from codex_proxy.core.turn import Turn
 from tests.real.codex_home import MODEL, CodexHome, make_codex_home
 from tests.real.model_server import model_server
@@ -53,8 +54,8 @@ SCENARIOS: dict[str, str] = {
 """The prompt of each scenario; with `schema` in its name it gets an output schema."""
 
 
-async def record(name: str, prompt: str, home: CodexHome, version: str) -> list[dict[str, Any]]:
-    """Runs the scenario, and returns its rows."""
+async def record(name: str, prompt: str, home: CodexHome, version: str, model_url: str) -> Capture:
+    """Runs the scenario, and returns what the program has said."""
     schema = home.path / "schema.json"
     schema.write_bytes(SCHEMA)
     turn = Turn(model=MODEL, history=(), workdir=str(home.workdir))
@@ -73,21 +74,34 @@ async def record(name: str, prompt: str, home: CodexHome, version: str) -> list[
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    said = {"argv": ["codex", *argv[1:]], "codex": version, "prompt": prompt}
-    rows = [{"t": 0, "dir": "meta", "line": json.dumps(said)}]
+    shown = {model_url: "http://127.0.0.1:1/v1", str(home.workdir): "<CWD>", str(home.path): "<HOME>"}
 
-    async def read(kind: str, stream: asyncio.StreamReader) -> None:
-        async for line in stream:
-            at = round((time.monotonic() - started) * 1000)
-            rows.append({"t": at, "dir": kind, "line": line.decode().rstrip("\n")})
+    def at() -> int:
+        return round((time.monotonic() - started) * 1000)
+
+    def clean(text: str) -> str:
+        for own, placeholder in shown.items():
+            text = text.replace(own, placeholder)
+        return text
+
+    async def read(stream: asyncio.StreamReader) -> list[tuple[int, str]]:
+        return [(at(), clean(line.decode().rstrip("\n"))) async for line in stream]
 
     process.stdin.write(prompt.encode())
     process.stdin.close()
     async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(read("out", process.stdout), read("err", process.stderr))
+        printed, errors = await asyncio.gather(read(process.stdout), read(process.stderr))
         status = await process.wait()
-    at = round((time.monotonic() - started) * 1000)
-    return [*rows, {"t": at, "dir": "exit", "line": json.dumps({"rc": status})}]
+    ended = Ended(code=status, stderr_tail="\n".join(text for _, text in errors))
+    lines = [Line(ms, "from", [text.encode()]) for ms, text in printed]
+    lines.append(Line(at(), "ended", msgspec.structs.asdict(ended)))
+    return Capture(
+        name=f"{name}_{version}",
+        agent="codex-exec",
+        version=version,
+        settings={"argv": ["codex", *map(clean, argv[1:])], "prompt": prompt},
+        sessions=[Session("exec", {}, lines)],
+    )
 
 
 async def main() -> None:
@@ -96,13 +110,11 @@ async def main() -> None:
             for name, prompt in SCENARIOS.items():
                 home = make_codex_home(Path(folder) / name, server.base_url)
                 version = str(await find_version(str(codex_path()), home.environment()))
-                rows = await record(name, prompt, home, version)
-                text = "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
-                text = text.replace(server.base_url, "http://127.0.0.1:1/v1")
-                for path, shown in ((home.workdir, "<CWD>"), (home.path, "<HOME>")):
-                    text = text.replace(str(path), shown)
-                (FOLDER / f"{name}_{version}.jsonl").write_text(text, encoding="utf-8")
-                sys.stdout.write(f"{name}_{version}: {rows[-1]['line']}\n")
+                found = await record(name, prompt, home, version, server.base_url)
+                path = FOLDER / f"{found.name}.jsonl"
+                write(path, lines_of(found))
+                path.chmod(0o644)
+                sys.stdout.write(f"{found.name}: {len(found.sessions[0].lines)} lines\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ A cassette is JSON, one object per line; the first name in an object says what t
 - `answer`: the status of the answer as it was sent, with its body, or followed by a `sent` for each event;
 - `end`: how many lines there are before. A file without it is half-written.
 
+A capture has no request and no answer: it is what a program said to another client, for tests of its dialect.
+
 A `next` stands for a line like the one before: it names the field whose text is another one (`pieces`).
 """
 
@@ -23,7 +25,7 @@ import base64
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -90,16 +92,23 @@ class Request(msgspec.Struct, frozen=True):
     socket: bool = False
 
 
-class Cassette(msgspec.Struct, frozen=True, kw_only=True):
-    """One recorded turn."""
+class Capture(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program said, without a request and an answer of this server: a recording for tests of its dialect."""
 
     name: str
     """The name of its file without the suffix."""
     agent: str
     version: str = ""
+    settings: dict[str, Any] = {}
+    """The settings of the server that matter; of a capture the arguments of the program (`argv`)."""
+    sessions: list[Session]
+
+
+class Cassette(Capture, frozen=True, kw_only=True):
+    """One recorded turn."""
+
     proxy: str = ""
     capabilities: list[str] = []
-    settings: dict[str, Any] = {}
     after: str = ""
     """The name of the cassette whose session with the agent this turn continues; empty if it begins its own."""
     order: int = 1
@@ -110,36 +119,43 @@ class Cassette(msgspec.Struct, frozen=True, kw_only=True):
     """What counted when it was recorded, if that was said; else empty."""
     request: Request
     content: Content
-    sessions: list[Session]
     answer: Answer
 
 
 _HEAD: Final = ("agent", "version", "proxy", "after", "order", "capabilities", "settings", "mcp", "match")
 
 
-def lines_of(cassette: Cassette) -> Iterator[bytes | Run]:
+def lines_of(found: Capture) -> Iterator[bytes | Run]:
     """Returns the lines of the file, without line ends, and with runs in place of lines that are like one before."""
-    head = {name: value for name in _HEAD if (value := getattr(cassette, name)) not in ("", [], {})}
+    head = {name: value for name in _HEAD if (value := getattr(found, name, "")) not in ("", [], {})}
     if head.get("order") == 1:
         del head["order"]
     yield _encoded({"cassette": VERSION, **head})
-    request = cassette.request
-    more: dict[str, Any] = {"headers": request.headers} if request.headers else {}
-    if request.socket:
-        more["socket"] = True
-    yield _encoded({"request": request.line, **more, "body": request.body})
-    content = dict(cassette.content)
-    tools, messages = content.pop("tools"), content.pop("messages")
-    yield _encoded({"turn": {name: value for name, value in content.items() if value not in (None, {}, "")}})
-    yield from (_encoded({"tool": each}) for each in tools)
-    yield from (_encoded({"message": each}) for each in messages)
-    for session in cassette.sessions:
+    if isinstance(found, Cassette):
+        yield from _request_lines(found.request, found.content)
+    for session in found.sessions:
         facts = {"facts": session.facts} if session.facts else {}
         yield _encoded(
             {"session": session.dialect, **facts, **({"origin": session.origin} if session.origin else {})}
         )
         yield from _session_lines(session.lines)
-    answer = cassette.answer
+    if isinstance(found, Cassette):
+        yield from _answer_lines(found.answer)
+
+
+def _request_lines(request: Request, content: Content) -> Iterator[bytes]:
+    more: dict[str, Any] = {"headers": request.headers} if request.headers else {}
+    if request.socket:
+        more["socket"] = True
+    yield _encoded({"request": request.line, **more, "body": request.body})
+    turn = {name: value for name, value in content.items() if value not in (None, {}, "")}
+    tools, messages = turn.pop("tools"), turn.pop("messages")
+    yield _encoded({"turn": turn})
+    yield from (_encoded({"tool": each}) for each in tools)
+    yield from (_encoded({"message": each}) for each in messages)
+
+
+def _answer_lines(answer: Answer) -> Iterator[bytes | Run]:
     if answer.sent is None:
         yield _encoded({"answer": answer.status, "body": answer.body})
     else:
@@ -211,15 +227,23 @@ def write(path: Path, lines: Iterable[bytes | Run]) -> None:
 
 def read(path: Path) -> Cassette:
     """Reads a cassette. Raises `CassetteError`, which names the file and the line."""
+    return parse(_data(path), path)
+
+
+def read_capture(path: Path) -> Capture:
+    """Reads what a program said, with or without a request. Raises `CassetteError` as `read` does."""
+    return _made(_lines_read(_data(path), path)[0], path, Capture)
+
+
+def _data(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise CassetteError(
                 f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB. Record it anew, in parts."
             )
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise CassetteError(f"{path} cannot be read: {error.strerror}.") from error
-    return parse(data, path)
 
 
 class _Read(msgspec.Struct):
@@ -235,6 +259,11 @@ class _Read(msgspec.Struct):
 
 def parse(data: bytes, path: Path) -> Cassette:
     """Reads the bytes of a cassette. `path` is for its name, and for errors. Raises `CassetteError`."""
+    return _whole(*_lines_read(data, path), path)
+
+
+def _lines_read(data: bytes, path: Path) -> tuple[_Read, int]:
+    """Returns what is in the lines of a file, and how many lines it has."""
     lines = data.split(b"\n")
     if lines and not lines[-1]:
         lines.pop()
@@ -257,7 +286,7 @@ def parse(data: bytes, path: Path) -> Cassette:
         if ended:
             if number < len(lines):
                 raise CassetteError(f"{path}, line {number + 1}: there is a line after the end. Remove it.")
-            return _whole(read, path, number)
+            return read, number
     raise CassetteError(f"{path}, line {len(lines)}: the file is half-written: it has no end. {_AGAIN}")
 
 
@@ -379,7 +408,7 @@ def _take_other(read: _Read, kind: str, value: dict[str, Any]) -> None:
         )
 
 
-def _whole(read: _Read, path: Path, number: int) -> Cassette:
+def _whole(read: _Read, number: int, path: Path) -> Cassette:
     missing = [name for name in ("request", "content", "answer") if getattr(read, name) is None]
     if missing:
         word = "turn" if missing[0] == "content" else missing[0]
@@ -387,10 +416,17 @@ def _whole(read: _Read, path: Path, number: int) -> Cassette:
     assert read.answer is not None
     if read.answer.sent is not None:
         read.answer.sent.extend(msgspec.json.decode(each) for each in read.sent)
+    return _made(read, path, Cassette)
+
+
+C = TypeVar("C", bound=Capture)
+
+
+def _made(read: _Read, path: Path, kind: type[C]) -> C:
     found: dict[str, Any] = {name: read.head[name] for name in _HEAD if name in read.head}
     found |= {"name": path.name.removesuffix(SUFFIX), "sessions": read.sessions}
     found |= {"request": read.request, "content": read.content, "answer": read.answer}
     try:
-        return msgspec.convert(found, Cassette)
+        return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:
         raise CassetteError(f"{path}, line 1: {error}. Correct the line, or record it anew.") from None

@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from codex_proxy.agents.acp.connection import AcpConnection
@@ -29,6 +28,7 @@ from codex_proxy.agents.acp.messages import (
 from codex_proxy.agents.acp.presets import PRESETS, AcpPreset
 from codex_proxy.agents.acp.program import DeclaredFeatures, Program, declared_in
 from codex_proxy.agents.dialect import Decision, Step
+from codex_proxy.agents.recorded import message_of_object
 from codex_proxy.core.events import (
     ApprovalRequested,
     Event,
@@ -40,12 +40,15 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
+from tests.captures import capture, names_of
 
-FOLDER = Path(__file__).parent.parent / "golden" / "recordings" / "acp"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
+NAMES = names_of("acp")
 OTHER = AcpPreset(name="acp", title="The agent", argv=("agent",), usage="session", errors_as_text=True)
 """For recordings of programs without a preset."""
 TOOLS = (Tool("get_weather", "Weather of a city"), Tool("add", "Adds"))
+
+
+DIRECTIONS = {"to": "out", "from": "in"}
 
 
 @dataclass(frozen=True)
@@ -60,9 +63,15 @@ class Session:
 
 @cache
 def recording(name: str) -> tuple[dict[str, Any], ...]:
-    """The lines of one recording: `dir` is `out` for what went to the agent, `in` for what came from it, `mcp-in` for
-    what came to the tool server."""
-    return tuple(json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text("utf-8").splitlines())
+    """The lines of one recording: `dir` is `out` for what went to the agent, `in` for what came from it, `event` for a
+    call at the tool server."""
+    found: list[dict[str, Any]] = []
+    for line in capture("acp", name).sessions[0].lines:
+        if line.kind == "event":
+            found.append({"dir": "event", "msg": line.value})
+        else:
+            found += [{"dir": DIRECTIONS[line.kind], "msg": json.loads(each)} for each in line.value]
+    return tuple(found)
 
 
 def preset_of(name: str) -> AcpPreset:
@@ -118,7 +127,7 @@ def _prompts(lines: Iterable[dict[str, Any]], session: str) -> Iterable[tuple[di
             open_id, said = message["id"], []
         elif open_id is None:
             continue
-        elif direction == "mcp-in" or (direction == "in" and params.get("sessionId") == session):
+        elif direction == "event" or (direction == "in" and params.get("sessionId") == session):
             said.append(message)
         elif direction == "in" and "method" not in message and message.get("id") == open_id:
             yield (*said, message)
@@ -248,18 +257,8 @@ def opened(name: str, nth: int = 0, *, tools: Sequence[Tool] = (), **changes: An
 
 def messages_of(name: str, nth: int = 0, prompt: int = 0) -> list[Any]:
     """What the agent sent for a prompt, as the dialect and its tool server get it; `ToolsSettled` behind calls."""
-    out: list[Any] = []
-    calls = 0
-    for message in sessions_of(name)[nth].prompts[prompt]:
-        if message.get("method") == "tools/call":
-            calls += 1
-            params = message["params"]
-            meta = params.get("_meta") or {}
-            id = meta.get("claudecode/toolUseId") or meta.get("callId") or ""
-            out.append(ToolCalled(f"call-{calls}", id, params["name"], json.dumps(params.get("arguments"))))
-        else:
-            out.append(message)
-    return out
+    said = sessions_of(name)[nth].prompts[prompt]
+    return [message_of_object("event", each) if "type" in each else each for each in said]
 
 
 def play(

@@ -11,7 +11,6 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,9 +23,9 @@ from codex_proxy.core.items import HistoryMessage, HistoryOutput, TextPart, Tool
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 from codex_proxy.tools.policy import ToolPolicy
+from tests.captures import lines_of, names_of
 
-FOLDER = Path(__file__).parent.parent / "golden" / "recordings" / "app-server"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
+NAMES = names_of("app-server")
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,7 @@ class Line:
 @cache
 def recording(name: str) -> tuple[Line, ...]:
     """The lines of one recording, both ways; not the notes about its process."""
-    lines = (json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines())
-    return tuple(Line(each["dir"], each["line"].encode()) for each in lines if each["dir"] in ("in", "out"))
+    return tuple(Line("in" if kind == "to" else "out", line) for kind, line in lines_of("app-server", name))
 
 
 def recorded_turn(lines: Sequence[Line], nth: int) -> Turn:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,24 +27,23 @@ from codex_proxy.core.items import (
     Tool,
 )
 from codex_proxy.core.turn import Mode, Turn
+from tests.captures import capture, lines_of, names_of
 
-FOLDER = Path(__file__).parent.parent / "golden" / "recordings" / "claude-code"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.jsonl"))
+NAMES = names_of("claude-code")
 PREFIX = "mcp__client__"
 
 
 @cache
 def recording(name: str) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """The lines of a recording with their direction: `in` went to the program, `out` came from it, `meta` is how it
-    was started."""
-    lines = [json.loads(line) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
-    return tuple((each["dir"], json.loads(each["line"])) for each in lines)
+    """The lines of a recording with their direction: `in` went to the program, `out` came from it."""
+    lines = lines_of("claude-code", name)
+    return tuple(("in" if kind == "to" else "out", json.loads(line)) for kind, line in lines)
 
 
 def recorded_turn(name: str) -> Turn:
     """The turn that we would ask for to get what the recording did."""
     lines = recording(name)
-    argv = next(value for dir, value in lines if dir == "meta")["argv"]
+    argv = capture("claude-code", name).settings["argv"]
     mode: Mode = "model" if "--tools" in argv else "agent"
     tools: list[Tool] = []
     schema: Any = json.loads(argv[argv.index("--json-schema") + 1]) if "--json-schema" in argv else None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from codex_proxy.agents.codex_exec.dialect import CodexExec
@@ -12,21 +11,9 @@ from codex_proxy.agents.dialect import Ended
 from codex_proxy.core import events as ev
 from codex_proxy.core.turn import Turn
 from tests.agents.proto_child import PROMPT
+from tests.captures import child, names_of
 
-ROOT = Path(__file__).parents[2]
-RECORDINGS = sorted((ROOT / "tests/golden/recordings/exec").glob("*.jsonl"))
-
-
-def recorded(path: Path) -> tuple[list[bytes], Ended]:
-    """Returns what the recorded child printed, and how it ended."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    code = json.loads(next(row["line"] for row in rows if row["dir"] == "exit"))["rc"]
-    stderr = "\n".join(row["line"] for row in rows if row["dir"] == "err")
-    ended = Ended(signal=-code, stderr_tail=stderr) if code < 0 else Ended(code=code, stderr_tail=stderr)
-    return [row["line"].encode() for row in rows if row["dir"] == "out"], ended
-
-
-ALL = {path.stem: recorded(path) for path in RECORDINGS}
+ALL = {name: child("exec", name) for name in names_of("exec")}
 
 
 def begun(turn: Turn | None = None) -> CodexExec:

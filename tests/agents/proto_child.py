@@ -21,9 +21,9 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.core.turn import Turn
+from tests.captures import child, names_of
 
 ROOT = Path(__file__).parents[2]
-RECORDINGS = sorted((ROOT / "tests/golden/recordings/proto").glob("*.jsonl"))
 FAKE = (sys.executable, "-m", "fake_proto")
 PROMPT = HistoryMessage("user", (TextPart("go"),))
 HISTORY = (
@@ -37,15 +37,7 @@ HISTORY = (
 )
 
 
-def recorded(path: Path) -> tuple[list[bytes], Ended]:
-    """Returns what the recorded child printed, and how it ended."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    code = json.loads(next(row["line"] for row in rows if row["dir"] == "exit"))["rc"]
-    stderr = "\n".join(row["line"] for row in rows if row["dir"] == "err")
-    return [row["line"].encode() for row in rows if row["dir"] == "out"], Ended(code=code, stderr_tail=stderr)
-
-
-ALL = {path.stem: recorded(path) for path in RECORDINGS}
+ALL = {name: child("proto", name) for name in names_of("proto")}
 
 
 def begun(turn: Turn | None = None, **options: bool) -> CodexProto:

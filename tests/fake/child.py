@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.captures import lines_of
 from tests.waiting import PATIENCE
 
-RECORDINGS = Path(__file__).parents[1] / "golden" / "recordings"
 ROOT = Path(__file__).parents[2]
 
 Message = dict[str, Any]
@@ -113,9 +113,8 @@ class Child:
 
 def recorded(dialect: str, name: str, direction: str = "out") -> list[str]:
     """The lines of a recording of the real child in one direction."""
-    path = RECORDINGS / dialect / f"{name}.jsonl"
-    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    return [entry["line"] for entry in entries if entry["dir"] == direction]
+    wanted = "from" if direction == "out" else "to"
+    return [line.decode() for kind, line in lines_of(dialect, name) if kind == wanted]
 
 
 def shape(value: Any) -> Any:

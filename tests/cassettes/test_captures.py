@@ -1,0 +1,30 @@
+"""The recordings of real agents, which other clients have made, are in the format of cassettes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from codex_proxy.cassettes.folder import Folder
+from codex_proxy.cassettes.format import lines_of, read_capture, write
+from codex_proxy.cassettes.settings import CassetteError
+from tests.captures import FOLDER, names_of
+
+DIALECTS = ("acp", "app-server", "claude-code", "exec", "proto")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_recording_that_is_read_and_written_is_the_same_file(dialect: str, tmp_path: Path) -> None:
+    for name in names_of(dialect)[::10]:
+        path, again = FOLDER / dialect / f"{name}.jsonl", tmp_path / f"{name}.jsonl"
+        capture = read_capture(path)
+        assert capture.name == name
+        assert [session.dialect for session in capture.sessions] == [dialect]
+        write(again, lines_of(capture))
+        assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_recording_without_a_request_cannot_be_replayed() -> None:
+    with pytest.raises(CassetteError, match=r"text\.jsonl, line 9: there is no `request`"):
+        Folder(FOLDER / "exec" / "text.jsonl")
