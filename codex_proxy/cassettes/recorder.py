@@ -137,6 +137,8 @@ class Recorder:
 
     def _try_to_write(self, tape: TurnTape, said: Exchanged) -> Path | None:
         """Returns the file; None if it could not be written, which ends the recording if it is the folder's fault."""
+        if self.trouble:  # since the turn was over
+            return None
         try:
             return self._write(tape, said)
         except OSError as error:
