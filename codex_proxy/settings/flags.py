@@ -25,9 +25,16 @@ KEYS_OF_TABLES: Final = {
 
 
 def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings that flags have set, by name."""
+    """Returns the settings that flags have set, by name. Raises `click.UsageError` for `--record-missing` without
+    `--replay`.
+    """
     found: dict[str, Any] = {}
-    for name, value in flags.items():
+    given = dict(flags)
+    if given.pop("record_missing", None) and given.get("record") is None:
+        given["record"] = given.get("replay")
+        if given["record"] is None:
+            raise click.UsageError("--record-missing needs --replay FOLDER.")
+    for name, value in given.items():
         if value is None:
             continue
         if name in KEYS_OF_TABLES:
@@ -160,7 +167,12 @@ CASSETTE_OPTIONS = (
         help="Answer from the cassettes in this folder, without an agent. With --record, the agent answers what they "
         "lack.",
     ),
-    click.option("--record-missing", is_flag=True, default=None, hidden=True),  # an old name
+    click.option(
+        "--record-missing",
+        is_flag=True,
+        default=None,
+        help="The same as --record with the folder of --replay.",
+    ),
     click.option(
         "--match",
         metavar="NAMES",

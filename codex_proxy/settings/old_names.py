@@ -64,11 +64,6 @@ def _apply_store_path(value: Any, values: Values) -> None:
         values["store"] = path if "/" in path or path == ":memory:" else f"./{path}"
 
 
-def _apply_record_missing(value: Any, values: Values) -> None:
-    if str(value).lower() in ("true", "1", "yes", "on"):
-        _set_key(values, "cassettes", "record", values.get("cassettes", {}).get("replay"))
-
-
 def _without_effect(reason: str) -> OldName:
     return OldName(f"nothing, since it has no effect any more: {reason}", lambda value, values: None)
 
@@ -102,15 +97,6 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "agent_env": _key_of("acp", "env"),
     "agent_usage": _key_of("acp", "usage"),
     "agent_unconfined": _key_of("acp", "unconfined"),
-    "record": _key_of("cassettes", "record"),
-    "replay": _key_of("cassettes", "replay"),
-    "replay_match": _key_of("cassettes", "match"),
-    "replay_pace": _key_of("cassettes", "pace"),
-    "record_scrub": _key_of("cassettes", "scrub"),
-    "record_missing": OldName(
-        "`--record` and `--replay` (`record` and `replay` of [cassettes]) with the same folder",
-        _apply_record_missing,
-    ),
     "webhook_urls": _key_of("webhooks", "urls"),
     "webhook_secret": _key_of("webhooks", "secret"),
     "store_path": OldName("the path as `store` (PROXY_STORE)", _apply_store_path),

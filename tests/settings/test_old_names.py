@@ -48,12 +48,6 @@ CASES: dict[str, tuple[str, Any, Any]] = {
     "agent_env": ("A,B=1", attrgetter("acp.env"), "A,B=1"),
     "agent_usage": ("last", attrgetter("acp.usage"), "last"),
     "agent_unconfined": ("true", attrgetter("acp.unconfined"), True),
-    "record": ("/a", attrgetter("cassettes.record"), Path("/a")),
-    "replay": ("/a", attrgetter("cassettes.replay"), Path("/a")),
-    "replay_match": ("tools", attrgetter("cassettes.match"), "tools"),
-    "replay_pace": ("recorded", attrgetter("cassettes.pace"), "recorded"),
-    "record_scrub": ("a+", attrgetter("cassettes.scrub"), "a+"),
-    "record_missing": ("true", attrgetter("cassettes.record"), None),
     "webhook_urls": ("http://a", attrgetter("webhooks.urls"), "http://a"),
     "webhook_secret": ("s", lambda settings: settings.webhooks.secret.get_secret_value(), "s"),
     "store_path": ("/a/b", attrgetter("store_file"), Path("/a/b")),
@@ -114,15 +108,6 @@ def test_limits_of_children_under_old_names_are_put_together(
     monkeypatch.setenv("PROXY_CHILD_OPEN_FILES", "7")
     monkeypatch.setenv("PROXY_CHILD_PROCESSES", "8")
     assert load({}, file).child_limits == {"open_files": 1, "processes": 8}
-
-
-def test_what_is_missing_is_recorded_where_it_is_replayed_from(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PROXY_REPLAY", "/a")
-    monkeypatch.setenv("PROXY_RECORD_MISSING", "true")
-    cassettes = load({}, file).cassettes
-    assert (cassettes.record, cassettes.replay) == (Path("/a"), Path("/a"))
 
 
 def test_the_old_path_of_a_store_counts_unless_the_store_is_no_file(file: Path) -> None:
