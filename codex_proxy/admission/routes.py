@@ -86,12 +86,16 @@ def _matches(route: Route, facts: RequestFacts) -> bool:
     return (
         (route.client is None or fnmatchcase(facts.client, route.client))
         and route.api in (None, facts.api)
-        and (route.model is None or fnmatchcase(facts.model.lower(), route.model.lower()))
+        and _names(route, facts.model)
         and (route.min_tokens is None or facts.tokens >= route.min_tokens)
         and route.thinking in (None, facts.thinking)
         and route.tools in (None, facts.tools)
         and route.images in (None, facts.images)
     )
+
+
+def _names(route: Route, model: str) -> bool:
+    return route.model is None or fnmatchcase(model.lower(), route.model.lower())
 
 
 def as_asked(parsed: P, model: str) -> P:
@@ -114,6 +118,10 @@ class Router:
         self.routes = tuple(routes)
         self._clock = clock
         self._used_up: dict[str, float] = {}
+
+    def may_serve(self, model: str) -> bool:
+        """Returns whether a route can match requests for this name."""
+        return any(_names(route, model) for route in self.routes)
 
     def usable(self, route: Route) -> list[str]:
         """Returns the targets of a route in order, those that are used up last."""

@@ -19,6 +19,7 @@ from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.exchange import Source, TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.replies import json_response
+from codex_proxy.http.routing import body_of_unknown_model
 from codex_proxy.http.turns import Api, TurnAnswer, admit, serve_turn, start_turn
 from codex_proxy.surfaces.messages.content import PING
 from codex_proxy.surfaces.messages.count import count_tokens
@@ -26,7 +27,7 @@ from codex_proxy.surfaces.messages.errors import prompt_too_long
 from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
 from codex_proxy.surfaces.messages.render import MessagesRenderer
 from codex_proxy.surfaces.messages.size import prompt_tokens
-from codex_proxy.surfaces.models import window_of
+from codex_proxy.surfaces.models import ModelCatalog, window_of
 
 _SESSION_HEADER: Final = "x-claude-code-session-id"
 _SESSION: Final = re.compile(r"[0-9a-fA-F-]{1,64}")
@@ -58,14 +59,23 @@ _COUNTED_HERE: Final = 4 << 10
 async def count_message_tokens(request: web.Request) -> web.Response:
     """POST /v1/messages/count_tokens: returns an upper bound of the request's tokens. No turn is run."""
     body, catalog = await read_body(request), request[CLIENT].catalog
-    if len(body) <= _COUNTED_HERE:
-        tokens = count_tokens(body, catalog)
-    else:
-        loop = asyncio.get_running_loop()
-        tokens = await loop.run_in_executor(_COUNTER, count_tokens, body, catalog)
+    try:
+        tokens = await _count(body, catalog)
+    except Fault as fault:
+        # A route may serve a name that no agent has.
+        stand_in = body_of_unknown_model(request, body, fault.failure)
+        if stand_in is None:
+            raise
+        tokens = await _count(stand_in, catalog)
     response = json_response({"input_tokens": tokens})
     response.headers["x-codex-estimated"] = "true"
     return response
+
+
+async def _count(body: bytes, catalog: ModelCatalog) -> int:
+    if len(body) <= _COUNTED_HERE:
+        return count_tokens(body, catalog)
+    return await asyncio.get_running_loop().run_in_executor(_COUNTER, count_tokens, body, catalog)
 
 
 async def _parse(request: web.Request, body: bytes) -> ParsedMessages:

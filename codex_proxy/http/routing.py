@@ -69,11 +69,14 @@ def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | No
 
 def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -> bytes | None:
     """Returns the body with the default model in the place of a name that no agent has, or that several have; None if
-    `failure` is another one, or the server has no routes.
+    `failure` is another one, or no route can match the name.
     """
     router = request.app.get(ROUTER)
     unresolved = failure.kind is FaultKind.MODEL_NOT_FOUND or failure.code == "ambiguous_model"
-    return json_body(body).naming(DEFAULT_NAME) if unresolved and router and router.routes else None
+    if router is None or not unresolved:
+        return None
+    found = json_body(body)
+    return found.naming(DEFAULT_NAME) if router.may_serve(found.model or "") else None
 
 
 def body_of_target(request: web.Request, body: bytes) -> bytes:

@@ -129,6 +129,17 @@ async def test_a_name_that_no_agent_has_and_no_route_matches_does_not_exist(
             assert f"'{model}'" in answer.error["message"]
 
 
+async def test_tokens_are_counted_for_a_name_that_only_a_route_serves(
+    server: Upstream, tmp_path: Path
+) -> None:
+    routes = settings(server, gpt={"model": "gpt-*", "to": "local/small"})
+    async with fake_proxy(tmp_path, **routes) as proxy:
+        for model, status in (("gpt-9", 200), ("other", 404)):
+            body = {"model": model, "messages": chat()["messages"]}
+            answer = await proxy.send("POST", "/v1/messages/count_tokens", body)
+            assert answer.status == status, answer.text
+
+
 async def test_a_route_decides_between_agents_that_have_the_same_model(
     server: Upstream, tmp_path: Path
 ) -> None:
