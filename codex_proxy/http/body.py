@@ -337,7 +337,10 @@ async def parsed_from(
         parsed = await read(body)
         routed = routed_body(request, body, parsed)
     except Fault as fault:
-        parsed, routed = await _routed_by_its_name(request, body, read, fault)
+        by_name = await _routed_by_its_name(request, body, read, fault.failure)
+        if by_name is None:
+            raise
+        parsed, routed = by_name
     if routed is None or not isinstance(parsed, ParsedRequest):
         return parsed
     found = await read(routed)
@@ -346,19 +349,19 @@ async def parsed_from(
 
 
 async def _routed_by_its_name(
-    request: web.Request, body: bytes, read: Callable[[bytes], Awaitable[T]], fault: Fault
-) -> tuple[T, bytes]:
-    """Returns a request for a model that no agent has, and its body with the target of its route. What the request is
-    like is read with the default model in place. Raises `fault` if it is another one, or no route matches.
+    request: web.Request, body: bytes, read: Callable[[bytes], Awaitable[T]], failure: Failure
+) -> tuple[T, bytes] | None:
+    """Returns a request for a model that no agent has, and its body with the target of its route; None if it has failed
+    for another reason, or no route matches. What the request is like is read with the default model in place.
     """
-    stand_in = body_of_unknown_model(request, body, fault.failure)
+    stand_in = body_of_unknown_model(request, body, failure)
     parsed = None if stand_in is None else await read(stand_in)
     if isinstance(parsed, ParsedRequest):
         asked = as_asked(parsed, json_body(body).model or "")
         routed = routed_body(request, body, asked)
         if routed is not None:
             return cast(T, asked), routed
-    raise fault
+    return None
 
 
 async def _with_pdfs(

@@ -70,7 +70,7 @@ async def test_a_recorded_turn_of_a_program_that_speaks_acp_is_as_recorded(
     (place / agent).chmod(0o700)
     environ = {"PATH": f"{place}:/usr/bin:/bin", "HOME": str(tmp_path)}
     async with (
-        serving(tmp_path, environ, agent=agent, record=folder) as server,
+        serving(tmp_path, environ, agent=agent, cassettes={"record": folder}) as server,
         openai_client(server) as client,
     ):
         messages: Any = [{"role": "user", "content": "Hello."}]

@@ -126,7 +126,7 @@ async def test_a_large_turn_is_written_in_a_thread_and_is_the_same(
     for thread, most in (("MainThread", recorder.MAX_AT_ONCE), ("recorder", 0)):
         monkeypatch.setattr(recorder, "MAX_AT_ONCE", most)
         threads.clear()
-        async with serving(tmp_path, record=tmp_path / thread) as server:
+        async with serving(tmp_path, cassettes={"record": tmp_path / thread}) as server:
             await chat_loop(server, stream=True)
         assert threads == {thread}
         found = [path.read_text("utf-8") for path in sorted((tmp_path / thread).iterdir())]
@@ -139,14 +139,14 @@ async def test_more_large_turns_than_can_wait_are_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recorder, "MAX_WAITING", 0)
-    async with serving(tmp_path, record=tmp_path / "cassettes") as server:
+    async with serving(tmp_path, cassettes={"record": tmp_path / "cassettes"}) as server:
         assert (await chat_loop(server))["text"] == "It is sunny."
     assert not list((tmp_path / "cassettes").iterdir())
 
 
 async def test_a_stream_of_ollamas_api_is_recorded_and_checked(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
-    async with serving(tmp_path, record=folder) as server, aiohttp.ClientSession() as session:
+    async with serving(tmp_path, cassettes={"record": folder}) as server, aiohttp.ClientSession() as session:
         messages = [{"role": "user", "content": "Hello? [[fake:text]]"}]
         url = f"http://127.0.0.1:{server.port}/api/chat"
         async with session.post(url, json={"model": "codex-5", "messages": messages}) as reply:
