@@ -99,7 +99,7 @@ class Folder:
     def miss(self, content: Content) -> str:
         """Returns what to tell of a turn that no cassette answers: the nearest one, and what differs."""
         if not self.cassettes:
-            return f"No cassette answers this request: {self.path.name} has none. Record it with --record."
+            return f"No cassette answers this request: {self.path.name} has none. Record it with --record-missing."
         found = [
             (differences(content, each.content, self.matched), index, name)
             for index, (name, each) in enumerate(self.cassettes.items())
@@ -111,7 +111,7 @@ class Folder:
         more = f"; and {len(wrong) - MAX_DIFFERENCES} more" if len(wrong) > MAX_DIFFERENCES else ""
         return (
             f"No cassette answers this request. The nearest is {name}, which differs in {shown}{more}. "
-            "Record the request with --record, or name in --match only what must be equal."
+            "Record the request with --record-missing, or name in --match only what must be equal."
         )
 
 
