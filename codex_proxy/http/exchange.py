@@ -1,5 +1,5 @@
 """Answers an HTTP request with the bytes of a `Reader`, whole or as a stream, and closes it at the end. A `Source` has
-the events of an answer: of one run, or of several that are its choices.
+the events of an answer: of one run, or of several that are its choices. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The arguments of `codex app-server`, and the parameters of `initialize`. A *plain-model* process runs in a home of
 its own (the shadow home) and only calls the model; an *agent* process in the user's home. Switches are arguments,
-because in `thread/start` they would be too late, or ignored. An invalid one ends the process.
+because in `thread/start` they would be too late, or ignored. An invalid one ends the process. Source: experiments with
+releases 0.133 to 0.169.
 """
 
 from collections.abc import Collection, Iterable

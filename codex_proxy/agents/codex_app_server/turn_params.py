@@ -1,5 +1,6 @@
 """The parameters of `thread/start`, `thread/inject_items` and `turn/start`. Codex drops system messages silently,
-refuses all items because of an empty message, and replaces images of low detail by a text; this avoids it.
+refuses all items because of an empty message, and replaces images of low detail by a text; this avoids it. Source:
+experiments with releases 0.163 and 0.169.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Converts a turn to the body of a request to `/responses`. The upstream stores nothing: encrypted reasoning is sent
-back unchanged.
+back unchanged. Source: OpenAI's reference of the Responses API.
 """
 
 from __future__ import annotations

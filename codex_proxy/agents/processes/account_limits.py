@@ -1,6 +1,7 @@
 """Reads the limits of the user's account from an agent's messages: app-server's `RateLimitSnapshot` or
 `GetAccountRateLimitsResponse` (camelCase), the `token_count` of `codex proto` (snake_case), or Claude Code's
-`rate_limit_info`. One with only some limits replaces those of the same id. Source: recordings, and Claude Code 2.1.330.
+`rate_limit_info`. One with only some limits replaces those of the same id. Source: recordings, and Claude Code 2.1.330
+with a provider's headers.
 """
 
 from __future__ import annotations

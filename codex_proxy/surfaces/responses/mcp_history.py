@@ -1,7 +1,7 @@
 """Converts MCP items to calls, and outputs for the model. An approval request becomes a call, whose output stands at
 the client's response. A call that this request approves has an empty output with `approved_by`: the server runs it
 before the turn. Without a response, an output says that the call was not made. Raises `Fault` INVALID_REQUEST for a
-response without its request, or a second one that differs.
+response without its request, or a second one that differs. Source: OpenAI's own types.
 """
 
 from __future__ import annotations
