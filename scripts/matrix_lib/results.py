@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -72,20 +72,18 @@ def with_results(page: str, results: list[Result]) -> str:
 
 
 def listing(results: list[Result]) -> str:
-    """A line for each release, newest first, with the tests that failed."""
-    return "\n".join(_line(result) for result in reversed(results))
+    """A line for each kind of tests with its releases, newest first, and what failed or is off with each."""
+    groups = {tests: [each for each in reversed(results) if each.tests == tests] for tests in get_args(Tests)}
+    return "\n".join(f"- {tests}: {', '.join(map(_release, group))}" for tests, group in groups.items())
 
 
-def _line(result: Result) -> str:
-    left_out = sum(reason.tests for reason in result.left_out)
-    parts = [f"{result.passed} passed"]
-    if result.failed:
-        parts.append("failed: " + ", ".join(f"`{name}`" for name in result.failed))
-    if left_out:
-        parts.append(f"{left_out} left out")
-    if result.off:
-        parts.append("off: " + ", ".join(f"`{feature}`" for feature in result.off))
-    return f"- {result.release} ({result.tests}): {'; '.join(parts)}"
+def _release(result: Result) -> str:
+    notes = [
+        f"{title}: " + ", ".join(f"`{name}`" for name in names)
+        for title, names in (("failed", result.failed), ("off", result.off))
+        if names
+    ]
+    return f"{result.release} ({'; '.join(notes)})" if notes else result.release
 
 
 def module(results: list[Result]) -> str:

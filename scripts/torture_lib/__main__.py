@@ -1,6 +1,14 @@
-"""`scripts/torture`: attacks two servers at random, then counts what was crossed, lost, stuck, leaked or held up.
+"""Attacks two servers at random, and counts findings after each round:
 
-Exit codes: 0 where nothing was found, 1 where something was, 2 where a planted fault was not found.
+- crossed: an answer with the nonce of another request, or with other words than were asked for
+- lost: something acknowledged that is now missing or different; a webhook that did not come within 12 s
+- stuck: a request without an answer for 60 s; a turn or background response that does not end within 30 s
+- leaked: more tasks, descriptors, threads or processes of the first server than after the first round
+- wrong: an impossible status, a stream without its end, an `internal_error`
+- held: the event loop was late by more than 100 ms of CPU time too often
+- grown: the RAM grows by more than 30 MiB after the first third of the run
+
+Exit codes: 0 if nothing was found, 1 if something was, 2 if a planted fault was not found.
 """
 
 from __future__ import annotations
@@ -19,7 +27,9 @@ from scripts.torture_lib.torture import Torture
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="scripts/torture", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="scripts/torture", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="how long to attack (60)")
     parser.add_argument(
         "--seed", type=int, default=None, help="asks for the same again, as far as chance decides"

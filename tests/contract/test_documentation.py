@@ -1,5 +1,4 @@
-"""docs/contract.md and docs/chat-completions.md say nothing that is not so: the tests that they name exist, and the
-parameters are the code's."""
+"""The tests that docs/contract.md names exist, and the parameters in docs/chat-completions.md are the code's."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from tests.syntax import parse
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "chat-completions.md").read_text()
 CONTRACT = (ROOT / "docs" / "contract.md").read_text()
-NAMED = re.findall(r"`(tests/\S+\.py)::(\w+)`", CONTRACT)
+NAMED = re.findall(r"`(tests/[^`]+)::([^`]+)`", CONTRACT)
 
 
 def section(title: str) -> str:
