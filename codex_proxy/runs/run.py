@@ -7,9 +7,8 @@ A turn has at most two attempts; a session whose process had already ended does 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Sequence
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import structlog
@@ -26,22 +25,28 @@ from codex_proxy.core.events import (
     RawItem,
     Stop,
     TurnEnded,
+    Usage,
     UsageReported,
 )
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.core.interfaces import Timers
-from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
+from codex_proxy.core.items import Item, RawHistoryItem
+from codex_proxy.core.limits import TurnLimits
+from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch
+from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failure
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.observers import TurnObserver
 from codex_proxy.runs.recording import TurnTape
 from codex_proxy.runs.server_calls import ServerCalls
-from codex_proxy.runs.turn_output import TurnOutput
 from codex_proxy.tools.attempt import Attempt
-from codex_proxy.tools.checks import TextCheck, Verdict
+from codex_proxy.tools.checks import Verdict
 from codex_proxy.tools.policy import PolicyResult, ToolOutput
+from codex_proxy.tools.replay import clean_item, output_id
+
+if TYPE_CHECKING:
+    from codex_proxy.runs.scheduler import RunScheduler
 
 log = structlog.get_logger(__name__)
 
@@ -57,43 +62,39 @@ TOO_SLOW = Failure(
 )
 
 
-class RunHost(Protocol):
-    """What a run asks of the scheduler: everything that must be awaited or is shared, because a run never awaits."""
+class _AttemptsUsage:
+    """The tokens of a turn over its attempts: the client pays for a discarded one too."""
 
-    def open_session(self, run: Run, attempt: Attempt) -> None:
-        """Opens a session in a task and passes it to `run.begin_session`, or fails the run."""
-        ...
+    def __init__(self) -> None:
+        self._before = Usage()
+        """The tokens of a first attempt that was discarded."""
+        self._newest: UsageReported | None = None
+        """The newest report of the current attempt; None if there was none."""
+        self._uncounted = False
+        """Whether an attempt was discarded whose tokens the agent has not reported."""
 
-    def keep(self, run: Run, session: AgentSession) -> bool:
-        """Keeps the session for the client's next request; returns whether it did."""
-        ...
+    def add(self, reported: UsageReported) -> UsageReported:
+        """Returns the reported usage plus that of a discarded attempt."""
+        self._newest = reported
+        partial = self._uncounted or reported.partial
+        return UsageReported(self._before + reported.usage, reported.trigger, partial=partial)
 
-    def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> Coroutine[Any, Any, None]:
-        """Returns a coroutine that checks texts and calls `run.verdicts_received`, or fails the run. Raises nothing."""
-        ...
-
-    def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Saves the turn's calls for the client, with the items that it does not get, in the step memory. Returns a
-        future for the end of saving, or None if there is nothing to save.
+    def begin_attempt(self, *, begun: bool) -> list[Event]:
+        """Discards the current attempt, and returns its usage for the log. `begun`: it may have used tokens that were
+        not reported.
         """
-        ...
-
-    def limits_reported(self, run: Run, json: bytes) -> None:
-        """Stores the newest limits of the agent's account, in its own format."""
-        ...
-
-    def with_details(self, run: Run, failure: Failure) -> Failure:
-        """Returns the failure with what the agent did not report: the context window, or the time of the next reset."""
-        ...
-
-    def run_ended(self, run: Run) -> None:
-        """Forgets the run and frees its slot, once, after the last event."""
-        ...
+        newest, self._newest = self._newest, None
+        if newest is None:
+            self._uncounted = self._uncounted or begun
+            return []
+        self._before += newest.usage
+        # Until the new attempt's tokens are reported, if they ever are.
+        return [UsageReported(self._before, newest.trigger, partial=True)]
 
 
 class Run:
-    """One turn of a client. `max_chars`: characters after which it ends with `Stop.LENGTH`; `keeps_max_tokens`: the
-    agent enforces `max_tokens` itself; `observers` get all events of the turn.
+    """One turn of a client. `limits` are those that the agent does not keep itself; `observers` get all events of the
+    turn.
     """
 
     def __init__(
@@ -102,23 +103,26 @@ class Run:
         attempt: Attempt,
         timers: Timers,
         deadlines: Deadlines,
-        host: RunHost,
+        host: RunScheduler,
         *,
+        limits: TurnLimits,
         calls: ServerCalls,
-        max_chars: int = MAX_TURN_CHARS,
-        keeps_max_tokens: bool = False,
-        tape: TurnTape | None = None,
-        observers: Sequence[TurnObserver] = (),
+        tape: TurnTape | None,
+        observers: Sequence[TurnObserver],
     ) -> None:
         self.turn = turn
         """The turn as the client asked for it, with its owner."""
         self.attempt = attempt
+        self.log = EventLog(self._on_backlog)
+        self.observers = observers
+        self.raw: list[bytes] = []
+        """The raw items of the current attempt, in order: what the model has to see again."""
         self._awaited_events: frozenset[type[Event]] | None = None
         """The kinds of events that the attempt has to see at present; None: all."""
         self._forwards = turn.forwarded is not None
-        max_tokens = None if keeps_max_tokens else turn.max_tokens
-        limits = TurnLimits(chars=max_chars, stop=turn.stop, max_tokens=max_tokens)
-        self.output = TurnOutput(limits, self._backlog, forwards=self._forwards, observers=observers)
+        self._repair = TurnRepair()
+        self._limits = limits
+        self._usage = _AttemptsUsage()
         self._host = host
         self._tape = tape
         """Records the turn; None if it is not recorded."""
@@ -144,22 +148,22 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether the turn is over. The log may still get the last events."""
-        return self.output.ended
+        return self._repair.ended
 
     @property
-    def log(self) -> EventLog:
-        """The log of the turn."""
-        return self.output.log
+    def open_item(self) -> Item | None:
+        """The item on which the agent works; None if no item is open."""
+        return self._repair.open_item
 
     def add_first_events(self, events: Sequence[Event]) -> None:
         """Adds events that the client sees before the agent's, such as lists of MCP tools."""
-        self._append(self.output.repair(events), 0)
+        self._append(self._repair.feed(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:
         """Adds this server's events, such as of its tool calls, unless the turn is over."""
-        if not self.output.ended:
+        if not self._repair.ended:
             self._log_events(list(events), 0)
-            if self.output.ended:  # it was all that the turn may say
+            if self._repair.ended:  # it was all that the turn may say
                 self._release_session()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
@@ -172,7 +176,7 @@ class Run:
 
     def begin_session(self, session: AgentSession) -> None:
         """Begins the turn on a session that was opened; closes it if the turn is over."""
-        if self.output.ended:
+        if self._repair.ended:
             session.close()
             return
         self._agent_begins()
@@ -188,7 +192,7 @@ class Run:
 
     def resume_session(self, reused: ReusedSession) -> None:
         """Begins the turn on a kept session; closes it if the turn is over."""
-        if self.output.ended:
+        if self._repair.ended:
             reused.session.close()
             return
         self._agent_begins()
@@ -213,7 +217,7 @@ class Run:
 
     def fail(self, failure: Failure) -> None:
         """Ends the turn with this server's failure, and stops the agent."""
-        if self._tape is not None and not self.output.ended:
+        if self._tape is not None and not self._repair.ended:
             self._tape.failed(failure)
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
@@ -222,12 +226,12 @@ class Run:
         if self.turn.schema_field and not self._watch.visible:
             failure = msgspec.structs.replace(failure, param=self.turn.schema_field)
             hint = f"{SLOW_SCHEMA.format(self.turn.schema_field)} {hint}".rstrip()
-        self.fail(self.output.deadline_failure(failure, hint))
+        self.fail(deadline_failure(failure, self._repair.retrying, self._repair.retries, hint))
 
     # --- what the session calls ---------------------------------------------------------------------
 
     def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
-        if session is not self._session or self.output.ended:
+        if session is not self._session or self._repair.ended:
             return  # an earlier try that winds down
         if (session.gone or session.lost) and self._restartable and not self._checking:
             self._restart()
@@ -236,7 +240,7 @@ class Run:
             self._restartable = ""
         if self._forwards and len(events) == 1 and type(events[0]) is ForwardedBytes:
             self._watch.alive(visible=True)
-            self.output.append(events, size)  # no stage has anything to do with it
+            self._log(events, size)  # no stage has anything to do with it
             return
         if self._awaited_events is None or not self._awaited_events.isdisjoint(map(type, events)):
             if not VISIBLE.isdisjoint(map(type, events)):
@@ -245,20 +249,20 @@ class Run:
             self._apply(self.attempt.feed(events), session, size)
         else:  # most batches are text alone
             self._log_events(events, size)
-            if self.output.ended:
+            if self._repair.ended:
                 self._release_session()
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
         """Continues with the output of this server's call for the agent's `request_id`, unless the turn is over."""
         self._calls_running -= 1
         self._resume_idle_deadline()
-        if self._session is not None and not self.output.ended:
+        if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """Continues with the results of an attempt's schema checks, unless it is over."""
         session = self._session
-        if attempt is not self.attempt or self.output.ended or session is None:
+        if attempt is not self.attempt or self._repair.ended or session is None:
             return
         self._checking = False
         self._resume_idle_deadline()
@@ -270,21 +274,20 @@ class Run:
         """
         self._awaited_events = self.attempt.awaited_events
         self._log_events(result.events, size)
-        if result.checks and not self.output.ended:
+        if result.checks and not self._repair.ended:
             self._checking = True
             self._watch.pause()
             self._calls.begin_work(self._host.check(self, self.attempt, result.checks))
         if result.again:
-            self.output.lose_count()
-            self._begin_again(self.attempt.retry(self._turn_so_far()))
-        if result.calls and not self.output.ended:
+            self._begin_again(self.attempt.retry(self._turn_so_far()), begun=True)
+        if result.calls and not self._repair.ended:
             self._acted = True
             self._calls_running += len(result.calls)
             self._watch.pause()
             self._calls.begin(self, result.calls)
         for answered in result.answers:
             session.answer(answered.request_id, ToolReply(answered.output.parts))
-        if self.output.ended:
+        if self._repair.ended:
             self._release_session()
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
@@ -303,7 +306,7 @@ class Run:
     # --- the stages behind the attempt ----------------------------------------------------------
 
     def _log_events(self, batch: list[Event], size: int) -> None:
-        events = self.output.repair(batch)
+        events = self._repair.feed(batch)
         visible = not VISIBLE.isdisjoint(map(type, events))
         if visible:
             self._restartable = ""
@@ -321,39 +324,50 @@ class Run:
             if kind not in HANDLED_EVENTS:
                 continue  # most are pieces of text
             if kind is RawItem:
-                self.output.raw.append(event.json)  # type: ignore[union-attr]
+                self.raw.append(event.json)  # type: ignore[union-attr]
             elif kind is UsageReported:
-                events[index] = self.output.add_usage(event)  # type: ignore[arg-type]
+                events[index] = self._usage.add(event)  # type: ignore[arg-type]
             elif kind is ApprovalRequested or kind is InputRequested:
-                self._decline(event)  # type: ignore[arg-type]
+                if self._session is not None:  # at once; the agent continues
+                    self._session.answer(event.request_id, DECLINED)  # type: ignore[union-attr]
             elif kind is AccountLimitsReported:
                 self._host.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
         """Logs the events within the limits; at a limit, the end of the turn. `size`: bytes of agent output."""
-        events = self.output.within_limits(events)
+        events, stop = self._limits.feed(events)
+        if stop is not None:
+            self._repair.feed([TurnEnded(stop)])
+            met, empty = self._limits.stop_sequence, self._limits.empty
+            events = [*events, TurnEnded(stop, "provider", cut=True, stop_sequence=met, empty=empty)]
         if not events:
             return
         last = events[-1]
         if type(last) is not TurnEnded:
-            self.output.append(events, size)
+            self._log(events, size)
             return
+        if not (last.cut or self._forwards):
+            last = self._repair.explained(last)
         if last.failure is not None:
             failure = self._host.with_details(self, last.failure)
             if self._acted:
                 failure = msgspec.structs.replace(failure, repeatable=False)
-            events[-1] = msgspec.structs.replace(last, failure=failure)
-        self._log_end(events, size)
+            last = msgspec.structs.replace(last, failure=failure)
+        self._log_end(events[:-1], last, size)
 
-    def _log_end(self, events: list[Event], size: int) -> None:
+    def _log(self, events: list[Event], size: int, *, ended: bool = False) -> None:
+        for observer in self.observers:
+            observer.add(events)
+        self.log.append(events, size, ended=ended)
+
+    def _log_end(self, before: list[Event], ended: TurnEnded, size: int) -> None:
         """Logs the last events, once the turn's calls are in the step memory."""
         remembering = self._host.remember(self)
         if remembering is None:
-            self._close_log(events, size)
+            self._close_log([*before, ended], size)
             return
-        *before, ended = events
         if before:
-            self.output.append(before, size)
+            self._log(before, size)
         # The client's next request reads them.
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
@@ -361,13 +375,8 @@ class Run:
         if self._tape is not None:
             self._tape.ended(events[-1])  # type: ignore[arg-type]
             self._tape = None
-        self.output.append(events, size, ended=True)
+        self._log(events, size, ended=True)
         self._host.run_ended(self)
-
-    def _decline(self, request: ApprovalRequested | InputRequested) -> None:
-        """Declines an approval or question at once; the agent continues."""
-        if self._session is not None:
-            self._session.answer(request.request_id, DECLINED)
 
     def _restart(self) -> None:
         """Starts the turn again on another session, because its own was lost. Only while `_restartable` is set, so
@@ -376,9 +385,12 @@ class Run:
         self._restarted = True
         self._begin_again(self.attempt.restarted(self.turn))
 
-    def _begin_again(self, attempt: Attempt) -> None:
-        """Discards this attempt but for its usage, and begins `attempt` on a new session."""
-        self._append(self.output.begin_attempt(), 0)  # the usage of what is discarded
+    def _begin_again(self, attempt: Attempt, *, begun: bool = False) -> None:
+        """Discards this attempt but for its usage, and begins `attempt` on a new session. `begun`: see
+        `_AttemptsUsage`.
+        """
+        self.raw.clear()
+        self._append(self._usage.begin_attempt(begun=begun), 0)
         self._restartable = ""
         self.attempt = attempt
         self._checking = False
@@ -389,19 +401,21 @@ class Run:
         self._host.open_session(self, attempt)
 
     def _turn_so_far(self) -> Turn:
-        """Returns the turn for a second attempt, with the calls that this server has run, so that they are not
-        repeated.
+        """Returns the turn for a second attempt, with the model's items up to the last output of the calls that this
+        server has run, so that these are not repeated.
         """
-        items = self.output.ran_items(self.attempt.policy.ran_calls)
+        ran = self.attempt.policy.ran_calls
+        last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
+        items = [RawHistoryItem(clean_item(raw)) for raw in self.raw[: last + 1]]
         return msgspec.structs.replace(self.turn, history=(*self.turn.history, *items))
 
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
         """Ends the turn for another reason than the agent's end: logs it, then keeps or closes the session."""
-        if self.output.ended:
+        if self._repair.ended:
             return
-        self._append(self.output.repair([ended]), 0)
+        self._append(self._repair.feed([ended]), 0)
         self._release_session()
 
     def _release_session(self) -> None:
@@ -418,9 +432,9 @@ class Run:
 
     # --- readers that are slow ------------------------------------------------------------------
 
-    def _backlog(self, size: int) -> None:
+    def _on_backlog(self, size: int) -> None:
         session = self._session
-        if self.output.ended or session is None:
+        if self._repair.ended or session is None:
             return
         if size > HIGH_WATER and not self._paused:
             if session.pause_reading():

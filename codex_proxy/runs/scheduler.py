@@ -1,4 +1,4 @@
-"""Starts turns, limits how many run at once, and does what has to be awaited for them (`RunHost`).
+"""Starts turns, limits how many run at once, and does what has to be awaited for them.
 
 A turn takes a slot before any process is started, and gives it back when its last event is logged.
 """
@@ -21,7 +21,7 @@ from codex_proxy.core.account import with_context_length, with_reset
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind
 from codex_proxy.core.items import HistoryItem, HistoryOutput
-from codex_proxy.core.limits import MAX_TURN_CHARS
+from codex_proxy.core.limits import MAX_TURN_CHARS, TurnLimits
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.core.turn import Turn
@@ -100,7 +100,7 @@ class _StartPlan(msgspec.Struct, frozen=True):
 
 
 class RunScheduler:
-    """Starts the runs, at most `RunLimits.max_running` at once, others in a queue; their `RunHost`. `drain` and `close`
+    """Starts the runs, at most `RunLimits.max_running` at once, others in a queue. `drain` and `close`
     end them.
     """
 
@@ -167,8 +167,8 @@ class RunScheduler:
 
     def _fail_if_too_late(self, run: Run) -> None:
         """Ends a run that was cancelled, perhaps before it began, and any run once the server's time is over."""
-        if not self._cancelled.isdisjoint(run.output.observers):
-            self._cancelled.difference_update(run.output.observers)
+        if not self._cancelled.isdisjoint(run.observers):
+            self._cancelled.difference_update(run.observers)
             run.fail(CANCELLED)
         elif self._stopped:
             run.fail(STOPPING)
@@ -220,10 +220,11 @@ class RunScheduler:
         context = copy_context()
         runner = runner if tape is None else tape.runner(runner)
         calls = ServerCalls(runner, lambda work: self._spawn(work, context))
+        max_tokens = None if "max_tokens" in agent.capabilities else turn.max_tokens
+        limits = TurnLimits(chars=self._limits.max_chars, stop=turn.stop, max_tokens=max_tokens)
         run = Run(
             turn, started.attempt, loop, self._deadlines_of(turn), self,
-            calls=calls, max_chars=self._limits.max_chars,
-            keeps_max_tokens="max_tokens" in agent.capabilities, tape=tape, observers=observers,
+            limits=limits, calls=calls, tape=tape, observers=observers,
         )  # fmt: skip
         progress = loop.call_later(
             PROGRESS_SECONDS, self._log_progress, run, PROGRESS_SECONDS, context=context
@@ -318,6 +319,7 @@ class RunScheduler:
     # --- what runs ask of their host ------------------------------------------------------------
 
     def open_session(self, run: Run, attempt: Attempt) -> None:
+        """Opens a session in a task and passes it to `run.begin_session`, or fails the run."""
         work = self._or_fail_run(run, lambda: self._open_session(run, attempt))
         self._spawn(work, self._context_of(run))
 
@@ -328,17 +330,20 @@ class RunScheduler:
         self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
+        """Checks texts and calls `run.verdicts_received`, or fails the run. Raises nothing."""
+
         async def checked() -> None:
             run.verdicts_received(attempt, await self.checks.of_texts(checks))
 
         await self._or_fail_run(run, checked)
 
     def keep(self, run: Run, session: AgentSession) -> bool:
+        """Keeps the session for the client's next request; returns whether it did."""
         if self.draining:
             return False
         policy, check = run.attempt.policy, run.attempt.check
         calls = visible_calls(policy)
-        said = assistant_messages(run.output.raw)
+        said = assistant_messages(run.raw)
         if check is not None:
             said = check.as_shown(said)  # what the client will echo
         seen, _ = item_digests((*run.turn.history, *said, *calls))
@@ -347,13 +352,16 @@ class RunScheduler:
         return True
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
+        """Saves the turn's calls for the client, with the items that it does not get, in the step memory. Returns a
+        future for the end of saving, or None if there is nothing to save.
+        """
         if not run.attempt.policy.visible or not self._runs[run].remembers:
             return None
         return self._spawn(self._remember(run), self._context_of(run))
 
     async def _remember(self, run: Run) -> None:
         plain = run.turn.mode == "model"
-        entries = entries_of(run.output.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
+        entries = entries_of(run.raw, run.attempt.policy, self.identity(run.turn), plain=plain)
         try:
             async with asyncio.timeout(REMEMBER_SECONDS):
                 await self.memory.remember(run.turn.owner, entries, durable=self._runs[run].durable)
@@ -361,15 +369,18 @@ class RunScheduler:
             log.exception("step_memory_failed")  # without it the answer is still right
 
     def limits_reported(self, run: Run, json: bytes) -> None:
+        """Stores the newest limits of the agent's account, in its own format."""
         self.agent_of(run.turn).limits.update(json)
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
+        """Returns the failure with what the agent did not report: the context window, or the time of the next reset."""
         known, age = self.agent_of(run.turn).limits.newest()
         now = self._epoch()
         failure = with_reset(failure, known, reported_at=now - age, now=now)
         return with_context_length(failure, run.turn.model, self.agent.models())
 
     def run_ended(self, run: Run) -> None:
+        """Forgets the run and frees its slot, once, after the last event."""
         started = self._runs.pop(run, None)
         if started is not None:
             started.progress.cancel()
@@ -378,7 +389,7 @@ class RunScheduler:
     def _log_progress(self, run: Run, seconds: float) -> None:
         """Logs how long the run has worked and at what, and sets the next timer."""
         started = self._runs[run]
-        log.info("turn_still_works", seconds=round(seconds), doing=activity_of(run.output.open_item))
+        log.info("turn_still_works", seconds=round(seconds), doing=activity_of(run.open_item))
         later = asyncio.get_running_loop().call_later(
             PROGRESS_SECONDS, self._log_progress, run, seconds + PROGRESS_SECONDS, context=started.context
         )
