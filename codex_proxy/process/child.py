@@ -298,8 +298,7 @@ class Child:
         """
         self._change(ChildChange.EXIT)
         self._status = code
-        if code < 0:  # the warden itself was killed, and could not kill the child's descendants
-            kill_orphans_of(self._loop, self.pid)
+        kill_orphans_of(self._loop, self.pid, code)
         self._finish_when_drained()
 
     def _finish_when_drained(self) -> None:

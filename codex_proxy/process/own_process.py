@@ -19,7 +19,12 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from codex_proxy.process.warden import PR_SET_CHILD_SUBREAPER, child_pids_by_stat
+from codex_proxy.process.warden import (
+    PR_SET_CHILD_SUBREAPER,
+    SPAWNER_NAME,
+    WARDEN_NAME,
+    child_pids_by_stat,
+)
 
 KILL_SECONDS: Final = 5.0
 """Seconds for which orphans are looked for, since a killed one may leave others."""
@@ -27,7 +32,12 @@ KILL_ROUND_SECONDS: Final = 0.01
 """Seconds between two rounds of looking for orphans."""
 _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b""))
 """The first bytes of the command lines of wardens and workers."""
-
+_NAME_BYTES: Final = 15
+"""The bytes to which Linux shortens the name of a process."""
+_OWN_NAMES: Final = frozenset(
+    (WARDEN_NAME, SPAWNER_NAME, os.fsencode(os.path.basename(sys.executable))[:_NAME_BYTES])
+)
+"""The names of wardens, spawners and workers."""
 
 PR_SET_DUMPABLE: Final = 4
 M_MMAP_THRESHOLD: Final = -3
@@ -73,9 +83,11 @@ def adopt_orphans() -> bool:
     return _inherits_orphans
 
 
-def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int) -> None:
-    """Starts an `OrphanSweep` after a warden was killed, if `adopt_orphans` succeeded."""
-    if _inherits_orphans:
+def kill_orphans_of(loop: asyncio.AbstractEventLoop, warden: int, code: int) -> None:
+    """Starts an `OrphanSweep` if the warden that ended with this exit code was killed (a negative code), and so could
+    not kill the child's descendants. Needs `adopt_orphans`.
+    """
+    if code < 0 and _inherits_orphans:
         OrphanSweep(loop, warden).run()
 
 
@@ -92,31 +104,38 @@ class OrphanSweep:
         """Kills the orphans, and calls itself after `KILL_ROUND_SECONDS` until none is left or
         `KILL_SECONDS` are over.
         """
+        again = False
         for pid in child_pids_by_stat(os.getpid()):
-            if pid not in self._killed and self._is_orphan(pid):
+            orphan = pid not in self._killed and self._is_orphan(pid)
+            if orphan:
                 self._killed.add(pid)
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
+            again |= orphan is None
         # What has just ended may have left children after this look at them.
-        again = bool(self._killed)
+        again |= bool(self._killed)
         self._killed = {pid for pid in self._killed if not _reap(pid)}
         if again and self._loop.time() < self._deadline:
             self._loop.call_later(KILL_ROUND_SECONDS, self.run)
 
-    def _is_orphan(self, pid: int) -> bool:
+    def _is_orphan(self, pid: int) -> bool | None:
         """Whether a child of this process is an orphan: of the warden's session, or of no program that the proxy
-        starts.
+        starts. None if that cannot be known yet.
         """
         try:
             if os.getsid(pid) == self._session:
-                return (
-                    True  # asked first: a process that has ended but was not waited for has no command line
-                )
+                return True
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            # Between fork and exec, a new child of the proxy still has the proxy's own command line.
-            return command not in (b"", Path("/proc/self/cmdline").read_bytes()) and not command.startswith(
-                _OWN_PROGRAMS
-            )
+            if command:
+                # Between fork and exec, a new child of the proxy still has the proxy's own command line.
+                return command != Path("/proc/self/cmdline").read_bytes() and not command.startswith(
+                    _OWN_PROGRAMS
+                )
+            # A process has no command line while the kernel loads its program, and none once it has ended.
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+                return None
+            name = Path(f"/proc/{pid}/comm").read_bytes().removesuffix(b"\n")
+            return name not in _OWN_NAMES and name != Path("/proc/self/comm").read_bytes().removesuffix(b"\n")
         except OSError:
             return False  # it has ended meanwhile
 

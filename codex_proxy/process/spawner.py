@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -37,6 +37,7 @@ from codex_proxy.process.launch import (
     launch,
     start_errors,
 )
+from codex_proxy.process.own_process import kill_orphans_of
 from codex_proxy.process.warden import MESSAGE_BYTES, Limit, parse_limits
 
 log = structlog.get_logger(__name__)
@@ -206,7 +207,7 @@ class SpawnerProcess:
 
     def wait_for(self, pid: int) -> None:
         """Waits for a warden that nobody needs any more. It ends by itself, since its lifeline is closed."""
-        call_at_exit(self._loop, ForkedWarden(pid), lambda code: None)
+        call_at_exit(self._loop, ForkedWarden(pid), partial(kill_orphans_of, self._loop, pid))
 
     def _lost(self) -> None:
         """Closes the socket, unless it is closed, and fails what still waits: no further reply can come."""

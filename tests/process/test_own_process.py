@@ -1,4 +1,4 @@
-"""Other processes cannot read the environment of the proxy, which holds keys."""
+"""Other processes cannot read the environment of the proxy, which holds keys; it ends the orphans that it adopts."""
 
 from __future__ import annotations
 
@@ -99,3 +99,66 @@ def test_the_memory_of_large_buffers_is_returned_although_small_ones_stay() -> N
         return int(subprocess.run(argv, check=True, capture_output=True, timeout=PATIENCE).stdout)
 
     assert growth("returned") < 2 << 20 < 8 << 20 < growth("kept")
+
+
+ADOPTING = """
+import asyncio, os, signal, subprocess, sys
+import psutil
+from codex_proxy.process.child import Command, spawn
+from codex_proxy.process.own_process import KILL_ROUND_SECONDS, adopt_orphans, kill_orphans_of
+
+class Listener:
+    def __init__(self): self.pid, self.exited = asyncio.Future(), asyncio.Event()
+    def received(self, chunk): self.pid.set_result(int(chunk))
+    def ended(self, exit): self.exited.set()
+
+async def until(fact):
+    while not fact():
+        await asyncio.sleep(0.001)
+
+async def unreaped():
+    listener = Listener()
+    script = "(setsid sleep 100 & echo $!); while :; do sleep 1; done"
+    child = await spawn(Command(("/bin/sh", "-c", script), {"PATH": os.environ["PATH"]}, "/"), listener)
+    pid = await listener.pid
+    await until(lambda: os.getsid(pid) == pid)
+    os.kill(child.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: psutil.Process(pid).status() == "zombie")
+    os.kill(child.pid, signal.SIGKILL)
+    await listener.exited.wait()
+    await until(lambda: not psutil.pid_exists(pid))
+
+async def executing():
+    again = 'exec /bin/sh -c "$0" "$0"'
+    for _ in range(200):
+        pid = subprocess.Popen(["/bin/sh", "-c", again, again], start_new_session=True).pid
+        try:
+            kill_orphans_of(asyncio.get_running_loop(), 0, -signal.SIGKILL)
+            await until(lambda: not psutil.pid_exists(pid))
+        finally:
+            if psutil.pid_exists(pid):
+                os.kill(pid, signal.SIGKILL)
+        await asyncio.sleep(2 * KILL_ROUND_SECONDS)  # so that the next is not found by this sweep
+
+async def main():
+    assert adopt_orphans()
+    async with asyncio.timeout(float(sys.argv[2])):
+        await globals()[sys.argv[1]]()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param("unreaped", id="that had ended when its warden was killed"),
+        # which one of about seventy looks at it finds
+        pytest.param("executing", id="whose program is just being loaded", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_an_orphan_with_a_session_of_its_own_does_not_stay_with_the_proxy(what: str) -> None:
+    argv = [sys.executable, "-c", ADOPTING, what, str(PATIENCE)]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
