@@ -24,7 +24,7 @@ from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER
 from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, routed_body
 from codex_proxy.surfaces.passed_bodies import json_body
-from codex_proxy.surfaces.request_options import ParsedRequest, RequestHints
+from codex_proxy.surfaces.request_options import ParseContext, ParsedRequest, RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
 
 Refusal: TypeAlias = Literal["owner", "total"]
@@ -396,7 +396,8 @@ async def parsed_request(
     as `parsed_from`.
     """
     client = request[CLIENT]
-    read = partial(parse, settings=client.settings, catalog=client.catalog, headers=hints_of(request), **more)
+    context = ParseContext(client.settings, client.catalog, hints_of(request))
+    read = partial(parse, context=context, **more)
     return await parsed_from(request, body, read, skips_unreadable=skips_unreadable)
 
 

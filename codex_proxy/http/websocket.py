@@ -30,6 +30,7 @@ from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
 from codex_proxy.surfaces.body import decoded
+from codex_proxy.surfaces.request_options import ParseContext
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
@@ -281,10 +282,8 @@ class _ResponsesSocket:
         body["stream"] = True
         return parse(
             msgspec.json.encode(body),
-            settings=self._client.settings,
-            catalog=self._client.catalog,
-            headers=hints_of(self._request),
-            pdfs=pdfs,
+            pdfs,
+            context=ParseContext(self._client.settings, self._client.catalog, hints_of(self._request)),
         )
 
     async def _prepare(self, parsed: ParsedResponse) -> PreparedResponse:

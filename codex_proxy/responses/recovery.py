@@ -29,7 +29,7 @@ from codex_proxy.store.interface import (
     StoreUnavailable,
 )
 from codex_proxy.store.leases import Node, ResponseLease
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.request_options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from codex_proxy.surfaces.responses.response_object import failed
 
@@ -142,21 +142,16 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         hints = RequestHints(mode=recovery.mode, workdir=recovery.workdir, activity=recovery.activity)
 
         client = service.clients.by_name(found.owner)
-        read = partial(
-            parse,
-            recovery.body.encode(),
-            settings=client.settings,
-            catalog=client.catalog,
-            headers=hints,
-        )
+        context = ParseContext(client.settings, client.catalog, hints)
+        read = partial(parse, recovery.body.encode(), context=context)
         pdfs = None if service.pdfs is None else PdfTexts()
         parsed = read(pdfs)
         if service.pdfs is not None and pdfs is not None and pdfs.unread:
             parsed = read(await service.pdfs.texts_for(pdfs, found.owner))
         parsed = as_asked(parsed, msgspec.json.decode(found.json)["model"])  # a route may have chosen another
-        context = await read_context(parsed, store, found.owner, service.ids, found.created)
+        earlier = await read_context(parsed, store, found.owner, service.ids, found.created)
         prepared = await prepare_in_context(
-            service, parsed, context, found.owner, id=found.id, created=found.created
+            service, parsed, earlier, found.owner, id=found.id, created=found.created
         )
     except Fault as fault:
         if type(fault.__cause__) is StoreUnavailable:

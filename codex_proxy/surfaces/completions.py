@@ -15,13 +15,12 @@ from codex_proxy.surfaces.base import RenderOptions, Text, json_bytes, raw_text
 from codex_proxy.surfaces.body import RequestModel, StopSequence, parse_as
 from codex_proxy.surfaces.errors import error_frame
 from codex_proxy.surfaces.field_lists import FieldNotes, Ignored, Refused, ignored_fields
-from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.one_text import OneTextRenderer
 from codex_proxy.surfaces.request_options import (
     FieldNames,
+    ParseContext,
     ParsedRequest,
-    RequestHints,
-    RequestSettings,
     fields_set,
     place_of,
     refuse_stream_options,
@@ -78,21 +77,14 @@ class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
     include_usage: bool
 
 
-def parse(
-    body: bytes,
-    pdfs: PdfTexts | None = None,
-    *,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
-) -> ParsedCompletion:
+def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedCompletion:
     """Parses the body. `pdfs` is not used: there are no files."""
     notes = FieldNotes()
     request = parse_as(CompletionRequest, body, notes)
     asked = DEFAULT_NAME if request.model is None else request.model
-    resolved = resolve(asked, catalog)
+    resolved = resolve(asked, context.catalog)
     refuse_stream_options(request.stream_options, request.stream)
-    place = place_of(resolved, settings, headers, None, client_acts=False)
+    place = place_of(resolved, context, None, client_acts=False)
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
     sampling = fields_set(request, SAMPLING)
     turn = msgspec.structs.replace(

@@ -14,9 +14,10 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 from codex_proxy.core.turn import SANDBOXES, Mode, Origin, Sandbox, Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS
-from codex_proxy.surfaces.models import ResolvedModel
+from codex_proxy.surfaces.models import ModelCatalog, ResolvedModel
 
 MODE_HEADER: Final = "X-Codex-Mode"
+_HEADER_MODES: Final[dict[str, Mode | None]] = {"": None, "model": "model", "agent": "agent"}
 SANDBOX_HEADER: Final = "X-Codex-Sandbox"
 SWITCHED_OFF: Final = (
     "Agent turns are disabled on this server or for your API key. Only the plain model is available."
@@ -67,6 +68,14 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     """`X-Codex-Activity`: `items` asks for the agent's actions as items."""
     origin: Origin = Origin()
     """The servers that the request has come through, and what of it goes to an upstream."""
+
+
+class ParseContext(msgspec.Struct, frozen=True):
+    """What parsers need beside the body: the client's settings and models, and the request's headers."""
+
+    settings: RequestSettings
+    catalog: ModelCatalog
+    hints: RequestHints
 
 
 WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
@@ -152,33 +161,21 @@ def refuse_stream_options(options: object, stream: bool | None) -> None:
         raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 
 
-def workdir_of(
-    headers: RequestHints, metadata: Mapping[str, str | None] | None
-) -> tuple[str | None, WorkdirParam]:
-    """Returns the request's folder, if any, and what named it. The header wins over `metadata`."""
-    if headers.workdir:
-        return headers.workdir, "X-Codex-Workdir"
-    folder = (metadata or {}).get("workdir")
-    return folder, "metadata.workdir" if folder else None
-
-
-def mode_of(
-    *, by_name: Mode | None, by_header: str | None, server: BuiltinTools, plain: bool, client_acts: bool
-) -> Mode:
+def mode_of(resolved: ResolvedModel, context: ParseContext, *, client_acts: bool) -> Mode:
     """Returns a turn's mode. The suffix of the model's name or `X-Codex-Mode` decides, `model` if they differ; else
-    `server` (PROXY_BUILTIN_TOOLS), where `auto` is `model` for a client that seems to be an agent (`client_acts`).
-    `plain`: the model has no agent.
+    PROXY_BUILTIN_TOOLS, where `auto` is `model` for a client that seems to be an agent (`client_acts`).
     """
-    wishes = {by_name, _header_mode(by_header)}
+    server = context.settings.builtin_tools
+    wishes = {resolved.mode, _header_mode(context.hints.mode)}
     if "model" in wishes:
         return "model"
     if "agent" in wishes:
-        if server == "never" or plain:
-            param = "model" if by_name == "agent" else MODE_HEADER
-            message = NO_AGENT if plain else SWITCHED_OFF
+        if server == "never" or resolved.plain:
+            param = "model" if resolved.mode == "agent" else MODE_HEADER
+            message = NO_AGENT if resolved.plain else SWITCHED_OFF
             raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message, param=param))
         return "agent"
-    if plain:
+    if resolved.plain:
         return "model"
     if server == "auto":
         return "model" if client_acts else "agent"
@@ -209,16 +206,11 @@ def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
 
 
 def _header_mode(value: str | None) -> Mode | None:
-    match (value or "").strip().lower():
-        case "":
-            return None
-        case "model":
-            return "model"
-        case "agent":
-            return "agent"
-    raise bad_request(
-        f"Invalid value for '{MODE_HEADER}': supported values are: 'model', 'agent'.", MODE_HEADER
-    )
+    asked = (value or "").strip().lower()
+    if asked not in _HEADER_MODES:
+        message = f"Invalid value for '{MODE_HEADER}': supported values are: 'model', 'agent'."
+        raise bad_request(message, MODE_HEADER)
+    return _HEADER_MODES[asked]
 
 
 class Place(NamedTuple):
@@ -233,33 +225,24 @@ class Place(NamedTuple):
 
 def place_of(
     resolved: ResolvedModel,
-    settings: RequestSettings,
-    headers: RequestHints,
+    context: ParseContext,
     metadata: Mapping[str, str | None] | None,
     *,
     client_acts: bool,
 ) -> Place:
-    """Returns where and how a turn of the model `resolved` runs."""
-    mode, mode_after_calls = (
-        mode_of(
-            by_name=resolved.mode,
-            by_header=headers.mode,
-            server=settings.builtin_tools,
-            plain=resolved.plain,
-            client_acts=acts,
-        )
-        for acts in (client_acts, True)
-    )
-    workdir, param = workdir_of(headers, metadata)
+    """Returns where and how a turn of the model `resolved` runs. A folder in the header wins over `metadata`."""
+    settings, hints = context.settings, context.hints
+    folder = hints.workdir or (metadata or {}).get("workdir")
+    named_by: WorkdirParam = "X-Codex-Workdir" if hints.workdir else "metadata.workdir"
     turn = Turn(
         model=resolved.agent_model,
         history=(),
-        mode=mode,
-        workdir=workdir or settings.workdir,
-        sandbox=sandbox_of(headers.sandbox, settings.sandbox),
-        origin=headers.origin,
+        mode=mode_of(resolved, context, client_acts=client_acts),
+        workdir=folder or settings.workdir,
+        sandbox=sandbox_of(hints.sandbox, settings.sandbox),
+        origin=hints.origin,
     )
-    return Place(turn, mode_after_calls, param)
+    return Place(turn, mode_of(resolved, context, client_acts=True), named_by if folder else None)
 
 
 JSON_OBJECT_WORDS: Final = (

@@ -25,7 +25,7 @@ from codex_proxy.surfaces.chat import parse as chat
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
+from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from codex_proxy.surfaces.responses import parse as responses
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 from scripts.gen_api import DOCUMENT
@@ -146,13 +146,11 @@ def complaints(schema: Any, body: dict[str, Any]) -> list[str]:
 
 
 def parse_chat(body: bytes) -> None:
-    chat.parse(
-        body, settings=RequestSettings(structured_output=True), catalog=CATALOG, headers=RequestHints()
-    )
+    chat.parse(body, context=ParseContext(RequestSettings(structured_output=True), CATALOG, RequestHints()))
 
 
 def parse_response(body: bytes) -> None:
-    responses.parse(body, settings=RequestSettings(), catalog=CATALOG, headers=RequestHints())
+    responses.parse(body, context=ParseContext(RequestSettings(), CATALOG, RequestHints()))
 
 
 @pytest.mark.parametrize("body", [CHAT, LEGACY])

@@ -18,7 +18,7 @@ from codex_proxy.responses.prepare import prepare
 from codex_proxy.responses.running import Delivery
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import HIGH_WATER
-from codex_proxy.surfaces.request_options import RequestHints
+from codex_proxy.surfaces.request_options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import ask, blocks_of, checked, events_of, said
@@ -45,9 +45,9 @@ async def started(
     body = {"model": "codex-5", "input": input, "stream": delivery != "whole", **fields}
     parsed = parse(
         json.dumps(body).encode(),
-        settings=service.clients.everybody.settings,
-        catalog=service.clients.everybody.catalog,
-        headers=RequestHints(),
+        context=ParseContext(
+            service.clients.everybody.settings, service.clients.everybody.catalog, RequestHints()
+        ),
     )
     prepared = await prepare(service, parsed, "local", id=service.ids.new("resp_"), created=1.0, wait=None)
     return await start_foreground(service, prepared, delivery)

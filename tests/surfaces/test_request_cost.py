@@ -18,6 +18,7 @@ from codex_proxy.mcp.values import McpLimits
 from codex_proxy.surfaces.chat.parse import parse as parse_chat
 from codex_proxy.surfaces.messages.count import count_tokens
 from codex_proxy.surfaces.passed_bodies import form_body
+from codex_proxy.surfaces.request_options import ParseContext
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import turn_of
 from tests.growth import assert_linear
@@ -281,7 +282,7 @@ def _responses(body: bytes) -> object:
 APIS: Final[dict[str, tuple[dict[str, tuple[int, Make]], Callable[[bytes], object]]]] = {
     "chat": (
         CHAT,
-        lambda body: parse_chat(body, settings=chat.STRUCTURED, catalog=chat.CATALOG, headers=chat.NO_HINTS),
+        lambda body: parse_chat(body, context=ParseContext(chat.STRUCTURED, chat.CATALOG, chat.NO_HINTS)),
     ),
     "messages": (MESSAGES, messages.read),
     "count_tokens": (MESSAGES, lambda body: count_tokens(body, chat.CATALOG)),

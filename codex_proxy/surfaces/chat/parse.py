@@ -37,14 +37,13 @@ from codex_proxy.surfaces.chat.messages import has_calls, has_instructions, hist
 from codex_proxy.surfaces.chat.tools import offered_tools
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, ignored_within, refuse_noted
-from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, ResolvedModel, resolve, service_tier
+from codex_proxy.surfaces.models import DEFAULT_NAME, ResolvedModel, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     FieldNames,
     Format,
+    ParseContext,
     ParsedRequest,
     Place,
-    RequestHints,
-    RequestSettings,
     fields_set,
     place_of,
     stops_of,
@@ -73,9 +72,7 @@ def parse(
     body: bytes,
     pdfs: PdfTexts | None = None,
     *,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
+    context: ParseContext,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
     """Parses a body. `pdfs`: the texts of PDFs (None: none are read). `forward_policy` returns what may go unchanged to
@@ -83,20 +80,20 @@ def parse(
     """
     notes = FieldNotes()
     request = parse_as(ChatRequest, body, notes)
-    check_length("messages", len(request.messages), settings.max_items)
+    check_length("messages", len(request.messages), context.settings.max_items)
     refuse_contradictions(request)
-    check_choices(request, settings.max_choices)
-    resolved = resolve(_model_asked(request), catalog)
+    check_choices(request, context.settings.max_choices)
+    resolved = resolve(_model_asked(request), context.catalog)
     policy = forward_policy(resolved.agent_model)
     if policy is None:
         refuse_noted(notes)
         ignored = ignored_fields(notes)
-        parsed = _converted(request, resolved, settings, catalog, headers, pdfs)
+        parsed = _converted(request, resolved, context, pdfs)
         return msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *ignored))
     fields = fields_of(body)
     if may_forward_whole(request, policy, has_web_images=bool(web_images(request.messages))):
-        return _forwarded(request, resolved, fields, settings, headers)
-    parsed = _converted(request, resolved, settings, catalog, headers, pdfs, messages_in(fields))
+        return _forwarded(request, resolved, fields, context)
+    parsed = _converted(request, resolved, context, pdfs, messages_in(fields))
     turn = msgspec.structs.replace(
         parsed.turn,
         sampling=sampling_in(fields),
@@ -115,14 +112,10 @@ def parse(
 
 
 def _forwarded(
-    request: ChatRequest,
-    resolved: ResolvedModel,
-    fields: Fields,
-    settings: RequestSettings,
-    headers: RequestHints,
+    request: ChatRequest, resolved: ResolvedModel, fields: Fields, context: ParseContext
 ) -> ParsedChat:
     """Returns a request that is forwarded as a whole. `fields` are its members as raw JSON."""
-    place = place_of(resolved, settings, headers, request.metadata, client_acts=True)
+    place = place_of(resolved, context, request.metadata, client_acts=True)
     effort = _effort(request) or resolved.effort
     forwarded = forwarded_request(request, fields, effort=effort, model_asked=_model_asked(request))
     turn = msgspec.structs.replace(place.turn, effort=effort, forwarded=forwarded)
@@ -132,19 +125,18 @@ def _forwarded(
 def _converted(
     request: ChatRequest,
     resolved: ResolvedModel,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
+    context: ParseContext,
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
     """Returns a request that becomes a turn. `originals`: its messages as raw JSON, if the agent takes such."""
+    settings = context.settings
     refuse_unsupported(request, settings.logprobs)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_tools(request)
     history = history_of(request.messages, pdfs, originals)
-    tier = service_tier(request.service_tier, resolved.agent_model, catalog)
+    tier = service_tier(request.service_tier, resolved.agent_model, context.catalog)
     acts = _client_acts(request, wanted)
-    place = place_of(resolved, settings, headers, request.metadata, client_acts=acts)
+    place = place_of(resolved, context, request.metadata, client_acts=acts)
     turn = msgspec.structs.replace(
         place.turn,
         history=with_json_hint(history, wanted),

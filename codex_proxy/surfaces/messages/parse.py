@@ -28,12 +28,11 @@ from codex_proxy.surfaces.messages.history import (
 )
 from codex_proxy.surfaces.messages.tools import MessagesTools, offered_tools
 from codex_proxy.surfaces.messages.wire import MessagesRequest
-from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, ModelCatalog, efforts_of, resolve
+from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, efforts_of, resolve
 from codex_proxy.surfaces.request_options import (
     FieldNames,
+    ParseContext,
     ParsedRequest,
-    RequestHints,
-    RequestSettings,
     WorkdirParam,
     place_of,
     stops_of,
@@ -66,9 +65,7 @@ def parse(
     body: bytes,
     pdfs: PdfTexts | None = None,
     *,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
+    context: ParseContext,
     identity: Callable[[Turn], str],
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
@@ -78,10 +75,10 @@ def parse(
     """
     notes = FieldNotes()
     request = parse_as(MessagesRequest, body, notes)
-    check_length("messages", len(request.messages), settings.max_items)
+    check_length("messages", len(request.messages), context.settings.max_items)
     tools = with_tool_changes(request.tools or (), request.messages)
     offered = offered_tools(tools, request.tool_choice, tools_referred_to(request.messages), notes)
-    turn, workdir_param = _turn(request, offered, settings, catalog, headers)
+    turn, workdir_param = _turn(request, offered, context)
     reader = BlockReader(pdfs, notes, takes_images=takes_images(turn), fetches=fetches)
     history = history_of(request.messages, reader, identity(turn))
     if not history:
@@ -103,21 +100,18 @@ def parse(
 
 
 def _turn(
-    request: MessagesRequest,
-    offered: MessagesTools,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
+    request: MessagesRequest, offered: MessagesTools, context: ParseContext
 ) -> tuple[Turn, WorkdirParam]:
     """Returns the turn without its history, and what named its folder."""
-    resolved, schema = resolve(request.model or DEFAULT_NAME, catalog), _schema_of(request)
+    catalog, schema = context.catalog, _schema_of(request)
+    resolved = resolve(request.model or DEFAULT_NAME, catalog)
     acts = _client_acts(request, offered, schema)
-    place = place_of(resolved, settings, headers, _metadata(request), client_acts=acts)
+    place = place_of(resolved, context, _metadata(request), client_acts=acts)
     turn = msgspec.structs.replace(
         place.turn,
         effort=effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
         summary="auto" if wants_thinking(request.thinking) else None,
-        web_search=offered.web_search and settings.web_search,
+        web_search=offered.web_search and context.settings.web_search,
         tools=offered.tools,
         tool_choice=offered.choice,
         parallel_tool_calls=offered.parallel,

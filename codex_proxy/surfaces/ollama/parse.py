@@ -37,9 +37,8 @@ from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
     FieldNames,
     Format,
+    ParseContext,
     ParsedRequest,
-    RequestHints,
-    RequestSettings,
     fields_set,
     json_schema_format,
     place_of,
@@ -88,58 +87,38 @@ class FillIn(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
-def parse_chat(
-    body: bytes,
-    pdfs: PdfTexts | None = None,
-    *,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
-) -> ParsedOllama | Preload:
+def parse_chat(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedOllama | Preload:
     """Parses the body of `POST /api/chat`. Raises the `Fault` of the first error. `pdfs` is not used: there are no
     files.
     """
     notes = FieldNotes()
     request = parse_as(OllamaChatRequest, body, notes)
     messages = request.messages or []
-    check_length("messages", len(messages), settings.max_items)
-    resolved = resolve(known_name(request.model, catalog), catalog)
+    check_length("messages", len(messages), context.settings.max_items)
+    resolved = resolve(known_name(request.model, context.catalog), context.catalog)
     if not messages:
         return _preload(request)
-    return _parsed(
-        request,
-        notes,
-        resolved,
-        history_of(messages),
-        settings,
-        catalog,
-        headers,
-        tools=tuple(map(_tool, request.tools or ())),
-        acts=bool(request.tools) or has_instructions(messages) or has_calls(messages),
-    )
+    acts = bool(request.tools) or has_instructions(messages) or has_calls(messages)
+    tools = tuple(map(_tool, request.tools or ()))
+    return _parsed(request, notes, resolved, history_of(messages), context, tools, acts=acts)
 
 
 def parse_generate(
-    body: bytes,
-    pdfs: PdfTexts | None = None,
-    *,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
+    body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext
 ) -> ParsedOllama | Preload | FillIn:
     """Parses the body of `POST /api/generate`, as `parse_chat`."""
     notes = FieldNotes()
     request = parse_as(OllamaGenerateRequest, body, notes)
-    resolved = resolve(known_name(request.model, catalog), catalog)
+    name = known_name(request.model, context.catalog)
+    resolved = resolve(name, context.catalog)
     if request.suffix:
-        return _fill_in(request, known_name(request.model, catalog))
+        return _fill_in(request, name)
     parts = message_parts(request.prompt, request.images, "images")
     if not parts:
         return _preload(request)
     instructions = (HistoryMessage("developer", (TextPart(request.system),)),) if request.system else ()
     history = (*instructions, HistoryMessage("user", parts))
-    acts = bool(request.system)
-    return _parsed(request, notes, resolved, history, settings, catalog, headers, tools=(), acts=acts)
+    return _parsed(request, notes, resolved, history, context, (), acts=bool(request.system))
 
 
 def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
@@ -173,11 +152,9 @@ def _parsed(
     notes: FieldNotes,
     resolved: ResolvedModel,
     history: tuple[HistoryItem, ...],
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
-    *,
+    context: ParseContext,
     tools: tuple[Tool, ...],
+    *,
     acts: bool,
 ) -> ParsedOllama:
     """Returns the parsed request. `acts`: the client seems to be an agent itself, whatever the `format` is."""
@@ -185,11 +162,11 @@ def _parsed(
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
     refuse_duplicates(tools, [f"tools[{index}].function.name" for index in range(len(tools))])
     wanted, options = _format_of(request), request.options or Options()
-    place = place_of(resolved, settings, headers, None, client_acts=acts or wanted.kind != "text")
+    place = place_of(resolved, context, None, client_acts=acts or wanted.kind != "text")
     turn = msgspec.structs.replace(
         place.turn,
         history=with_json_hint(history, wanted),
-        effort=_effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
+        effort=_effort_of(request, resolved.effort, efforts_of(resolved.agent_model, context.catalog)),
         summary="auto" if request.think else None,
         tools=tools,
         output_schema=wanted.schema,

@@ -18,13 +18,13 @@ from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.surfaces.body import check_length, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalised, web_images
-from codex_proxy.surfaces.models import ModelCatalog, resolve, service_tier
+from codex_proxy.surfaces.models import resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
     FieldNames,
     Format,
+    ParseContext,
     ParsedRequest,
-    RequestHints,
     RequestSettings,
     fields_set,
     json_schema_format,
@@ -96,34 +96,21 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     """The fields of the response object that repeat the request's (see `response_object.echo_of`)."""
 
 
-def parse(
-    body: bytes,
-    pdfs: PdfTexts | None = None,
-    *,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
-) -> ParsedResponse:
+def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedResponse:
     """Parses a body. Raises the first `Fault`. `pdfs`: the texts of PDFs (None: none are read)."""
-    request, ignored = _checked(body, settings)
-    parsed = _converted(request, settings, catalog, headers, pdfs)
+    request, ignored = _checked(body, context.settings)
+    parsed = _converted(request, context, pdfs)
     return msgspec.structs.replace(parsed, ignored=(*ignored, *parsed.ignored))
 
 
-def _converted(
-    request: ResponseRequest,
-    settings: RequestSettings,
-    catalog: ModelCatalog,
-    headers: RequestHints,
-    pdfs: PdfTexts | None,
-) -> ParsedResponse:
-    context, wanted = conversation_of(request), format_of(request)
+def _converted(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | None) -> ParsedResponse:
+    conversation, wanted = conversation_of(request), format_of(request)
     items = normalised(request.input, pdfs=pdfs)
     acts = _client_acts(request, wanted, items)
     offered = offered_tools(request.tools, request.tool_choice, tools_in(items))
-    resolved = resolve(request.model, catalog)
-    tier = service_tier(request.service_tier, resolved.agent_model, catalog)
-    place = place_of(resolved, settings, headers, request.metadata, client_acts=acts)
+    resolved = resolve(request.model, context.catalog)
+    tier = service_tier(request.service_tier, resolved.agent_model, context.catalog)
+    place = place_of(resolved, context, request.metadata, client_acts=acts)
     turn = msgspec.structs.replace(
         place.turn,
         effort=(request.reasoning.effort if request.reasoning else None) or resolved.effort,
@@ -133,7 +120,7 @@ def _converted(
         tools=offered.tools,
         tool_choice=offered.choice,
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        web_search=offered.web_search and settings.web_search,
+        web_search=offered.web_search and context.settings.web_search,
         output_schema=wanted.schema,
         sampling=fields_set(request, SAMPLING),
         stop=stops_of(request.stop),
@@ -146,7 +133,7 @@ def _converted(
         input_items=items,
         instructions=request.instructions,
         previous_response_id=request.previous_response_id,
-        conversation=context,
+        conversation=conversation,
         store=request.store is not False,
         background=bool(request.background),
         stream=bool(request.stream),
@@ -157,8 +144,10 @@ def _converted(
         max_tool_calls=request.max_tool_calls,
         truncation=request.truncation or "disabled",
         format=wanted,
-        activity=_activity(headers.activity, settings),
-        echo=echo_of(request, offered, effort=turn.effort, service_tier=tier.served, conversation=context),
+        activity=_activity(context),
+        echo=echo_of(
+            request, offered, effort=turn.effort, service_tier=tier.served, conversation=conversation
+        ),
         parallel_calls=request.parallel_tool_calls is True,
         ignored=(*offered.left_out, *tier.ignored),
         workdir_param=place.workdir_param,
@@ -232,10 +221,10 @@ def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemD
     )
 
 
-def _activity(asked: str | None, settings: RequestSettings) -> Activity:
-    if asked is not None and asked.strip().lower() == "items":
+def _activity(context: ParseContext) -> Activity:
+    if (context.hints.activity or "").strip().lower() == "items":
         return "items"
-    return "summaries" if settings.show_activity else "off"
+    return "summaries" if context.settings.show_activity else "off"
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> None:

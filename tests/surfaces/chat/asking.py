@@ -11,7 +11,7 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
+from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 
 HELLO = {"role": "user", "content": "hello"}
 CATALOG = ModelCatalog(
@@ -40,7 +40,7 @@ def ask(
 ) -> ParsedChat:
     """What a request with these fields means; a greeting where it has no messages."""
     body = json.dumps({"model": "codex-5", "messages": [HELLO], **fields}).encode()
-    return parse(body, settings=settings, catalog=catalog, headers=hints)
+    return parse(body, context=ParseContext(settings, catalog, hints))
 
 
 def refused(

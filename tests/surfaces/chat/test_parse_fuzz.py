@@ -14,6 +14,7 @@ from codex_proxy.surfaces.body import DEPTH
 from codex_proxy.surfaces.chat.parse import ParsedChat, parse
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.errors import error_body
+from codex_proxy.surfaces.request_options import ParseContext
 from tests.surfaces.chat.asking import CATALOG, DEFAULTS, NO_HINTS, STRUCTURED
 
 SPOKEN = (
@@ -47,7 +48,7 @@ MESSAGES = st.lists(
 def outcome(body: bytes) -> ParsedChat | Fault:
     """What came of it; any other exception fails the test."""
     try:
-        return parse(body, settings=STRUCTURED, catalog=CATALOG, headers=NO_HINTS)
+        return parse(body, context=ParseContext(STRUCTURED, CATALOG, NO_HINTS))
     except Fault as raised:
         fault = raised
     json.loads(error_body(fault.failure, "chat"))
@@ -116,5 +117,5 @@ def test_nesting_is_accepted_up_to_its_limit(levels: int, accepted: bool) -> Non
 def test_a_fault_does_not_repeat_what_the_client_said() -> None:
     body = json.dumps({"messages": [{"role": "user", "content": 5, "secret": "hunter2"}], "user": "hunter2"})
     with pytest.raises(Fault) as raised:
-        parse(body.encode(), settings=DEFAULTS, catalog=CATALOG, headers=NO_HINTS)
+        parse(body.encode(), context=ParseContext(DEFAULTS, CATALOG, NO_HINTS))
     assert "hunter2" not in raised.value.failure.message

@@ -10,7 +10,7 @@ from openai.types import Completion
 from codex_proxy.core.events import Event, Stop, TurnEnded
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.surfaces.completions import CompletionRenderer, ParsedCompletion, parse
-from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
+from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from tests.surfaces.chat.asking import CATALOG
 from tests.surfaces.chat.strategies import TURNS
 from tests.surfaces.messages.asking import texts
@@ -20,7 +20,7 @@ HEAD: dict[str, Any] = {"id": "cmpl-1", "created": 7, "model": "codex-5"}
 
 def ask(**fields: Any) -> ParsedCompletion:
     body = json.dumps({"model": "codex-5", "prompt": "Hi", **fields}).encode()
-    return parse(body, settings=RequestSettings(), catalog=CATALOG, headers=RequestHints())
+    return parse(body, context=ParseContext(RequestSettings(), CATALOG, RequestHints()))
 
 
 def refused(**fields: Any) -> Failure:

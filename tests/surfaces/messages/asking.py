@@ -14,7 +14,7 @@ from codex_proxy.core.items import HistoryItem, HistoryMessage, HistoryOutput, T
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
+from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from tests.surfaces.chat.asking import CATALOG
 
 RECORDINGS = Path(__file__).parents[2] / "golden" / "messages"
@@ -32,8 +32,9 @@ def identity(turn: Turn) -> str:
 
 def read(body: bytes, catalog: ModelCatalog = CATALOG, **more: Any) -> ParsedMessages:
     """What these bytes mean."""
-    given = {"settings": DEFAULTS, "headers": NO_HINTS, "identity": identity, **more}
-    return parse(body, catalog=catalog, **given)
+    given = {"identity": identity, **more}
+    context = ParseContext(given.pop("settings", DEFAULTS), catalog, given.pop("headers", NO_HINTS))
+    return parse(body, context=context, **given)
 
 
 def ask(catalog: ModelCatalog = CATALOG, how: dict[str, Any] | None = None, **fields: Any) -> ParsedMessages:

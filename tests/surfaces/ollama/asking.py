@@ -13,7 +13,7 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.ollama.parse import FillIn, ParsedOllama, Preload, parse_chat, parse_generate
 from codex_proxy.surfaces.ollama.render import OllamaRenderer
-from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
+from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from tests.surfaces.chat.asking import CATALOG
 
 HELLO = {"role": "user", "content": "hello"}
@@ -26,8 +26,8 @@ def parsed(path: str, catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedO
     """What a request to `chat` or `generate` with these fields means."""
     body = json.dumps({"model": "codex-5", **fields}).encode()
     if path == "chat":
-        return parse_chat(body, settings=DEFAULTS, catalog=catalog, headers=NO_HINTS)
-    return parse_generate(body, settings=DEFAULTS, catalog=catalog, headers=NO_HINTS)
+        return parse_chat(body, context=ParseContext(DEFAULTS, catalog, NO_HINTS))
+    return parse_generate(body, context=ParseContext(DEFAULTS, catalog, NO_HINTS))
 
 
 def chat(catalog: ModelCatalog = CATALOG, **fields: Any) -> ParsedOllama:

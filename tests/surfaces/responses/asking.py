@@ -12,7 +12,7 @@ from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.models import ModelCatalog
-from codex_proxy.surfaces.request_options import RequestHints, RequestSettings
+from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse, turn_of
 
@@ -31,7 +31,7 @@ HELLO = {"role": "user", "content": "hello"}
 def ask_bytes(
     body: bytes, settings: RequestSettings = DEFAULTS, hints: RequestHints = NO_HINTS
 ) -> ParsedResponse:
-    return parse(body, settings=settings, catalog=CATALOG, headers=hints)
+    return parse(body, context=ParseContext(settings, CATALOG, hints))
 
 
 def ask(
