@@ -49,10 +49,10 @@ from codex_proxy.runs.idle_sessions import IdleLimits
 from codex_proxy.runs.scheduler import RunLimits, RunScheduler
 from codex_proxy.runs.turn_records import TurnRecords
 from codex_proxy.settings.fields import Settings, split_list
-from codex_proxy.store.interface import StoreUnavailable
 from codex_proxy.store.leases import Node
 from codex_proxy.store.team import Team
 from codex_proxy.store.usage_recorder import UsageRecorder
+from codex_proxy.store.values import StoreUnavailable
 from codex_proxy.traces.setup import traces_note, traces_of
 from codex_proxy.workers.pdf_reader import PdfReader, can_read_pdfs
 

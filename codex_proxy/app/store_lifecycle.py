@@ -14,15 +14,9 @@ from codex_proxy.core.faults import UserError
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.step_memory import RamStepMemory, StepMemory, StepMemorySettings
 from codex_proxy.settings.fields import Settings
-from codex_proxy.store.base import StoreOptions
-from codex_proxy.store.interface import (
-    ContextLimits,
-    Retention,
-    Store,
-    StoreRefused,
-    StoreUnavailable,
-)
 from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.store import Store, StoreOptions
+from codex_proxy.store.values import ContextLimits, Retention, StoreRefused, StoreUnavailable
 
 if TYPE_CHECKING:
     from codex_proxy.store.postgresql.store import PostgresStore

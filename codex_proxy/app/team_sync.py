@@ -11,8 +11,8 @@ from codex_proxy.admission.clients import Clients
 from codex_proxy.app.keyring import Keyring
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.middleware.rate_limit import RequestLimits
-from codex_proxy.store.interface import StoreUnavailable
 from codex_proxy.store.team import Team
+from codex_proxy.store.values import StoreUnavailable
 
 EXCHANGE_SECONDS: Final = 0.5
 """Seconds between two exchanges: a key that was removed is accepted for this long at most."""

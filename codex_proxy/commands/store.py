@@ -15,8 +15,9 @@ from codex_proxy.app.system import SystemClock
 from codex_proxy.files.private import replacing
 from codex_proxy.settings.fields import DATABASE_SCHEMES, Settings
 from codex_proxy.store import copying
-from codex_proxy.store.interface import Store, StoreError, StoreRefused, StoreStats, StoreUnavailable
 from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import StoreError, StoreRefused, StoreStats, StoreUnavailable
 
 if TYPE_CHECKING:
     from codex_proxy.store.postgresql.store import PostgresStore

@@ -19,12 +19,12 @@ from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import required_store, store_errors_as_faults
-from codex_proxy.store.interface import (
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
     ContextTooLarge,
     ItemReference,
     NewItem,
     NotStored,
-    Store,
     StoreConflict,
     StoredConversation,
     StoredItem,

@@ -13,7 +13,7 @@ from aiohttp import web
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.store.health import store_errors_as_faults
-from codex_proxy.store.interface import NotStored, Page, PageRequest, StoredItem
+from codex_proxy.store.values import NotStored, Page, PageRequest, StoredItem
 from codex_proxy.surfaces.answer_types import ItemList
 from codex_proxy.surfaces.body import number_in
 from codex_proxy.surfaces.items import ItemDict

@@ -27,7 +27,8 @@ from codex_proxy.http.server_info import STARTED, WORKER, about_agent, agents_fo
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.turn_records import WORKER_TURNS, TurnRecord, TurnRecords
 from codex_proxy.store.health import required_store, store_errors_as_faults
-from codex_proxy.store.interface import NotStored, Store, StoredResponse
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import NotStored, StoredResponse
 
 FILES: Final = {
     "index.html": "text/html",

@@ -56,7 +56,8 @@ from codex_proxy.responses.prepare import (
 )
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.store.health import store_errors_as_faults
-from codex_proxy.store.interface import Store, StoredResponse
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import StoredResponse
 from codex_proxy.surfaces.items import web_images
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses import context as contexts

@@ -14,7 +14,8 @@ import msgspec
 import structlog
 
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.store.interface import Outbox, PendingWebhook, StoreError
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import PendingWebhook, StoreError
 from codex_proxy.surfaces.responses.webhooks import event_id_of, signed, webhook_body
 
 log = structlog.get_logger("codex_proxy.http")
@@ -42,7 +43,7 @@ class WebhookSender:
         secret: str,
         *,
         clock: Clock,
-        outbox: Outbox,
+        outbox: Store,
         delays: tuple[float, ...] = DELAYS,
     ) -> None:
         self._urls = urls

@@ -33,11 +33,12 @@ from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of, required_store, store_errors_as_faults
-from codex_proxy.store.interface import (
+from codex_proxy.store.leases import FIRST_EPOCH
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
     UNFINISHED,
     Frame,
     NotStored,
-    Store,
     StoreConflict,
     StoreDamaged,
     StoredItem,
@@ -45,7 +46,6 @@ from codex_proxy.store.interface import (
     StoreError,
     StoreUnavailable,
 )
-from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.parse import ParsedResponse

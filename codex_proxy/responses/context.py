@@ -16,7 +16,8 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.model_items import ModelItem, as_history, with_whole_calls
 from codex_proxy.store.health import required_store, store_errors_as_faults
-from codex_proxy.store.interface import ContextTooLarge, NotFinished, NotStored, Store, StoredItem
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import ContextTooLarge, NotFinished, NotStored, StoredItem
 from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolved, with_ids

@@ -14,8 +14,9 @@ from codex_proxy.responses.live import LiveResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.store.health import required_store, store_errors_as_faults
-from codex_proxy.store.interface import UNFINISHED, Frame, NotStored, Store, StoredResponse
 from codex_proxy.store.leases import Watch
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoredResponse
 from codex_proxy.surfaces.body import number_in
 from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable

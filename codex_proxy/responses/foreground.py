@@ -16,7 +16,7 @@ from codex_proxy.responses.saving import output_items, save_response
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.runs.run import Run
-from codex_proxy.store.interface import StoredItem, StoreError
+from codex_proxy.store.values import StoredItem, StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.responses.profile import end_of_stream
 

@@ -15,8 +15,8 @@ from codex_proxy.responses.context import Context, ContextItem, read_context, tu
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import store_errors_as_faults
-from codex_proxy.store.interface import Store
 from codex_proxy.store.leases import ConversationLease
+from codex_proxy.store.store import Store
 from codex_proxy.surfaces.responses.mcp_offers import listed_in
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.profile import renderer_class

@@ -19,16 +19,16 @@ from codex_proxy.responses.context import read_context
 from codex_proxy.responses.prepare import prepare_in_context
 from codex_proxy.responses.saving import end_stored_response
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.store.interface import (
+from codex_proxy.store.leases import Node, ResponseLease
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
     UNFINISHED,
-    Store,
     StoreConflict,
     StoreDamaged,
     StoredResponse,
     StoreError,
     StoreUnavailable,
 )
-from codex_proxy.store.leases import Node, ResponseLease
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
 from codex_proxy.surfaces.responses.response_object import failed

@@ -24,7 +24,7 @@ from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.recording import REQUEST_TAPE
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
-from codex_proxy.store.interface import StoreError
+from codex_proxy.store.values import StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.models import billed_model
 from codex_proxy.surfaces.responses.profile import failed_end

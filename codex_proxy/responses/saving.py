@@ -13,7 +13,8 @@ from codex_proxy.responses.prepare import PreparedResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.model_items import ItemHead, ModelItem, model_items
 from codex_proxy.runs.run import Run
-from codex_proxy.store.interface import UNFINISHED, Append, Frame, Store, StoredItem, StoredResponse
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import UNFINISHED, Append, Frame, StoredItem, StoredResponse
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.responses.mcp_items import call_id_of

@@ -5,11 +5,11 @@ and a CRC-32 of other rows. Both detect accidents, not tampering.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from codex_proxy.store.interface import Checked, StoreDamaged
+from codex_proxy.store.values import StoreDamaged
 
 ROWS_AT_ONCE: Final = 200
 """The most rows checked in one read of some ms."""
@@ -51,10 +51,13 @@ class CheckedTable(NamedTuple):
     source: str
     """The table, and what it is joined with."""
     key: tuple[str, ...]
-    first_key: tuple[int, ...]
-    """A key that sorts before every row, to begin with."""
     sound: Callable[..., bool]
     """Returns whether a row is undamaged."""
+
+    @property
+    def first_key(self) -> tuple[int, ...]:
+        """A key that sorts before every row, to begin with."""
+        return (-1,) * len(self.key)
 
     @property
     def sql(self) -> str:
@@ -87,7 +90,6 @@ TABLES: Final = (
         "seq, id, json, raw, digest",
         "@items",
         ("seq",),
-        (0,),
         lambda json, raw, digest: item_digest(json, raw) == digest,
     ),
     CheckedTable(
@@ -95,7 +97,6 @@ TABLES: Final = (
         "response, id, json, json_sum, recovery, recovery_sum",
         "@response_bodies JOIN @responses ON seq = response",
         ("response",),
-        (0,),
         _checksums_match,
     ),
     CheckedTable(
@@ -103,7 +104,6 @@ TABLES: Final = (
         "response, number, id, data, data_sum",
         "@frames JOIN @responses ON seq = response",
         ("response", "number"),
-        (0, -1),
         _checksums_match,
     ),
     CheckedTable(
@@ -111,26 +111,11 @@ TABLES: Final = (
         "seq, id, metadata, metadata_sum",
         "@conversations",
         ("seq",),
-        (0,),
         _checksums_match,
     ),
-    CheckedTable("the tool step", "seq, key, value, value_sum", "@steps", ("seq",), (0,), _checksums_match),
+    CheckedTable("the tool step", "seq, key, value, value_sum", "@steps", ("seq",), _checksums_match),
 )
 """All tables whose rows have a checksum."""
 
 Part: TypeAlias = tuple[int, list[str], tuple[int, ...]]
 """What `CheckedTable.check` returns of some rows."""
-
-
-async def check_tables(read: Callable[[CheckedTable, tuple[int, ...]], Awaitable[Part]]) -> Checked:
-    """Checks all rows; `read` checks at most `ROWS_AT_ONCE` of a table after a key."""
-    rows, damaged = 0, []
-    for table in TABLES:
-        key = table.first_key
-        while True:
-            count, found, key = await read(table, key)
-            if not count:
-                break
-            rows += count
-            damaged += found
-    return Checked(rows, tuple(damaged))

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from codex_proxy.store.interface import StoreRefused
 from codex_proxy.store.usage import FIGURES
+from codex_proxy.store.values import StoreRefused
 
 Row: TypeAlias = Sequence[Any]
 """The values of a row, in the order of `CopiedTable.columns`."""

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.store.interface import StoredConversation, StoredItem, StoredResponse
+from codex_proxy.store.queries import Kind
+from codex_proxy.store.rows import INPUT, OUTPUT, conversation_of, response_of
+from codex_proxy.store.values import StoredItem
 
 AT_ONCE: Final = 20
 """Responses or conversations that are read at once, with all their items."""
 
-_encoder = msgspec.json.Encoder()
 
-
-def response_line(
-    response: StoredResponse, input: Iterable[StoredItem], output: Iterable[StoredItem]
-) -> bytes:
-    line = {
-        "type": "response",
-        "owner": response.owner,
-        "id": response.id,
-        "status": response.status,
-        "created": response.created,
-        "previous_response_id": response.previous_id,
-        "conversation": response.conversation_id,
-        "response": _raw(response.json),
-        "input": [_item(item) for item in input],
-        "output": [_item(item) for item in output],
-    }
-    return _encoder.encode(line) + b"\n"
-
-
-def conversation_line(conversation: StoredConversation, items: Iterable[StoredItem]) -> bytes:
-    line = {
-        "type": "conversation",
-        "owner": conversation.owner,
-        "id": conversation.id,
-        "created": conversation.created,
-        "metadata": conversation.metadata,
-        "items": [_item(item) for item in items],
-    }
-    return _encoder.encode(line) + b"\n"
+def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:
+    """Returns the line for the columns `RESPONSE` or `CONVERSATION`, with sides and items. Raises `StoreDamaged`."""
+    line: dict[str, object]
+    if kind == "conversation":
+        conversation = conversation_of(columns)
+        line = {
+            "owner": conversation.owner,
+            "id": conversation.id,
+            "created": conversation.created,
+            "metadata": conversation.metadata,
+            "items": [_item(item) for _, item in items],
+        }
+    else:
+        response = response_of(columns)
+        line = {
+            "owner": response.owner,
+            "id": response.id,
+            "status": response.status,
+            "created": response.created,
+            "previous_response_id": response.previous_id,
+            "conversation": response.conversation_id,
+            "response": _raw(response.json),
+            "input": [_item(item) for side, item in items if side == INPUT],
+            "output": [_item(item) for side, item in items if side == OUTPUT],
+        }
+    return msgspec.json.encode({"type": kind, **line}) + b"\n"
 
 
 def _item(item: StoredItem) -> dict[str, object]:

@@ -13,13 +13,12 @@ import structlog
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.store.interface import (
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
     NotStored,
-    Store,
     StoreConflict,
     StoreDamaged,
     StoreError,
-    StoreMaintenance,
     StoreUnavailable,
 )
 
@@ -36,7 +35,7 @@ ANSWER_SECONDS: Final = 2.0
 class WriteCheck:
     """Checks whether the store can be written, once for all callers of a moment."""
 
-    def __init__(self, store: StoreMaintenance, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._writable = True

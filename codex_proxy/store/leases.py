@@ -7,7 +7,9 @@ epoch counts the holders of a response: a write with an old one raises `StoreCon
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -49,20 +51,73 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """How many background responses it holds."""
 
 
-class ConversationLease(Protocol):
-    """The right to add a turn to a conversation."""
+class Changes:
+    """The changes of one stored object, for any number of watches. Whoever learns of one calls `report`."""
 
-    def release(self) -> None:
-        """Lets the next turn in, once; never raises."""
-        ...
+    def __init__(self) -> None:
+        self.count = 0
+        self.next = asyncio.Event()
+
+    def report(self) -> None:
+        self.count += 1
+        self.next.set()
+        self.next = asyncio.Event()
 
 
-class Watch(Protocol):
+class Watch:
     """Waits for changes of one stored object."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self._seen = changes.count
 
     async def wait(self) -> None:
         """Returns when the object may have changed, after `POLL_SECONDS` at the latest."""
-        ...
+        if self._seen == self._changes.count:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._changes.next.wait()
+        self._seen = self._changes.count
+
+
+class ConversationLocks:
+    """The locks of one process on conversations, each held by one turn at a time, in the order of asking."""
+
+    def __init__(self) -> None:
+        self._locks: dict[Key, asyncio.Lock] = {}
+        self._wanted: dict[Key, int] = {}
+
+    async def acquire(self, key: Key) -> None:
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        self._wanted[key] = self._wanted.get(key, 0) + 1
+        try:
+            await lock.acquire()
+        except BaseException:
+            self._forget(key)
+            raise
+
+    def release(self, key: Key) -> None:
+        self._locks[key].release()
+        self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        self._wanted[key] -= 1
+        if not self._wanted[key]:
+            del self._wanted[key], self._locks[key]
+
+
+class ConversationLease:
+    """The right to add a turn to a conversation. `leave` is called when it is released."""
+
+    def __init__(self, leave: Callable[[Key], None], key: Key) -> None:
+        self._leave: Callable[[Key], None] | None = leave
+        self._key = key
+
+    def release(self) -> None:
+        """Lets the next turn in, once; never raises."""
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave(self._key)
 
 
 class Leases(Protocol):

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from codex_proxy.files.private import make_folder, unfit
-from codex_proxy.store.interface import StoreRefused
+from codex_proxy.store.values import StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
 """Seconds to wait for the lock, which children of a killed server hold for a moment, and between two attempts."""

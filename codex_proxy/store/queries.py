@@ -11,7 +11,19 @@ from functools import cache, partial
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from codex_proxy.store.checksums import checked
-from codex_proxy.store.interface import (
+from codex_proxy.store.rows import (
+    CONVERSATION,
+    INPUT,
+    ITEM,
+    RESPONSE,
+    conversation_of,
+    frames_of,
+    item_of,
+    response_of,
+    turns_of,
+)
+from codex_proxy.store.usage import FIGURES, Figures, UsageQuery, UsageSum
+from codex_proxy.store.values import (
     MAX_SEARCHED,
     MAX_TREE,
     ChainTurn,
@@ -26,23 +38,12 @@ from codex_proxy.store.interface import (
     StoredResponse,
     TreeNode,
 )
-from codex_proxy.store.rows import (
-    CONVERSATION,
-    INPUT,
-    ITEM,
-    RESPONSE,
-    conversation_of,
-    frames_of,
-    item_of,
-    response_of,
-    turns_of,
-)
-from codex_proxy.store.usage import FIGURES, Figures, UsageQuery, UsageSum
 
 T = TypeVar("T")
 Row: TypeAlias = Sequence[Any]
 """The values of a row."""
 Kind: TypeAlias = Literal["response", "conversation"]
+KINDS: Final[tuple[Kind, ...]] = ("response", "conversation")
 
 BEYOND: Final = 1 << 62
 """A number that is larger than every row, position, and number of an event."""
@@ -163,7 +164,7 @@ def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
 
 
 def find(owner: str, ids: Sequence[str]) -> Query[dict[str, StoredItem]]:
-    """See `Responses.find_items`."""
+    """See `Store.find_items`."""
     newest = f"""
 SELECT max(items.seq) FROM @items AS items
 WHERE owner = ?1 AND items.id IN ({_places(2, len(ids))}) AND length(json) > 0 AND (
@@ -209,7 +210,7 @@ def item(owner: str, id: str, item_id: str) -> Query[StoredItem | None]:
 def scan_conversation(
     owner: str, id: str, limits: ContextLimits, visit: Callable[[StoredItem], object]
 ) -> Query[None]:
-    """See `Conversations.scan_conversation`."""
+    """See `Store.scan_conversation`."""
 
     def convert(rows: Iterator[Row]) -> None:
         first = _existing(rows, "conversation", id)
@@ -232,7 +233,7 @@ def visit_items(
 
 
 def context(dialect: Dialect, owner: str, id: str) -> Query[list[ChainTurn]]:
-    """See `Responses.context`."""
+    """See `Store.context`."""
 
     def convert(rows: Iterator[Row]) -> list[ChainTurn]:
         return turns_of(_chained(_existing(rows, "response", id), rows))
@@ -256,7 +257,7 @@ _NEWEST: Final = f"""
 def newest(
     dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int, make: Callable[[Row], T]
 ) -> Query[tuple[tuple[T, ...], bool]]:
-    """Reads the newest objects before a row, and whether there are more. See `Responses.newest_responses`."""
+    """Reads the newest objects before a row, and whether there are more. See `Store.newest_responses`."""
     select, text = (_RESPONSES, "json") if kind == "response" else (_CONVERSATIONS, "metadata")
     has_id, has_text = (dialect.has_text.format(each) for each in (dialect.as_bytes.format("id"), text))
 
@@ -281,7 +282,7 @@ LEFT JOIN @responses AS above ON above.seq = nearest.parent ORDER BY nearest.seq
 
 
 def tree(dialect: Dialect, owner: str, id: str) -> Query[list[TreeNode]]:
-    """See `Responses.response_tree`."""
+    """See `Store.response_tree`."""
 
     def convert(rows: Iterator[Row]) -> list[TreeNode]:
         found = _chained(_existing(rows, "response", id), rows)
@@ -300,7 +301,7 @@ SELECT seq, NULL, NULL FROM found UNION ALL SELECT * FROM (
 
 
 def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -> Query[list[Frame]]:
-    """See `Responses.frames`; `after` may be any integer of a client."""
+    """See `Store.frames`; `after` may be any integer of a client."""
 
     def convert(rows: Iterator[Row]) -> list[Frame]:
         _existing(rows, "response", id)

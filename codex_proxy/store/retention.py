@@ -5,10 +5,10 @@ number of chains is limited when one may have been added.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from codex_proxy.store.interface import Pruned, Retention
+from codex_proxy.store.values import Pruned, Retention
 
 OBJECTS_AT_ONCE: Final = 50
 """The most objects that one write removes, in some ms."""
@@ -34,26 +34,8 @@ class Rule(NamedTuple):
     """If not None: only while more bytes than this are stored."""
 
 
-async def prune(
-    apply: Callable[[Rule], Awaitable[Pruned]],
-    sweep: Callable[[], Awaitable[None]],
-    retention: Retention,
-    step_age: float,
-    now: float,
-) -> Pruned:
-    """Removes what `retention` does not permit at `now` (seconds since 1970), and steps older than `step_age` seconds.
-    `apply` applies a rule in one small write; `sweep` removes the rows of marked objects.
-    """
-    total = NOTHING
-    await sweep()
-    for rule in _rules(retention, step_age, now):
-        while (gone := await apply(rule)) != NOTHING:
-            total = _sum(total, gone)
-            await sweep()
-    return total
-
-
-def _rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
+def rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
+    """Yields the rules for `now` (seconds since 1970); steps older than `step_age` seconds are removed."""
     yield Rule("steps", now - step_age)
     yield Rule("frames", now - retention.frames_age)
     if retention.usage_age is not None:
@@ -69,7 +51,3 @@ def _rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
         yield Rule("steps", spared_since, max_bytes=retention.max_bytes)
         yield Rule("frames", spared_since, max_bytes=retention.max_bytes)
         yield Rule("objects", spared_since, max_bytes=retention.max_bytes)
-
-
-def _sum(one: Pruned, other: Pruned) -> Pruned:
-    return Pruned(**{name: getattr(one, name) + getattr(other, name) for name in Pruned.__struct_fields__})

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.store.checksums import checked, damaged, item_digest
-from codex_proxy.store.interface import (
+from codex_proxy.store.values import (
     MAX_METADATA_KEYS,
     ChainTurn,
     Frame,

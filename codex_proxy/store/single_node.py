@@ -8,15 +8,18 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 import msgspec
 
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.store.interface import DELIVERY_SECONDS, PendingWebhook, not_held
 from codex_proxy.store.leases import (
     FIRST_EPOCH,
     RENEW_SECONDS,
+    Changes,
+    ConversationLease,
+    ConversationLocks,
     Key,
     Node,
     ResponseLease,
+    Watch,
 )
-from codex_proxy.store.waits import Changes, ChangeWatch, ConversationLocks, HeldConversation
+from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, not_held
 
 
 class SingleNodeLeases:
@@ -54,12 +57,12 @@ class SingleNodeLeases:
         self._all_held = False
         self._nodes.clear()
 
-    async def enter_conversation(self, owner: str, id: str) -> HeldConversation:
+    async def enter_conversation(self, owner: str, id: str) -> ConversationLease:
         await self._conversations.acquire((owner, id))
-        return HeldConversation(self._conversations.release, (owner, id))
+        return ConversationLease(self._conversations.release, (owner, id))
 
-    def watch(self, id: str) -> ChangeWatch:
-        return ChangeWatch(Changes())
+    def watch(self, id: str) -> Watch:
+        return Watch(Changes())
 
     async def announce(self, node: Node) -> None:
         self._nodes = [msgspec.structs.replace(node, id="node_1")]

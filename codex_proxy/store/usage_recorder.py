@@ -14,8 +14,8 @@ import structlog
 from codex_proxy.core.events import Spending
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.interfaces import Clock
-from codex_proxy.store.interface import StoreError
 from codex_proxy.store.usage import HOUR, MAX_FIGURE, Figures, UsageEntry, UsageLedger
+from codex_proxy.store.values import StoreError
 
 log = structlog.get_logger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from statistics import median
 
-from codex_proxy.store.interface import PageRequest
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.values import PageRequest
 from scripts.bench_lib.figures import Figure
 from scripts.bench_lib.servers import BenchError
 from tests.store.stored import OWNER, Hands, conversation, item, turn

@@ -6,7 +6,7 @@ import pytest
 
 from codex_proxy.core.faults import Fault
 from codex_proxy.http.listing import list_object, page_of
-from codex_proxy.store.interface import PageRequest
+from codex_proxy.store.values import PageRequest
 
 
 def test_the_newest_come_first_unless_asked_otherwise() -> None:

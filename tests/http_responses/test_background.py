@@ -16,8 +16,8 @@ from codex_proxy.agents.codex_app_server.agent import AppServerAgent
 from codex_proxy.core.faults import Fault
 from codex_proxy.responses import background
 from codex_proxy.responses.live import BackgroundResponses
-from codex_proxy.store.interface import StoredResponse, StoreUnavailable
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.values import StoredResponse, StoreUnavailable
 from tests.faults.scene import agent_of, write_program
 from tests.http.serving import ENVIRONMENT, Proxy, proxy_of, until
 from tests.http_responses.asking import ask, blocks_of, checked, events_of, said, serving, types_of

@@ -12,8 +12,8 @@ import pytest
 
 from codex_proxy.responses.background import create_in_background
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.interface import StoreUnavailable
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.values import StoreUnavailable
 from tests.http.serving import Proxy, until
 from tests.http_responses.asking import ask, said, serving
 from tests.http_responses.leaving import CancelledAt

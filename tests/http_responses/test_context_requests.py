@@ -13,8 +13,8 @@ from openai import AsyncOpenAI
 from codex_proxy.app import store_lifecycle
 from codex_proxy.core.tokens import estimate_tokens
 from codex_proxy.responses.context import measure_context
-from codex_proxy.store.interface import ContextLimits, StoredItem
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.values import ContextLimits, StoredItem
 from codex_proxy.surfaces.responses.context import parse_context
 from tests.http.serving import Proxy
 from tests.http_responses.asking import ask, said, serving

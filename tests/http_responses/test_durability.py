@@ -18,7 +18,7 @@ import pytest
 
 from codex_proxy.app.start_checks import StartError
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.store.interface import StoreUnavailable
+from codex_proxy.store.values import StoreUnavailable
 from tests.http.serving import Proxy, fake_proxy, until
 from tests.http_responses.asking import ask, events_of, said, serving
 from tests.http_responses.killing import server_process

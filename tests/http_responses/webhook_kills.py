@@ -22,7 +22,7 @@ from pathlib import Path
 
 import aiohttp
 
-from codex_proxy.store.interface import Store
+from codex_proxy.store.store import Store
 from tests.http.serving import until
 from tests.http_responses.asking import said, serving
 from tests.http_responses.killing import server_process

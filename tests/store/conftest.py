@@ -11,10 +11,11 @@ import asyncpg
 import pytest
 
 from codex_proxy.core.step_memory import StepMemorySettings
-from codex_proxy.store.interface import Retention, Store
 from codex_proxy.store.postgresql.store import PostgresStore
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import Retention
 from tests.postgres import PostgresServer, empty
 from tests.store.stored import Hands
 

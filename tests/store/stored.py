@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from codex_proxy.store.interface import (
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
     Append,
     PageRequest,
-    Store,
     StoredConversation,
     StoredItem,
     StoredResponse,

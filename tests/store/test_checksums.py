@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.interface import Frame, PageRequest, Store, StoreDamaged
 from codex_proxy.store.sqlite.migrations import migrate
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import Frame, PageRequest, StoreDamaged
 from tests.store.conftest import Overwrite
 from tests.store.stored import OWNER, Hands, conversation, item, response
 

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from codex_proxy.store.interface import (
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
     MAX_METADATA_KEYS,
     Append,
     ItemReference,
     NotStored,
     PageRequest,
-    Store,
     StoreConflict,
     StoredConversation,
     StoredItem,

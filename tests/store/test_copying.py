@@ -9,16 +9,16 @@ import pytest
 
 from codex_proxy.store import copying
 from codex_proxy.store.copying import CopiedTable, Row
-from codex_proxy.store.interface import (
+from codex_proxy.store.postgresql.store import PostgresStore
+from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
+from codex_proxy.store.values import (
     Append,
     Frame,
     PendingWebhook,
     StoreRefused,
     StoreUnavailable,
 )
-from codex_proxy.store.postgresql.store import PostgresStore
-from codex_proxy.store.sqlite.store import SqliteStore
-from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
 from tests.postgres import PostgresServer, empty
 from tests.store.stored import OTHER, OWNER, Hands, context_ids, conversation, hidden, item, response, turn
 

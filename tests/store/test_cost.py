@@ -12,18 +12,18 @@ from typing import Final
 import pytest
 
 from codex_proxy.store import queries
-from codex_proxy.store.interface import (
+from codex_proxy.store.retention import NOTHING, Rule, What
+from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
+from codex_proxy.store.sqlite.dialect import DIALECT, ask
+from codex_proxy.store.sqlite.opening import open_in_memory
+from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
+from codex_proxy.store.values import (
     ContextLimits,
     Frame,
     PageRequest,
     PendingWebhook,
     StoredItem,
 )
-from codex_proxy.store.retention import NOTHING, Rule, What
-from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
-from codex_proxy.store.sqlite.dialect import DIALECT, ask
-from codex_proxy.store.sqlite.opening import open_in_memory
-from codex_proxy.store.usage import Figures, UsageEntry, UsageQuery
 from tests.growth import assert_linear
 from tests.store.stored import OWNER, conversation, item, response
 

@@ -30,7 +30,7 @@ MAX_LIFE = 0.04
 _NURSERY = """
 import asyncio, os, sys
 from pathlib import Path
-from codex_proxy.store.interface import Append, StoreConflict
+from codex_proxy.store.values import Append, StoreConflict
 from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.stored import Hands, conversation, turn
 

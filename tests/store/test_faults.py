@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.interface import Append, StoreConflict, StoreUnavailable
 from codex_proxy.store.sqlite.opening import as_store_error, connect
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.values import Append, StoreConflict, StoreUnavailable
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
 from tests.waiting import PATIENCE
@@ -100,7 +100,7 @@ async def test_a_full_disk_loses_nothing_and_the_store_works_again_when_there_is
 _FILLS_ITS_DISK = """
 import asyncio, json, resource, sys
 from pathlib import Path
-from codex_proxy.store.interface import StoreUnavailable
+from codex_proxy.store.values import StoreUnavailable
 from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.stored import Hands, turn
 

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from codex_proxy.store.interface import UNFINISHED, Frame, NotStored, Store, StoreConflict
 from codex_proxy.store.leases import FIRST_EPOCH, Node, ResponseLease
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoreConflict
 from tests.store.stored import OTHER, OWNER, response
 
 MINE = ResponseLease(OWNER, "resp_1", FIRST_EPOCH)

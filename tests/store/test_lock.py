@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.interface import StoreRefused
 from codex_proxy.store.lock import StoreLock
+from codex_proxy.store.values import StoreRefused
 from tests.waiting import PATIENCE
 
 HOLDER = """

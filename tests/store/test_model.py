@@ -19,7 +19,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from codex_proxy.store.interface import (
+from codex_proxy.store.postgresql import removal as postgresql_removal
+from codex_proxy.store.postgresql.store import PostgresStore
+from codex_proxy.store.sqlite import removal
+from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.values import (
     Append,
     ItemReference,
     NewItem,
@@ -29,10 +33,6 @@ from codex_proxy.store.interface import (
     StoreConflict,
     StoredItem,
 )
-from codex_proxy.store.postgresql import removal as postgresql_removal
-from codex_proxy.store.postgresql.store import PostgresStore
-from codex_proxy.store.sqlite import removal
-from codex_proxy.store.sqlite.store import SqliteStore
 from tests.postgres import PostgresServer, empty
 from tests.store.conftest import Opened
 from tests.store.stored import OTHER, OWNER, Hands, conversation, hidden, item, response

@@ -13,11 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.interface import ContextLimits, ContextTooLarge, Store, StoreRefused, StoreUnavailable
 from codex_proxy.store.sqlite import opening
 from codex_proxy.store.sqlite.migrations import LATEST, MIGRATIONS, migrate
 from codex_proxy.store.sqlite.opening import connect
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
+    ContextLimits,
+    ContextTooLarge,
+    StoreRefused,
+    StoreUnavailable,
+)
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, Hands, turn
 from tests.waiting import PATIENCE
@@ -147,7 +153,9 @@ async def test_closing_again_is_harmless_and_everything_else_is_refused(path: Pa
 
 
 def test_the_interface_is_imported_without_a_database() -> None:
-    code = "import sys, codex_proxy.store.interface; print([m for m in ('sqlite3', 'asyncio') if m in sys.modules])"
+    code = (
+        "import sys, codex_proxy.store.values; print([m for m in ('sqlite3', 'asyncio') if m in sys.modules])"
+    )
     told = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
     )

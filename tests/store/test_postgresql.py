@@ -8,7 +8,10 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
-from codex_proxy.store.interface import (
+from codex_proxy.store.postgresql import migration, responses
+from codex_proxy.store.postgresql.database import UnsureWrite
+from codex_proxy.store.postgresql.store import PostgresStore
+from codex_proxy.store.values import (
     Append,
     NotStored,
     PageRequest,
@@ -17,9 +20,6 @@ from codex_proxy.store.interface import (
     StoreRefused,
     StoreUnavailable,
 )
-from codex_proxy.store.postgresql import migration, responses
-from codex_proxy.store.postgresql.database import UnsureWrite
-from codex_proxy.store.postgresql.store import PostgresStore
 from tests.postgres import PostgresServer, server
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, item, response, turn
 from tests.waiting import polled

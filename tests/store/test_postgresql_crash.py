@@ -14,8 +14,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from codex_proxy.store.interface import Append, StoreUnavailable
 from codex_proxy.store.postgresql.store import PostgresStore
+from codex_proxy.store.values import Append, StoreUnavailable
 from tests.postgres import PostgresServer, server
 from tests.store.stored import OWNER, Hands, context_ids, conversation, conversation_ids, turn
 from tests.waiting import PATIENCE, polled
@@ -24,7 +24,7 @@ WRITERS = 6
 
 _CHILD = """
 import asyncio, os, sys
-from codex_proxy.store.interface import Append
+from codex_proxy.store.values import Append
 from codex_proxy.store.postgresql.store import PostgresStore
 from tests.store.stored import Hands, turn
 

@@ -38,7 +38,7 @@ async def test_of_responses_that_nobody_runs_each_is_claimed_by_one_node(nodes: 
 async def test_a_node_hears_of_a_change_that_another_has_made(
     nodes: list[PostgresStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.store.waits.POLL_SECONDS", 3600.0)
+    monkeypatch.setattr("codex_proxy.store.leases.POLL_SECONDS", 3600.0)
     one, two, _ = nodes
     renewal = asyncio.create_task(two.leases.until_renewal())  # from now on it listens
     waiting = [asyncio.create_task(watch.wait()) for watch in watches(two, "resp_1", "resp_1")]

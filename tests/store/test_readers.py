@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.interface import StoreUnavailable
 from codex_proxy.store.sqlite import connections as readers_module
 from codex_proxy.store.sqlite.connections import THREADS, Readers
 from codex_proxy.store.sqlite.opening import connect, open_reader, open_writer
+from codex_proxy.store.values import StoreUnavailable
 from tests.waiting import PATIENCE
 
 

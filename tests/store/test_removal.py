@@ -10,17 +10,17 @@ import pytest
 
 from codex_proxy.app.store_lifecycle import open_store_lifecycle
 from codex_proxy.settings.fields import Settings
-from codex_proxy.store.interface import (
+from codex_proxy.store.sqlite import removal
+from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
     Append,
     ContextLimits,
     Frame,
     ItemReference,
     NotStored,
     Retention,
-    Store,
 )
-from codex_proxy.store.sqlite import removal
-from codex_proxy.store.sqlite.store import SqliteStore
 from tests.store.conftest import SQLITE_ONLY, Make, Opened
 from tests.store.stored import OWNER, Hands, context_ids, conversation, item, items, response, turn
 from tests.waiting import PATIENCE

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.store.interface import (
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import (
     UNFINISHED,
     ChainTurn,
     Frame,
     NotFinished,
     NotStored,
     PageRequest,
-    Store,
     StoreConflict,
     StoredItem,
     TreeNode,

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from codex_proxy.store.interface import Append, Frame, ItemReference, Pruned, Retention, Store
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import Append, Frame, ItemReference, Pruned, Retention
 from tests.store.conftest import Make
 from tests.store.stored import (
     OTHER,

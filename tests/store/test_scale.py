@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 
-from codex_proxy.store.interface import Append, PageRequest
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.values import Append, PageRequest
 from tests.store.conftest import Opened
 from tests.store.stored import OWNER, conversation, item, response, turn
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.core.step_memory import StepMemorySettings
-from codex_proxy.store.interface import Store
+from codex_proxy.store.store import Store
 from tests.store.conftest import Make
 from tests.store.stored import OTHER, OWNER, Hands
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from codex_proxy.store.interface import Retention, Store
 from codex_proxy.store.sqlite.store import SqliteStore
+from codex_proxy.store.store import Store
 from codex_proxy.store.usage import (
     HOUR,
     MAX_FIGURE,
@@ -19,6 +19,7 @@ from codex_proxy.store.usage import (
     UsageQuery,
     UsageSum,
 )
+from codex_proxy.store.values import Retention
 from tests.store.conftest import Make
 from tests.store.stored import OTHER, OWNER, Hands
 

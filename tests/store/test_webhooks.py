@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from codex_proxy.store.interface import UNFINISHED, PendingWebhook, Store
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import UNFINISHED, PendingWebhook
 from tests.store.stored import OWNER, response
 
 ONE = PendingWebhook("evt_1", "https://a.example/hook", b"{}")

@@ -8,7 +8,8 @@ import pytest
 
 from codex_proxy.store import health
 from codex_proxy.store.health import FRESH_SECONDS, FRESH_TROUBLE_SECONDS, WriteCheck
-from codex_proxy.store.interface import Store, StoreUnavailable
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import StoreUnavailable
 from tests.store.stored import Hands
 
 

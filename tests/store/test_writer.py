@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from codex_proxy.store.interface import StoreConflict, StoreUnavailable
 from codex_proxy.store.sqlite import connections as writer_module
 from codex_proxy.store.sqlite.connections import Job, Writer
 from codex_proxy.store.sqlite.opening import connect
+from codex_proxy.store.values import StoreConflict, StoreUnavailable
 from tests.waiting import PATIENCE
 
 

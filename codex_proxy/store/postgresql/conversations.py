@@ -8,14 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.interface import (
-    ItemReference,
-    NewItem,
-    NotStored,
-    StoreConflict,
-    StoredConversation,
-    StoredItem,
-)
 from codex_proxy.store.postgresql import writing
 from codex_proxy.store.postgresql.removal import PostgresRemoval
 from codex_proxy.store.postgresql.writing import arrays_of, check_conversation, parameters
@@ -25,6 +17,14 @@ from codex_proxy.store.rows import (
     conversation_of,
     encoded_metadata,
     merged_metadata,
+)
+from codex_proxy.store.values import (
+    ItemReference,
+    NewItem,
+    NotStored,
+    StoreConflict,
+    StoredConversation,
+    StoredItem,
 )
 
 _ADD: Final = f"""
@@ -76,7 +76,7 @@ _TAKEN: Final = {
 
 
 class PostgresConversations(PostgresRemoval):
-    """The writes of `store.interface.Conversations` but for deletion."""
+    """The writes of `Store` but for deletion."""
 
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
-from codex_proxy.store.interface import StoreDamaged, StoreRefused, StoreUnavailable
+from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable
 
 Row: TypeAlias = Any
 """The values of a row, in order and by name."""

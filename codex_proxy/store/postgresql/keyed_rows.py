@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.interface import DELIVERY_SECONDS, PendingWebhook
 from codex_proxy.store.postgresql.writing import StorePart
 from codex_proxy.store.usage import FIGURES, UsageEntry
+from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook
 
 _REMEMBER: Final = """
 INSERT INTO codex_proxy.steps (owner, key, created, value, value_sum)

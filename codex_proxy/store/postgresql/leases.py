@@ -14,11 +14,20 @@ from weakref import WeakValueDictionary
 import msgspec
 import structlog
 
-from codex_proxy.store.interface import StoreUnavailable
-from codex_proxy.store.leases import LEASE_SECONDS, RENEW_SECONDS, Key, Node, ResponseLease
+from codex_proxy.store.leases import (
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    Changes,
+    ConversationLease,
+    ConversationLocks,
+    Key,
+    Node,
+    ResponseLease,
+    Watch,
+)
 from codex_proxy.store.postgresql.database import Database
 from codex_proxy.store.postgresql.notices import Notices
-from codex_proxy.store.waits import Changes, ChangeWatch, ConversationLocks, HeldConversation
+from codex_proxy.store.values import StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -151,7 +160,7 @@ class PostgresLeases:
 
     # --- conversations --------------------------------------------------------------------------
 
-    async def enter_conversation(self, owner: str, id: str) -> HeldConversation:
+    async def enter_conversation(self, owner: str, id: str) -> ConversationLease:
         key = owner, id
         await self._locks.acquire(key)
         try:
@@ -161,7 +170,7 @@ class PostgresLeases:
         except BaseException:
             self.leave(key)  # it may be entered all the same
             raise
-        return HeldConversation(self.leave, key)
+        return ConversationLease(self.leave, key)
 
     async def _enter(self, key: Key) -> bool:
         """Returns whether this node holds the conversation, or there is none."""
@@ -187,11 +196,11 @@ class PostgresLeases:
 
     # --- changes --------------------------------------------------------------------------------
 
-    def watch(self, id: str) -> ChangeWatch:
+    def watch(self, id: str) -> Watch:
         changes = self._changes.get(id)
         if changes is None:
             changes = self._changes[id] = Changes()
-        return ChangeWatch(changes)
+        return Watch(changes)
 
     def hold(self, id: str) -> None:
         """Notes that this node holds a response that it has added."""

@@ -12,8 +12,8 @@ from typing import Final
 
 import asyncpg
 
-from codex_proxy.store.interface import StoreRefused
 from codex_proxy.store.postgresql.database import Database
+from codex_proxy.store.values import StoreRefused
 
 FILES: Final = sorted((Path(__file__).parent / "migrations").glob("*.sql"))
 LATEST: Final = len(FILES)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from codex_proxy.store.interface import Pruned
 from codex_proxy.store.postgresql.writing import StorePart
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
+from codex_proxy.store.values import Pruned
 
 PIECE: Final = 500
 """The most rows that one statement removes."""

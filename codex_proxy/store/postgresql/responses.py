@@ -11,18 +11,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.interface import (
-    UNFINISHED,
-    Append,
-    Frame,
-    NotFinished,
-    NotStored,
-    PendingWebhook,
-    StoreConflict,
-    StoredItem,
-    StoredResponse,
-    not_held,
-)
 from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.postgresql.database import Row
 from codex_proxy.store.postgresql.dialect import CHAIN, HELD
@@ -39,6 +27,18 @@ from codex_proxy.store.postgresql.writing import (
 )
 from codex_proxy.store.queries import visit_items
 from codex_proxy.store.rows import INPUT, ITEM, OUTPUT
+from codex_proxy.store.values import (
+    UNFINISHED,
+    Append,
+    Frame,
+    NotFinished,
+    NotStored,
+    PendingWebhook,
+    StoreConflict,
+    StoredItem,
+    StoredResponse,
+    not_held,
+)
 
 MAX_CHAIN: Final = 256
 """The most rows in a chain's array, of 8 bytes each."""
@@ -163,7 +163,7 @@ SELECT held FROM response"""
 
 
 class PostgresResponses(PostgresRemoval):
-    """The writes of `store.interface.Responses` but for deletion, and `scan_context`."""
+    """The writes of `Store` but for deletion, and `scan_context`."""
 
     async def add_response(
         self,

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Unpack
 
 from codex_proxy.store import copying
-from codex_proxy.store.base import StoreOptions
 from codex_proxy.store.copying import CopiedTable, Row
-from codex_proxy.store.interface import Pruned
 from codex_proxy.store.postgresql.conversations import PostgresConversations
 from codex_proxy.store.postgresql.database import Database
 from codex_proxy.store.postgresql.keyed_rows import PostgresKeyedRows
@@ -19,6 +17,8 @@ from codex_proxy.store.postgresql.responses import CHAIN_OF_CHILD, PostgresRespo
 from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.postgresql.writing import parameters
 from codex_proxy.store.retention import NOTHING
+from codex_proxy.store.store import StoreOptions
+from codex_proxy.store.values import Pruned
 
 PRUNE_LOCK: Final = LOCK + 1
 """The number of the lock that lets one server at a time apply the limits of retention."""
@@ -27,7 +27,7 @@ _WRITE: Final = "UPDATE codex_proxy.schema SET version = version"
 
 
 class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows):
-    """Implements `store.interface.Store` with a PostgreSQL database, which several servers may use."""
+    """Implements `Store` with a PostgreSQL database, which several servers may use."""
 
     def __init__(self, database: Database, **options: Unpack[StoreOptions]) -> None:
         super().__init__(**options)

@@ -13,12 +13,13 @@ from typing import Any, Final, TypeVar
 import asyncpg
 
 from codex_proxy.store.checksums import item_digest
-from codex_proxy.store.interface import NotStored, StoreConflict, StoredItem, StoreUnavailable
 from codex_proxy.store.postgresql.database import UNDONE_TRIES, Database, Row, UnsureWrite
 from codex_proxy.store.postgresql.dialect import DIALECT
 from codex_proxy.store.postgresql.leases import PostgresLeases
+from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.queries import Query
-from codex_proxy.store.reading import ReadingStore
+from codex_proxy.store.store import Store
+from codex_proxy.store.values import NotStored, StoreConflict, StoredItem, StoreUnavailable
 
 T = TypeVar("T")
 
@@ -109,12 +110,13 @@ def check_conversation(row: Row, id: str) -> None:
         raise StoreConflict("version", f"the conversation {id!r} has changed meanwhile")
 
 
-class StorePart(ReadingStore):
+class StorePart(Store):
     """What all parts of the store in PostgreSQL need."""
 
     _dialect = DIALECT
     _database: Database
     leases: PostgresLeases
+    team: PostgresTeam
 
     async def _ask(self, query: Query[T]) -> T:
         rows = await self._database.read(DIALECT.write(query.sql), *query.values)

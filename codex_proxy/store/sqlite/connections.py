@@ -16,8 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
-from codex_proxy.store.interface import StoreUnavailable
 from codex_proxy.store.sqlite.opening import as_store_error, is_full
+from codex_proxy.store.values import StoreUnavailable
 
 T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from codex_proxy.store import queries
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.interface import (
+from codex_proxy.store.rows import encoded_metadata, merged_metadata
+from codex_proxy.store.sqlite.dialect import ask
+from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
+from codex_proxy.store.values import (
     Append,
     ContextLimits,
     ItemReference,
@@ -19,9 +22,6 @@ from codex_proxy.store.interface import (
     StoredConversation,
     StoredItem,
 )
-from codex_proxy.store.rows import encoded_metadata, merged_metadata
-from codex_proxy.store.sqlite.dialect import ask
-from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
 
 
 def add(

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.interface import PendingWebhook
 from codex_proxy.store.usage import FIGURES, UsageEntry
+from codex_proxy.store.values import PendingWebhook
 
 # --- step memory ----------------------------------------------------------------------------------
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from codex_proxy.files.private import close_to_others, create, make_folder, unfit
-from codex_proxy.store.interface import StoreDamaged, StoreRefused, StoreUnavailable
 from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
+from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable
 
 _EXPLANATIONS = {
     sqlite3.SQLITE_BUSY: "is locked by another process; end it, or try again",

@@ -9,7 +9,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.interface import (
+from codex_proxy.store.leases import Key
+from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, item_of
+from codex_proxy.store.sqlite import conversations, keyed_rows
+from codex_proxy.store.sqlite.dialect import CHAIN
+from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
+from codex_proxy.store.values import (
     UNFINISHED,
     Append,
     ContextLimits,
@@ -21,11 +26,6 @@ from codex_proxy.store.interface import (
     StoredItem,
     StoredResponse,
 )
-from codex_proxy.store.leases import Key
-from codex_proxy.store.rows import INPUT, ITEM, OUTPUT, item_of
-from codex_proxy.store.sqlite import conversations, keyed_rows
-from codex_proxy.store.sqlite.dialect import CHAIN
-from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
 
 
 class ResponseUpdate(NamedTuple):
@@ -134,7 +134,7 @@ def scan(
     limits: ContextLimits,
     visit: Callable[[StoredItem], object],
 ) -> None:
-    """See `Responses.scan_context`."""
+    """See `Store.scan_context`."""
     found = connection.execute(
         "SELECT seq, unfinished FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()

@@ -6,11 +6,11 @@ import sqlite3
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from codex_proxy.store.interface import Pruned
 from codex_proxy.store.queries import Kind
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
 from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
 from codex_proxy.store.sqlite.migrations import version_of
+from codex_proxy.store.values import Pruned
 
 _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND conversation_id IS NULL"
 

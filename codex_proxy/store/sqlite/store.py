@@ -9,9 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar, Unpack
 
-from codex_proxy.store.base import StoreOptions
 from codex_proxy.store.copying import CopiedTable, Row
-from codex_proxy.store.interface import (
+from codex_proxy.store.leases import Key
+from codex_proxy.store.queries import Query
+from codex_proxy.store.retention import Rule
+from codex_proxy.store.single_node import ReservedWebhooks, SingleNodeLeases
+from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
+from codex_proxy.store.sqlite.connections import Readers, Writer
+from codex_proxy.store.sqlite.dialect import DIALECT, ask
+from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
+from codex_proxy.store.store import Store, StoreOptions
+from codex_proxy.store.usage import UsageEntry
+from codex_proxy.store.values import (
     UNFINISHED,
     Append,
     Frame,
@@ -22,16 +31,6 @@ from codex_proxy.store.interface import (
     StoredItem,
     StoredResponse,
 )
-from codex_proxy.store.leases import Key
-from codex_proxy.store.queries import Query
-from codex_proxy.store.reading import ReadingStore
-from codex_proxy.store.retention import Rule
-from codex_proxy.store.single_node import ReservedWebhooks, SingleNodeLeases
-from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses, retention
-from codex_proxy.store.sqlite.connections import Readers, Writer
-from codex_proxy.store.sqlite.dialect import DIALECT, ask
-from codex_proxy.store.sqlite.opening import Connect, connect, open_in_memory, open_reader, open_writer
-from codex_proxy.store.usage import UsageEntry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,10 +43,11 @@ PAGES_AT_ONCE: Final = 1000
 """Pages that one step gives back to the file system: 4 MiB."""
 
 
-class SqliteStore(ReadingStore):
-    """Implements `store.interface.Store` with a file (`open`) or in RAM (`in_memory`)."""
+class SqliteStore(Store):
+    """Implements `Store` with a file (`open`) or in RAM (`in_memory`)."""
 
     _dialect = DIALECT
+    leases: SingleNodeLeases
 
     def __init__(
         self, writer: Writer, readers: Readers | None, location: str, **options: Unpack[StoreOptions]

@@ -1,0 +1,467 @@
+"""The store: what both engines have in common, and what each of them does in its own way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from abc import ABC, abstractmethod
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Required, TypedDict, TypeVar, Unpack
+
+from codex_proxy.core.interfaces import Clock
+from codex_proxy.core.step_memory import RamStepMemory, StepMemorySettings
+from codex_proxy.store import copying, queries
+from codex_proxy.store.checksums import ROWS_AT_ONCE, TABLES
+from codex_proxy.store.copying import CopiedTable, Row
+from codex_proxy.store.export import AT_ONCE, export_line
+from codex_proxy.store.leases import Leases
+from codex_proxy.store.queries import BEYOND, KINDS, Dialect, Kind, Query
+from codex_proxy.store.retention import Rule, rules
+from codex_proxy.store.rows import conversation_of, item_of, response_of
+from codex_proxy.store.team import Team
+from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
+from codex_proxy.store.values import (
+    Append,
+    ChainTurn,
+    Checked,
+    ContextLimits,
+    ConversationPage,
+    Frame,
+    NewItem,
+    NotStored,
+    Page,
+    PageRequest,
+    PendingWebhook,
+    Pruned,
+    ResponsePage,
+    Retention,
+    StoredConversation,
+    StoredItem,
+    StoredResponse,
+    StoreStats,
+    StoreUnavailable,
+    TreeNode,
+)
+
+T = TypeVar("T")
+
+
+class StoreOptions(TypedDict, total=False):
+    """What every engine is opened with. `memory` are the settings of the step memory."""
+
+    clock: Required[Clock]
+    retention: Retention | None
+    memory: StepMemorySettings | None
+    limits: ContextLimits | None
+
+
+class Store(ABC):
+    """Responses, conversations, sums of usage, pending webhooks, and the step memory (`StepMemory`).
+
+    - A write that has returned is on disk, and later reads see it. One whose caller was cancelled, or that raised
+      `StoreUnavailable`, is stored completely or not at all.
+    - An object exists only for its owner (the name of a client's key): for others reads return None or an empty result,
+      or raise `NotStored`, as writes do.
+    - Lists are in the order of writing. Times and ids come from the caller or the injected clock.
+
+    Any method may raise `StoreUnavailable`, reads also `StoreDamaged`; methods name other errors themselves; opening
+    raises `StoreRefused`.
+    """
+
+    _dialect: Dialect
+    leases: Leases
+    """What this node holds."""
+    team: Team | None
+    """What all nodes share besides; None if there is only one."""
+
+    def __init__(self, **options: Unpack[StoreOptions]) -> None:
+        self._clock = options["clock"]
+        self._retention = options.get("retention") or Retention()
+        self._memory = options.get("memory") or StepMemorySettings()
+        self._limits = options.get("limits") or ContextLimits()
+        self._ram = RamStepMemory(self._memory, self._clock.epoch)
+        self._continued: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """Owner and id of responses in use, and since when: a turn that is not stored yet has read their context, or
+        they have just ended.
+        """
+        self._sweeping: asyncio.Task[None] | None = None
+        """The task that removes the rest of a large deletion, if any."""
+        self._one_sweep = asyncio.Lock()
+
+    @property
+    def _now(self) -> float:
+        return self._clock.epoch()
+
+    @abstractmethod
+    async def _ask(self, query: Query[T]) -> T:
+        """Runs a statement. Raises `StoreUnavailable`, and what its `convert` raises."""
+
+    @abstractmethod
+    async def _ask_both(self, one: Query[T], other: Query[T]) -> tuple[T, T]:
+        """Runs two statements, at the same moment if the engine can."""
+
+    # --- responses ------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def add_response(
+        self,
+        response: StoredResponse,
+        *,
+        input: Sequence[StoredItem] = (),
+        output: Sequence[StoredItem] = (),
+        append: Append | None = None,
+    ) -> None:
+        """Saves a response with its items, and appends those that it does not have to the conversation of `append`. A
+        background response that has not ended is then held by this node (`Leases`).
+
+        Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken or the
+        conversation has another version.
+        """
+
+    @abstractmethod
+    async def update_response(
+        self,
+        owner: str,
+        id: str,
+        *,
+        status: str,
+        json: bytes,
+        output: Sequence[StoredItem] | None = None,
+        append: Append | None = None,
+        only_from: Collection[str] | None = None,
+        webhooks: Sequence[PendingWebhook] = (),
+        frames: Sequence[Frame] = (),
+        epoch: int | None = None,
+    ) -> bool:
+        """Replaces the status and object of a response, and its output unless None; appends its items as `add_response`
+        does; adds `webhooks` to the outbox and `frames` to the stream: all together. If the response has ended, its
+        `recovery` data are removed.
+
+        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None: any).
+        Raises as `add_response` does, and `StoreConflict` if it is held with another epoch (None: any).
+        """
+
+    async def response(self, owner: str, id: str) -> StoredResponse | None:
+        return await self._ask(queries.response(owner, id))
+
+    async def newest_responses(
+        self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
+    ) -> ResponsePage:
+        """Returns a page of the owner's responses, newest first, behind the response `after`. `search` is a text that
+        the id or the object contains, in any case of ASCII letters; it is looked for in `MAX_SEARCHED` responses.
+        Raises `NotStored` without the response `after`.
+        """
+        before = await self._row_before("response", owner, after)
+        query = queries.newest(self._dialect, "response", owner, search, before, limit, response_of)
+        return ResponsePage(*await self._ask(query))
+
+    async def response_tree(self, owner: str, id: str) -> list[TreeNode]:
+        """Returns the responses with the same first response, parents first, at most `MAX_TREE`. Raises `NotStored`."""
+        return await self._ask(queries.tree(self._dialect, owner, id))
+
+    @abstractmethod
+    async def delete_response(self, owner: str, id: str) -> bool:
+        """Deletes a response; returns False if there is none. Its items stay in the context of those that continue
+        it.
+        """
+
+    async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
+        """Returns a page of the input that clients see. Raises `NotStored` without the response or the item `after`."""
+        return await self._page_of("response", owner, response_id, page)
+
+    async def context(self, owner: str, response_id: str) -> list[ChainTurn]:
+        """Returns the chain that ends with this response, oldest first. Raises `NotStored`."""
+        self._note_in_use(owner, response_id)
+        return await self._ask(queries.context(self._dialect, owner, response_id))
+
+    @abstractmethod
+    async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
+        """Calls `visit` in a worker thread with each item of the chain that ends with this response, oldest first.
+        Raises `NotStored`, `NotFinished`, or `ContextTooLarge` before the first call.
+        """
+
+    async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
+        """Returns the owner's items with these ids that clients see, of several with one id the newest."""
+        return await self._ask(queries.find(owner, list(dict.fromkeys(ids))))
+
+    @abstractmethod
+    async def append_frames(
+        self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
+    ) -> None:
+        """Adds the events whose numbers the stream of a response does not have. Raises `NotStored`, or `StoreConflict`
+        if this node does not hold it with this epoch (None: any node may write).
+        """
+
+    async def frames(
+        self,
+        owner: str,
+        response_id: str,
+        *,
+        after: int = -1,
+        limit: int = 1000,
+        max_bytes: int | None = None,
+    ) -> list[Frame]:
+        """Returns at most `limit` events above the number `after`, in order, of at most `max_bytes` (None: any) unless
+        it is one. Raises `NotStored`.
+        """
+        return await self._ask(queries.frames(owner, response_id, after, limit, max_bytes))
+
+    def _note_in_use(self, owner: str, response_id: str) -> None:
+        if self._retention.max_conversations is not None:
+            self._continued[owner, response_id] = self._now
+            self._continued.move_to_end((owner, response_id))
+
+    def _in_use(self) -> frozenset[tuple[str, str]]:
+        """Returns owner and id of the responses in use, whose chains are not removed for their number."""
+        since = self._now - self._retention.spared
+        while self._continued and next(iter(self._continued.values())) < since:
+            self._continued.popitem(last=False)
+        return frozenset(self._continued)
+
+    # --- conversations --------------------------------------------------------------------------
+
+    @abstractmethod
+    async def add_conversation(
+        self, conversation: StoredConversation, items: Sequence[NewItem] = ()
+    ) -> tuple[StoredItem, ...]:
+        """Adds a conversation; returns its items, with references resolved. Raises `StoreConflict` if an id is taken,
+        `NotStored` for a missing reference, and `ContextTooLarge`.
+        """
+
+    async def conversation(self, owner: str, id: str) -> StoredConversation | None:
+        return await self._ask(queries.conversation(owner, id))
+
+    async def newest_conversations(
+        self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
+    ) -> ConversationPage:
+        """As `newest_responses`; `search` is a text that the id or the metadata contain."""
+        before = await self._row_before("conversation", owner, after)
+        query = queries.newest(self._dialect, "conversation", owner, search, before, limit, conversation_of)
+        return ConversationPage(*await self._ask(query))
+
+    @abstractmethod
+    async def update_conversation(
+        self, owner: str, id: str, changes: Mapping[str, str | None]
+    ) -> StoredConversation:
+        """Merges `changes` into the metadata; None deletes a key. Raises `NotStored`, and `StoreConflict` for more than
+        `MAX_METADATA_KEYS` keys.
+        """
+
+    @abstractmethod
+    async def delete_conversation(self, owner: str, id: str) -> bool:
+        """Deletes a conversation; returns False if there is none."""
+
+    @abstractmethod
+    async def append_items(
+        self,
+        owner: str,
+        conversation_id: str,
+        items: Sequence[NewItem],
+        *,
+        version: int | None = None,
+        limited: bool = True,
+    ) -> tuple[StoredItem, ...]:
+        """Appends all items or none; returns them, with references resolved. Raises `NotStored` without the
+        conversation or a referenced item, `StoreConflict` if an id is taken or `version` (None: any) is another,
+        `ContextTooLarge` if `limited`.
+        """
+
+    async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
+        """Returns a page of the items that clients see. Raises `NotStored`."""
+        return await self._page_of("conversation", owner, conversation_id, page)
+
+    async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
+        """Returns an item that clients see. Raises `NotStored` without the conversation."""
+        return await self._ask(queries.item(owner, conversation_id, item_id))
+
+    @abstractmethod
+    async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
+        """Removes the item from this conversation, which is returned. Raises `NotStored`."""
+
+    async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
+        """Calls `visit` in a worker thread with each item, oldest first. Raises `NotStored`, or `ContextTooLarge`
+        before the first call.
+        """
+        await self._ask(queries.scan_conversation(owner, id, self._limits, visit))
+
+    async def _page_of(self, kind: Kind, owner: str, id: str, page: PageRequest) -> Page:
+        found = await self._ask(queries.page_of(kind, owner, id, page))
+        if not found.items:
+            listed = await self._ask(queries.is_listed(kind, owner, id, page.after or ""))
+            if page.after is not None and not listed:
+                raise NotStored("item", page.after)
+        return found
+
+    async def _row_before(self, kind: Kind, owner: str, after: str | None) -> int:
+        return BEYOND if after is None else await self._ask(queries.row_of(kind, owner, after))
+
+    # --- the step memory ------------------------------------------------------------------------
+
+    async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
+        if not entries:
+            return
+        if durable and self._memory.kind == "disk":
+            await self._save_steps(owner, entries)
+            for key in entries:  # an older one in RAM must not hide it
+                self._ram.forget(owner, key)
+        else:
+            await self._ram.remember(owner, entries)
+
+    async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        found = await self._ram.recall(owner, keys)
+        missing = [key for key in keys if key not in found]
+        if missing and self._memory.kind == "disk":
+            saved = await self._ask(queries.steps(owner, missing, self._now - self._memory.age))
+            found |= saved
+        return found
+
+    @abstractmethod
+    async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
+        """Saves entries of the step memory."""
+
+    # --- usage and webhooks ---------------------------------------------------------------------
+
+    @abstractmethod
+    async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
+        """See `UsageLedger`."""
+
+    async def usage(self, query: UsageQuery) -> list[UsageSum]:
+        return await self._ask(queries.usage(query))
+
+    @abstractmethod
+    async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
+        """Returns at most `limit` webhooks, oldest first, and reserves them for this node for `DELIVERY_SECONDS`."""
+
+    @abstractmethod
+    async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
+        """Saves `pending.tries`; any node may claim it again after `delay` seconds."""
+
+    @abstractmethod
+    async def drop_webhook(self, event_id: str, url: str) -> None:
+        """Removes a webhook, if it is there."""
+
+    # --- removal --------------------------------------------------------------------------------
+
+    async def sweep(self) -> None:
+        """Removes the rows of objects that an earlier process has deleted, in small writes."""
+        # One at a time: in SQLite the pieces of two would be combined into one long commit, and in PostgreSQL one
+        # does not see what another is just removing.
+        async with self._one_sweep:
+            while await self._sweep_once():
+                pass  # other writes come in between
+
+    @abstractmethod
+    async def _sweep_once(self) -> bool:
+        """Removes some rows of deleted objects. Returns whether there may be more."""
+
+    def _sweep_later(self) -> None:
+        """Lets a task remove the rest of a deletion."""
+        if self._sweeping is None or self._sweeping.done():
+            self._sweeping = asyncio.get_running_loop().create_task(self._sweep_quietly())
+
+    async def _sweep_quietly(self) -> None:
+        # Nobody waits for it: where it cannot go on, the next `prune` or `sweep` does, and tells its caller why.
+        with contextlib.suppress(StoreUnavailable):
+            await self.sweep()
+
+    async def _end_sweeping(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait([self._sweeping])
+
+    async def prune(self, now: float | None = None) -> Pruned:
+        """Removes in small writes what `Retention` does not permit at `now` (None: the present), and old entries of the
+        step memory.
+        """
+        now = self._now if now is None else now
+        self._ram.expire(now)
+        return await self._prune(now)
+
+    async def _prune(self, now: float) -> Pruned:
+        total, nothing = Pruned(), Pruned()
+        await self.sweep()
+        for rule in rules(self._retention, self._memory.age, now):
+            while (gone := await self._apply(rule)) != nothing:
+                total += gone
+                await self.sweep()
+        return total
+
+    @abstractmethod
+    async def _apply(self, rule: Rule) -> Pruned:
+        """Applies a rule of retention in one short write. Returns how much it removed."""
+
+    # --- the operator's commands ----------------------------------------------------------------
+
+    async def stats(self) -> StoreStats:
+        location, version, used, free = await self._sizes()
+        counts = await self._ask(queries.COUNTS)
+        counts["steps"] += len(self._ram)
+        return StoreStats(
+            location=location, schema_version=version, bytes_used=used, bytes_free=free, **counts
+        )
+
+    @abstractmethod
+    async def _sizes(self) -> tuple[str, int, int, int]:
+        """Returns location, version of the tables, bytes used and bytes free."""
+
+    @abstractmethod
+    async def check_writable(self) -> None:
+        """Writes a row and removes it."""
+
+    async def export(self, write: Callable[[bytes], object]) -> int:
+        """Calls `write` with a line of JSON for each response and conversation. Returns how many."""
+        total = 0
+        for kind in KINDS:
+            after = 0
+            while True:
+                # In parts, since SQLite's write-ahead log cannot be emptied, nor PostgreSQL's rows, during a read.
+                objects, items = await self._ask_both(*queries.exported(kind, after, AT_ONCE))
+                if not objects:
+                    break
+                held: dict[int, list[tuple[int, StoredItem]]] = {}
+                for row, side, *columns in items:
+                    held.setdefault(row, []).append((side, item_of(columns)))
+                for row, *columns in objects:
+                    write(export_line(kind, columns, held.get(row, ())))
+                total, after = total + len(objects), objects[-1][0]
+        return total
+
+    async def check(self) -> Checked:
+        """Compares every row with its checksum, in small reads."""
+        rows, damaged = 0, []
+        for table in TABLES:
+            key = table.first_key
+            while True:
+                query = Query(table.sql, (*key, ROWS_AT_ONCE), table.check)
+                count, found, key = await self._ask(query)
+                if not count:
+                    break
+                rows += count
+                damaged += found
+        return Checked(rows, tuple(damaged))
+
+    @abstractmethod
+    async def vacuum(self) -> int:
+        """Gives unused pages back to the file system, in small steps. Returns their bytes."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Waits for operations that have begun, then closes the store. A second call does nothing."""
+
+    # --- copying (`copying.CopyableStore`) ------------------------------------------------------
+
+    async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
+        sql = copying.select(table, first=key is None)
+        return await self._ask(Query(sql, (*(key or ()), limit), _tuples))
+
+    async def last_row(self, table: CopiedTable) -> Row | None:
+        rows = await self._ask(Query(copying.select_last(table), (), _tuples))
+        return rows[0] if rows else None
+
+    @abstractmethod
+    async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None: ...
+
+
+def _tuples(rows: Iterable[Row]) -> list[Row]:
+    return [tuple(row) for row in rows]
