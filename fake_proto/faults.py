@@ -105,8 +105,10 @@ class Faults:
         names = self.names
         if "wait" in names:
             wire.flush()
+            signal.alarm(LIFE_S)
             while not os.path.exists(self.options["until"]):
                 time.sleep(POLL_S)
+            signal.alarm(0)
         if "evil" in names:
             wire.write(evil_lines(self.evil_file, last))
         if "garbage" in names:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import os
 import select
+import signal
 import time
 from collections import deque
 
@@ -125,14 +126,17 @@ class Loop:
         if not select.select([0], [], [], timeout)[0]:
             return None
         data = os.read(0, READ_BYTES)
-        if not data:
-            self._input_open = False
-            return agent.end_of_input()
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        *lines, self._rest = (self._rest + data).split(b"\n") if data else (self._rest, b"")
         for line in lines:
             if line.strip():
                 try:
                     agent.receive(line)
                 except StalledError:
                     continue
-        return None
+        if data:
+            return None
+        self._input_open = False
+        status = agent.end_of_input()
+        if status is None:
+            signal.alarm(LIFE_S)
+        return status

@@ -6,10 +6,9 @@ README.md describes the additional fields for what `codex proto` lacks: the clie
 from __future__ import annotations
 
 import json
-import signal
 import sys
 
-from fake_proto.faults import LIFE_S, Faults
+from fake_proto.faults import Faults
 from fake_proto.proto_turn import ProtoTurn
 from fake_proto.request import Request
 from fake_proto.script import Script
@@ -122,10 +121,7 @@ class ProtoAgent:
         """Returns the exit status if a `shutdown` was submitted; otherwise None, because Codex keeps running
         without stdin.
         """
-        if self._shut_down:
-            return 0
-        signal.alarm(LIFE_S)
-        return None
+        return 0 if self._shut_down else None
 
     def _begin(self, submission: str, op: dict[str, Any]) -> None:
         if self._task is not None:
