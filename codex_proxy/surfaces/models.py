@@ -6,6 +6,7 @@ docs/wire-rules.md#lists-and-stored-objects.
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -47,14 +48,19 @@ def billed_model(turn: Turn) -> str:
     return turn.model or DEFAULT_NAME
 
 
+NO_DEFAULTS: Final[Mapping[str, str]] = {}
+
+
 class ModelSource(Protocol):
-    """The current models of an agent, or of several behind one interface. `any_model`: see `ModelCatalog`."""
+    """The current models of an agent, or of several behind one interface."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def any_model(self) -> bool: ...
+    def any_model(self) -> bool:
+        """Whether names that are not listed go to the provider."""
+        ...
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
@@ -70,45 +76,37 @@ class ModelSource(Protocol):
 
 
 class ModelCatalog:
-    """The models that clients can ask for, and their names. `source` has the current models, else `models`. `aliases`:
-    pairs of alias and model. `any_model`: unlisted names go to the provider. `default_model` is what `codex-5` means,
-    `defaults` that of each of several agents. `plain`: agents that are only plain models; `codex`: agents for whose
-    default `codex-5` is listed (an empty name: the only agent). `other_tiers`: service tiers of unlisted models.
-    `advice`: a sentence for unknown models. `only`: the included agents.
+    """The models that clients can ask for, and their names. `source` has the current models. `aliases`: pairs of alias
+    and model. `default_model` is what `codex-5` means, `defaults` that of each of several agents. `plain`: agents that
+    are only plain models; `codex`: agents for whose default `codex-5` is listed (an empty name: the only agent).
+    `other_tiers`: service tiers of unlisted models. `advice`: a sentence for unknown models.
     """
 
     def __init__(
         self,
+        source: ModelSource,
         *,
-        models: tuple[AgentModel, ...] = (),
         aliases: tuple[tuple[str, str], ...] = (),
-        any_model: bool = False,
-        source: ModelSource | None = None,
         default_model: str = "",
-        defaults: Mapping[str, str] | None = None,
+        defaults: Mapping[str, str] = NO_DEFAULTS,
         plain: Collection[str] = (),
         other_tiers: tuple[str, ...] = (),
         advice: str = "",
         codex: Collection[str] = ("",),
-        only: frozenset[str] | None = None,
     ) -> None:
-        self._models = models
-        self._any_model = any_model
         self._source = source
         self.aliases = aliases
         self.default_model = default_model
-        self.defaults = defaults or {}
-        self.plain = frozenset(plain)
+        self.defaults = defaults
+        self.plain = plain
         self.other_tiers = other_tiers
         self.advice = advice
-        self.codex = frozenset(codex)
-        self.only = only
-        members = {} if source is None else source.members
-        self.members: Mapping[str, ModelSource] = {
-            name: each for name, each in members.items() if only is None or name in only
-        }
+        self.codex = codex
+        self.only: frozenset[str] | None = None
+        """The agents whose models these are; None: all."""
+        self.members = source.members
         """The agents by name, the default first; empty if there is one."""
-        self.agent_names = frozenset(name.lower() for name in members)
+        self.agent_names = frozenset(map(str.lower, source.members))
         """The names of all agents, with which models' names may begin."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
         """All models of the source, and those of them whose agent is in `only`."""
@@ -117,7 +115,7 @@ class ModelCatalog:
     @property
     def models(self) -> tuple[AgentModel, ...]:
         """The current models: the same tuple until they change."""
-        found = self._models if self._source is None else self._source.models()
+        found = self._source.models()
         if self.only is None:
             return found
         if self._filtered[0] is not found:
@@ -127,7 +125,7 @@ class ModelCatalog:
     @property
     def any_model(self) -> bool:
         """Whether an unlisted model goes to the provider."""
-        return self._any_model if self._source is None else self._source.any_model
+        return self._source.any_model
 
     @property
     def lists_codex(self) -> bool:
@@ -146,30 +144,20 @@ class ModelCatalog:
 
     def missing_features(self, model: str) -> tuple[str, ...]:
         """Returns what the agent of a model lacks (`ModelSource.missing_features`)."""
-        if self._source is None:
-            return ()
-        member = self.members.get(model.partition(MODEL_SEPARATOR)[0])
-        return tuple((self._source if member is None else member).missing_features)
+        return tuple(self.members.get(model.partition(MODEL_SEPARATOR)[0], self._source).missing_features)
 
     def limited_to(self, agents: Collection[str]) -> ModelCatalog:
         """Returns a catalog of these agents' models only."""
-        if not self.members and self._source is not None and self._source.name in agents:
+        if not self.members and self._source.name in agents:
             return self
-        first = next((name for name in self.members if name in agents), None)
-        keeps_default = first is not None and self.default_model.startswith(f"{first}{MODEL_SEPARATOR}")
-        return ModelCatalog(
-            models=self._models,
-            aliases=self.aliases,
-            any_model=self._any_model,
-            source=self._source,
-            default_model=self.default_model if keeps_default else "",
-            defaults=self.defaults,
-            plain=self.plain,
-            other_tiers=self.other_tiers,
-            advice=self.advice,
-            codex=self.codex,
-            only=frozenset(agents),
-        )
+        limited = copy.copy(self)
+        limited.only = frozenset(agents)
+        limited.members = {name: each for name, each in self.members.items() if name in agents}
+        first = next(iter(limited.members), None)
+        if first is None or not self.default_model.startswith(f"{first}{MODEL_SEPARATOR}"):
+            limited.default_model = ""
+        limited._filtered, limited._names = ((), ()), None
+        return limited
 
 
 class ResolvedModel(msgspec.Struct, frozen=True):
@@ -195,7 +183,7 @@ class Names:
         self._operator = {name.lower(): target for name, target in catalog.aliases if _ANY not in name}
         self._patterns = [(name.lower(), target) for name, target in catalog.aliases if _ANY in name]
         self._models = {model.id.lower(): model.id for model in models}
-        self._entries = {model.id: model for model in models}
+        self.entries = {model.id: model for model in models}
         self._builtin: dict[str, str | None] = {}
         for base in ("codex-5", "codev-5"):
             self._builtin[base] = None
@@ -220,10 +208,6 @@ class Names:
             return None
         found = self._as_written(base, depth)
         return None if found is None else msgspec.structs.replace(found, effort=effort)
-
-    def entry(self, model: str) -> AgentModel | None:
-        """Returns the agent's entry for its model, or None."""
-        return self._entries.get(model)
 
     def find_pattern(self, name: str) -> ResolvedModel | None:
         """Returns the model of the first alias with a `*` that matches, or None."""
@@ -319,13 +303,13 @@ def default_of(catalog: ModelCatalog) -> str:
 
 def window_of(model: str, catalog: ModelCatalog) -> int | None:
     """Returns a model's context window in tokens (empty: the default model's), or None."""
-    entry = catalog.names.entry(model or default_of(catalog))
+    entry = catalog.names.entries.get(model or default_of(catalog))
     return None if entry is None else entry.context_window
 
 
 def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
     """Returns the efforts of a model (empty: the default model), if known."""
-    entry = catalog.names.entry(model or default_of(catalog))
+    entry = catalog.names.entries.get(model or default_of(catalog))
     return () if entry is None else entry.efforts
 
 
@@ -354,7 +338,7 @@ def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> Res
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"
         )
-    names = catalog.names if names is None else names
+    names = names or catalog.names
     base, mode = split_mode(name)
     found = names.find(name)
     if found is None:
@@ -427,7 +411,7 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
     """Returns the agent's entry for a name; None if it is not listed. Raises `Fault` as `resolve`."""
-    return catalog.names.entry(resolve(name, catalog).agent_model)
+    return catalog.names.entries.get(resolve(name, catalog).agent_model)
 
 
 class Model(TypedDict):
@@ -468,7 +452,7 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
 
 def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None = None) -> Model:
     """Returns the model object of this name. `names` is that of `resolve`."""
-    names = catalog.names if names is None else names
+    names = names or catalog.names
     resolved = resolve(name, catalog, names)
     entry: Model = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
     missing_features = catalog.missing_features(resolved.agent_model)
@@ -476,7 +460,7 @@ def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None
         entry["off"] = list(missing_features)
     if catalog.members:
         entry["agent"] = resolved.agent_model.partition(MODEL_SEPARATOR)[0]
-    model = names.entry(resolved.agent_model)
+    model = names.entries.get(resolved.agent_model)
     if model is None:
         return entry
     entry["owned_by"] = model.owned_by

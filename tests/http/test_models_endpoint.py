@@ -13,8 +13,8 @@ from codex_proxy.http.app_keys import CATALOG, CLIENTS
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.server import application
-from codex_proxy.surfaces.models import ModelCatalog
 from tests.http.serving import Proxy, fake_agent, fake_proxy, proxy_of, user
+from tests.surfaces.catalogs import catalog_of
 
 EFFORTS = ("minimal", "low", "medium", "high")
 
@@ -68,7 +68,7 @@ async def test_codex_as_a_client_gets_the_agents_own_entries_in_its_own_shape(pr
     catalog = app[CATALOG]
     with_native = tuple(msgspec.structs.replace(model, native=native) for model in catalog.models)
     clients = app[CLIENTS]
-    clients.everybody = msgspec.structs.replace(clients.everybody, catalog=ModelCatalog(models=with_native))
+    clients.everybody = msgspec.structs.replace(clients.everybody, catalog=catalog_of(models=with_native))
     add_endpoints(app, ENDPOINTS)
     async with TestClient(TestServer(app)) as client:
         reply = await client.get("/v1/models?client_version=0.163.0")

@@ -24,13 +24,13 @@ from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.chat import parse as chat
 from codex_proxy.surfaces.chat.wire import ChatRequest
 from codex_proxy.surfaces.field_lists import FieldNotes
-from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from codex_proxy.surfaces.responses import parse as responses
 from codex_proxy.surfaces.responses.wire import ResponseRequest
 from scripts.gen_api import DOCUMENT
 from tests.fuzz.requests import CHAT, ITEMS, LEGACY, RESPONSE, spoilt
 from tests.http.serving import Proxy, fake_proxy
+from tests.surfaces.catalogs import catalog_of
 
 COMPONENTS = DOCUMENT["components"]
 
@@ -123,7 +123,7 @@ def says(name: str) -> Any:
 
 
 CHAT_SCHEMA, RESPONSE_SCHEMA = says("ChatRequest"), says("ResponseRequest")
-CATALOG = ModelCatalog(any_model=True)
+CATALOG = catalog_of(any_model=True)
 
 
 def encoded(body: dict[str, Any]) -> bytes:

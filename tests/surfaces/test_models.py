@@ -20,8 +20,9 @@ from codex_proxy.surfaces.models import (
     service_tier,
 )
 from tests.growth import assert_linear
+from tests.surfaces.catalogs import catalog_of
 
-CATALOG = ModelCatalog(
+CATALOG = catalog_of(
     models=(
         AgentModel(
             id="gpt-5.5",
@@ -40,7 +41,8 @@ CATALOG = ModelCatalog(
     ),
     aliases=(("gpt-4o", "codex-5"), ("quick", "gpt-mini-low"), ("round", "about"), ("about", "round")),
 )
-ANY = ModelCatalog(any_model=True)
+
+ANY = catalog_of(any_model=True)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_with_a_custom_provider_any_name_passes_as_written() -> None:
 
 def test_with_a_custom_provider_an_alias_means_its_model_all_the_same() -> None:
     aliases = (("gpt-4o", "Meta/Llama"), ("fast", "GPT-4o"), ("round", "about"), ("about", "round"))
-    catalog = ModelCatalog(any_model=True, aliases=aliases)
+    catalog = catalog_of(any_model=True, aliases=aliases)
     assert resolve("gpt-4o", catalog) == resolve("fast", catalog) == ResolvedModel("Meta/Llama")
     assert resolve("gpt-4o-high:model", catalog) == ResolvedModel("Meta/Llama", "high", "model")
     assert resolve("round", catalog).agent_model in ("round", "about")
@@ -112,7 +114,7 @@ def test_every_name_may_have_claude_in_front_for_clients_that_list_no_other(
 
 
 def test_an_alias_with_a_star_means_what_no_other_name_does() -> None:
-    catalog = ModelCatalog(
+    catalog = catalog_of(
         models=CATALOG.models,
         aliases=(("claude-haiku-*", "gpt-mini-low"), ("claude-*", "codex-5"), ("claude-real", "gpt-odd")),
     )
@@ -127,16 +129,16 @@ def test_an_alias_with_a_star_means_what_no_other_name_does() -> None:
 
 
 def test_with_a_custom_provider_an_alias_with_a_star_may_mean_any_name() -> None:
-    catalog = ModelCatalog(any_model=True, aliases=(("claude-*", "some/model"),))
+    catalog = catalog_of(any_model=True, aliases=(("claude-*", "some/model"),))
     assert resolve("claude-opus-5-5", catalog) == ResolvedModel("some/model")
 
 
 def test_the_operators_default_model_is_what_codex_5_means() -> None:
-    assert resolve("codex-5", ModelCatalog(default_model="mine")) == ResolvedModel("mine")
+    assert resolve("codex-5", catalog_of(default_model="mine")) == ResolvedModel("mine")
 
 
 def test_without_a_known_default_the_agent_takes_its_own() -> None:
-    assert resolve("codex-5-low", ModelCatalog()) == ResolvedModel("", "low")
+    assert resolve("codex-5-low", catalog_of()) == ResolvedModel("", "low")
 
 
 def listed(env: str) -> list[str]:
@@ -190,10 +192,10 @@ def test_codex_itself_gets_its_own_entries_as_it_gave_them() -> None:
 
 
 def test_a_long_list_costs_in_proportion_to_its_length() -> None:
-    def catalog_of(size: int) -> ModelCatalog:
-        return ModelCatalog(models=tuple(AgentModel(id=f"model-{number}") for number in range(size)))
+    def catalog_with(size: int) -> ModelCatalog:
+        return catalog_of(models=tuple(AgentModel(id=f"model-{number}") for number in range(size)))
 
-    assert_linear(catalog_of, lambda catalog: list_body(catalog, "prod", 1), 2_500)
+    assert_linear(catalog_with, lambda catalog: list_body(catalog, "prod", 1), 2_500)
 
 
 @pytest.mark.parametrize("agent", ["", "codex"])
@@ -219,5 +221,5 @@ def test_the_tier_of_a_model_that_is_not_named_is_that_of_the_one_which_the_agen
         AgentModel(id=front + name, agent=agent, serves_unnamed=name == own, **more)
         for name, more in {"fast": of_fast, "slow": {}}.items()
     )
-    found = service_tier(asked, front, ModelCatalog(models=models, other_tiers=("flex",)))
+    found = service_tier(asked, front, catalog_of(models=models, other_tiers=("flex",)))
     assert (found.served, found.ignored) == tier

@@ -15,6 +15,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
 from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
+from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.chat.asking import CATALOG
 
 RECORDINGS = Path(__file__).parents[2] / "golden" / "messages"
@@ -23,7 +24,7 @@ RECORDINGS = Path(__file__).parents[2] / "golden" / "messages"
 HELLO = {"role": "user", "content": "hello"}
 DEFAULTS = RequestSettings()
 NO_HINTS = RequestHints()
-ANY_MODEL = ModelCatalog(models=CATALOG.models, any_model=True)
+ANY_MODEL = catalog_of(models=CATALOG.models, any_model=True)
 
 
 def identity(turn: Turn) -> str:

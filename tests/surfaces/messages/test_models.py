@@ -13,16 +13,18 @@ from codex_proxy.surfaces.messages.models import (
     models_page,
     page_query,
 )
-from codex_proxy.surfaces.models import ModelCatalog, resolve
+from codex_proxy.surfaces.models import resolve
+from tests.surfaces.catalogs import catalog_of
 
-CATALOG = ModelCatalog(
+CATALOG = catalog_of(
     models=(
         AgentModel(id="gpt-5.5", display_name="GPT-5.5", context_window=272_000, is_default=True),
         AgentModel(id="claude-sonnet-5-5"),
     ),
 )
+
 NAMES = ("a", "b", "c", "d", "e")
-FIVE = ModelCatalog(models=tuple(AgentModel(id=name) for name in NAMES), codex=())
+FIVE = catalog_of(models=tuple(AgentModel(id=name) for name in NAMES), codex=())
 
 
 def page(query: PageQuery) -> tuple[list[str], bool]:
@@ -54,7 +56,7 @@ def test_an_entry_has_the_name_that_was_asked_for_and_the_models_context_window(
 
 
 def test_an_entry_of_which_nothing_is_known_is_shown_by_its_name() -> None:
-    entry = model_body("codex-5", ModelCatalog(), 0)
+    entry = model_body("codex-5", catalog_of(), 0)
     assert (entry["display_name"], entry["max_input_tokens"]) == ("codex-5", None)
 
 

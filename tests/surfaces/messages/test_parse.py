@@ -18,13 +18,14 @@ from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import ModelCatalog, nearest_effort
 from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.tool_calls import model_name
+from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.chat.asking import CATALOG
 from tests.surfaces.messages.asking import HELLO, ask, read, refused, result, said, tool, use
 from tests.surfaces.messages.test_history import BLOCKS, MESSAGES, VALUES
 
 LONG = "mcp__a_server_with_a_name__a_tool_with_a_name_that_is_longer_than_providers_take"
 SEARCH = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
-ALL = ModelCatalog(
+ALL = catalog_of(
     models=(AgentModel(id="gpt-5.5", efforts=("minimal", "low", "medium", "high"), is_default=True),)
 )
 

@@ -9,9 +9,9 @@ import pytest
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import FaultKind
 from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, ImagePart, TextPart
-from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.ollama.parse import FillIn, Preload
 from tests.pictures import png_of
+from tests.surfaces.catalogs import catalog_of
 from tests.surfaces.messages.asking import texts
 from tests.surfaces.ollama.asking import HELLO, chat, generate, parsed, refused
 
@@ -46,7 +46,7 @@ def test_the_tag_latest_is_that_of_a_name_without_a_tag(name: str) -> None:
 
 
 def test_a_model_with_the_tag_in_its_name_is_meant_as_it_is_written() -> None:
-    catalog = ModelCatalog(models=(AgentModel(id="llama3:latest"), AgentModel(id="llama3")), any_model=True)
+    catalog = catalog_of(models=(AgentModel(id="llama3:latest"), AgentModel(id="llama3")), any_model=True)
     assert chat(catalog, model="llama3:latest").turn.model == "llama3:latest"
     assert chat(catalog, model="qwen3:8b").turn.model == "qwen3:8b"
 

@@ -11,12 +11,12 @@ from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.items import HistoryItem
 from codex_proxy.core.turn import Turn
-from codex_proxy.surfaces.models import ModelCatalog
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints, RequestSettings
 from codex_proxy.surfaces.responses.history import history_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse, turn_of
+from tests.surfaces.catalogs import catalog_of
 
-CATALOG = ModelCatalog(
+CATALOG = catalog_of(
     models=(
         AgentModel(id="gpt-5.5", is_default=True, service_tiers=("flex", "priority")),
         AgentModel(id="gpt-5.4-mini"),
