@@ -12,7 +12,16 @@ from typing import Any, ClassVar, Final, TypedDict
 import msgspec
 
 from codex_proxy.core.events import (
+    AnnotationAdded,
+    AnswerDetails,
+    ArgumentsDelta,
     Event,
+    ItemEnded,
+    ItemStarted,
+    OutputDelta,
+    RawItem,
+    ReasoningDelta,
+    RefusalDelta,
     Spending,
     StepCompleted,
     Stop,
@@ -164,6 +173,24 @@ def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
         yield TextRun(current_id, texts)
 
 
+HANDLERS: Final[Mapping[type, str]] = {
+    TextRun: "_on_text",
+    RefusalDelta: "_on_refusal",
+    ReasoningDelta: "_on_reasoning",
+    ArgumentsDelta: "_on_arguments",
+    OutputDelta: "_on_output",
+    AnnotationAdded: "_on_annotation",
+    ItemStarted: "_on_item_started",
+    ItemEnded: "_on_item_ended",
+    RawItem: "_on_raw_item",
+    AnswerDetails: "_on_details",
+    UsageReported: "_on_usage",
+    StepCompleted: "_on_step_completed",
+    TurnEnded: "_on_turn_ended",
+}
+"""The method of a renderer for each type of event. Without the method, the event is not shown."""
+
+
 class RenderOptions(TypedDict, total=False):
     """The options of every renderer. `stream`: the answer is streamed. `prompt_tokens` estimates the input;
     `max_tokens` limits every estimate of the answer.
@@ -176,6 +203,11 @@ class RenderOptions(TypedDict, total=False):
 
 class Renderer(ABC):
     """Turns the events of a turn, in order, into an API's bytes: `feed` for a stream, `result` for a whole answer."""
+
+    _handlers: ClassVar[Mapping[type, Callable[..., None]]]
+
+    def __init_subclass__(cls) -> None:
+        cls._handlers = {event: getattr(cls, name) for event, name in HANDLERS.items() if hasattr(cls, name)}
 
     def __init__(
         self,
@@ -244,14 +276,11 @@ class Renderer(ABC):
 
 
 class StreamRenderer(Renderer):
-    """A renderer with a method for each type of event."""
-
-    handlers: ClassVar[Mapping[type, Callable[[Any, Any, list[bytes]], None]]]
-    """The methods that render each type of event, by appending to their last argument."""
+    """A renderer whose handlers append to their last argument, `out`."""
 
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
         out: list[bytes] = []
-        handlers = self.handlers
+        handlers = self._handlers
         for event in pieces_together(events):
             if self.ended:
                 break
@@ -270,12 +299,11 @@ class StreamRenderer(Renderer):
     def _begin(self, out: list[bytes]) -> None:
         """Appends the frames that begin the answer to `out`, and sets `visible`."""
 
+    def _on_usage(self, event: UsageReported, out: list[bytes]) -> None:
+        self.spent.add_total(event)
 
-TOKEN_COUNTERS: Final[Mapping[type, Callable[[Any, Any, list[bytes]], None]]] = {
-    UsageReported: lambda renderer, event, out: renderer.spent.add_total(event),
-    StepCompleted: lambda renderer, event, out: renderer.spent.add_call(event),
-}
-"""The handlers of every `StreamRenderer` for the tokens of the turn."""
+    def _on_step_completed(self, event: StepCompleted, out: list[bytes]) -> None:
+        self.spent.add_call(event)
 
 
 class SerialOutput:

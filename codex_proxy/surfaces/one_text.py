@@ -16,7 +16,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Message
 from codex_proxy.surfaces.base import (
-    TOKEN_COUNTERS,
     RenderOptions,
     SerialOutput,
     StreamRenderer,
@@ -52,11 +51,11 @@ class OneTextRenderer(StreamRenderer):
     def _begin(self, out: list[bytes]) -> None:
         self.visible = True  # there is no chunk before the first delta
 
-    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+    def _on_item_started(self, event: ItemStarted, out: list[bytes]) -> None:
         if isinstance(event.item, Message) and not event.item.choice:
             self._messages.open(event.item.id)
 
-    def _add_text_run(self, pieces: TextRun, out: list[bytes]) -> None:
+    def _on_text(self, pieces: TextRun, out: list[bytes]) -> None:
         if pieces.id == self._messages.current_id:
             self._add_content(pieces.id, pieces.texts, out)
         else:
@@ -66,15 +65,15 @@ class OneTextRenderer(StreamRenderer):
         self.visible = True
         self._content.add_all([self._content.separated(id, texts[0]), *texts[1:]], out)
 
-    def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
-        self._add_text_run(TextRun(event.id, [event.text]), out)
+    def _on_refusal(self, event: RefusalDelta, out: list[bytes]) -> None:
+        self._on_text(TextRun(event.id, [event.text]), out)
 
-    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+    def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
         for id, text in self._messages.close(event.id):
             if text:
                 self._add_content(id, [text], out)
 
-    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+    def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
         self.failure = failure_at(event)
         if self.failure is None:
@@ -83,13 +82,3 @@ class OneTextRenderer(StreamRenderer):
             self.finish_reason = "stop" if stop in _CALLS else str(stop)
             self.spent.end(event)
         self._end(out)
-
-
-OneTextRenderer.handlers = {
-    TextRun: OneTextRenderer._add_text_run,
-    RefusalDelta: OneTextRenderer._refusal_delta,
-    ItemStarted: OneTextRenderer._item_started,
-    ItemEnded: OneTextRenderer._item_ended,
-    **TOKEN_COUNTERS,
-    TurnEnded: OneTextRenderer._turn_ended,
-}

@@ -4,11 +4,11 @@ docs/contract.md#streams, docs/wire-rules.md#chat-completions.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
-from codex_proxy.core.events import Stop
+from codex_proxy.core.events import Stop, TurnEnded
 from codex_proxy.core.items import ToolCall
 from codex_proxy.surfaces.base import BLANK_LINE, SerialOutput, Text, json_text
 from codex_proxy.surfaces.chat.completion import ChatCall, ChatChoice, ChatMessage, FunctionCall
@@ -16,13 +16,6 @@ from codex_proxy.surfaces.usage import json_tokens
 
 _PLAIN_ENDS: Final = frozenset({Stop.STOP, Stop.INTERRUPTED})
 _CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
-
-
-class Chunk(NamedTuple):
-    """The bytes before and after the choice in every chunk of a stream."""
-
-    before: bytes
-    after: bytes
 
 
 class Call:
@@ -36,7 +29,6 @@ class Call:
         """
         name = json_text(item.name)
         first = json_text(arguments)
-        self._legacy = legacy
         if legacy:
             opening = b'{"function_call":{"name":%b,"arguments":%b}}' % (name, first)
             inner, closing = b'{"function_call":{"arguments":', b"}}"
@@ -68,13 +60,13 @@ class Choice:
     `finish_reason` is empty until `finish`.
     """
 
-    def __init__(self, index: int, chunk: Chunk, *, legacy: bool, whole_calls: bool) -> None:
-        """`chunk`: the bytes around the choice. `legacy`: calls are `function_call`. `whole_calls`: each call is one
-        chunk.
+    def __init__(self, index: int, before: bytes, after: bytes, *, legacy: bool, whole_calls: bool) -> None:
+        """`before`, `after`: the bytes around the choice in every chunk. `legacy`: calls are `function_call`.
+        `whole_calls`: each call is one chunk.
         """
-        self._before = chunk.before + b'{"index":%d,"delta":' % index
+        self._before = before + b'{"index":%d,"delta":' % index
         self._middle = b',"finish_reason":'
-        self._tail = b"}" + chunk.after
+        self._tail = b"}" + after
         self._after = self._middle + b"null" + self._tail
         self.index = index
         self._legacy = legacy
@@ -124,7 +116,12 @@ class Choice:
             self._last_message = id
         self._content.add(text, out)
 
-    def close_message(self, id: str, out: list[bytes]) -> None:
+    def close(self, id: str, out: list[bytes]) -> None:
+        """Ends the message or call `id`, if there is one."""
+        self._close_message(id, out)
+        self._close_call(id, out)
+
+    def _close_message(self, id: str, out: list[bytes]) -> None:
         for ready_id, text in self._message_order.close(id):
             if text:
                 self._add_to_content(ready_id, text, out)
@@ -187,7 +184,7 @@ class Choice:
         else:
             self._call_order.keep(id, text)
 
-    def close_call(self, id: str, out: list[bytes]) -> None:
+    def _close_call(self, id: str, out: list[bytes]) -> None:
         for ready_id, text in self._call_order.close(id):
             item = self._waiting.pop(ready_id)
             if self._whole_calls:
@@ -199,11 +196,11 @@ class Choice:
 
     # --- the end ------------------------------------------------------------------------------
 
-    def finish(self, stop: str, out: list[bytes]) -> None:
+    def finish(self, event: TurnEnded, out: list[bytes]) -> None:
         """Appends the last chunk, with the `finish_reason`; before it, an empty content if there was no other."""
         if not (self._content or self._refusal or self._calls):
             self._content.add("", out)
-        self.finish_reason = self._reason(stop)
+        self.finish_reason = self._reason((event.choice_stops or {}).get(self.index, event.stop))
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:

@@ -21,7 +21,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
-    TOKEN_COUNTERS,
     RenderOptions,
     StreamRenderer,
     TextRun,
@@ -29,7 +28,7 @@ from codex_proxy.surfaces.base import (
     json_bytes,
     raw_text,
 )
-from codex_proxy.surfaces.chat.choice import Choice, Chunk
+from codex_proxy.surfaces.chat.choice import Choice
 from codex_proxy.surfaces.chat.completion import ChatUsage
 from codex_proxy.surfaces.errors import error_frame
 
@@ -101,9 +100,10 @@ class ChatRenderer(StreamRenderer):
         body = json_bytes({**head, **self._envelope, **self._details.fields})
         self._chunk_head = b"data: " + body[:-1] + b',"choices":['
         # A choice that shares its chunks says its part as a line: JSON has no raw line breaks.
-        chunk = Chunk(b"", b"\n") if self._joined else Chunk(self._chunk_head, self._chunk_end)
+        before, after = (b"", b"\n") if self._joined else (self._chunk_head, self._chunk_end)
         self._choices = tuple(
-            Choice(index, chunk, legacy=self._legacy, whole_calls=self._whole_calls) for index in range(count)
+            Choice(index, before, after, legacy=self._legacy, whole_calls=self._whole_calls)
+            for index in range(count)
         )
 
     # --- what an exchange asks ------------------------------------------------------------------
@@ -125,22 +125,22 @@ class ChatRenderer(StreamRenderer):
 
     def _begin(self, out: list[bytes]) -> None:
         self.visible = True
-        self._each(self._choices, lambda choice, frames: choice.begin(frames), out)
+        self._each(self._choices, out, Choice.begin)
 
     def _each(
-        self, targets: tuple[Choice, ...], say: Callable[[Choice, list[bytes]], None], out: list[bytes]
+        self, targets: tuple[Choice, ...], out: list[bytes], say: Callable[..., None], *args: object
     ) -> None:
-        """Renders an event for each choice by `say(choice, out)`: a chunk each, or one for all in the profile
+        """Renders an event for each choice by `say(choice, *args, out)`: a chunk each, or one for all in the profile
         `codex-completions-api`.
         """
         if not self._joined:
             for choice in targets:
-                say(choice, out)
+                say(choice, *args, out)
             return
         spoken: list[list[bytes]] = []
         for choice in targets:
             frames: list[bytes] = []
-            say(choice, frames)
+            say(choice, *args, frames)
             spoken.append(b"".join(frames).split(b"\n")[:-1])
         # From the end backwards: choices that say less than others finish together with them.
         count = max(map(len, spoken), default=0)
@@ -148,35 +148,24 @@ class ChatRenderer(StreamRenderer):
             parts = [parts[index] for parts in spoken if len(parts) >= -index]
             out += (self._chunk_head, b",".join(parts), self._chunk_end)
 
-    def _add_text_run(self, pieces: TextRun, out: list[bytes]) -> None:
+    def _on_text(self, pieces: TextRun, out: list[bytes]) -> None:
         targets = self._choices_with(pieces.id, out)
+        # Of several choices, each gets a piece before the next one is sent.
+        runs = [pieces.texts] if len(targets) == 1 else [[text] for text in pieces.texts]
+        for texts in runs:
+            self._each(targets, out, Choice.add_text, pieces.id, texts)
 
-        def text_setter(texts: list[str]) -> Callable[[Choice, list[bytes]], None]:
-            return lambda choice, frames: choice.add_text(pieces.id, texts, frames)
+    def _on_refusal(self, event: RefusalDelta, out: list[bytes]) -> None:
+        self._each(self._choices_with(event.id, out), out, Choice.refuse, event.id, event.text)
 
-        if len(targets) == 1:
-            self._each(targets, text_setter(pieces.texts), out)
-            return
-        for text in pieces.texts:  # each piece goes to all choices before the next one does
-            self._each(targets, text_setter([text]), out)
-
-    def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
-        targets = self._choices_with(event.id, out)
-        self._each(targets, lambda choice, frames: choice.refuse(event.id, event.text, frames), out)
-
-    def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
+    def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         if event.kind == "summary":
             targets = self._choices_with(event.id, out)
-            self._each(
-                targets,
-                lambda choice, frames: choice.add_reasoning(event.id, event.part, event.text, frames),
-                out,
-            )
+            self._each(targets, out, Choice.add_reasoning, event.id, event.part, event.text)
 
-    def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
-        targets = self._choices_with(event.id, out)
-        self._each(targets, lambda choice, frames: choice.add_arguments(event.id, event.text, frames), out)
+    def _on_arguments(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+        self._each(self._choices_with(event.id, out), out, Choice.add_arguments, event.id, event.text)
 
     def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
         """Returns the choices with the item `id`; sends every choice's first chunk before."""
@@ -185,7 +174,7 @@ class ChatRenderer(StreamRenderer):
             self._begin(out)
         return targets
 
-    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+    def _on_item_started(self, event: ItemStarted, out: list[bytes]) -> None:
         item = event.item
         line = activity_line(item) if self._show_activity else None
         if line is None and not isinstance(item, _SHOWN_ITEMS):
@@ -195,15 +184,9 @@ class ChatRenderer(StreamRenderer):
             for choice in self._targets[item.id]:
                 choice.open_message(item.id)
         elif isinstance(item, ToolCall):
-            self._each(
-                self._choices_with(item.id, out), lambda choice, frames: choice.open_call(item, frames), out
-            )
+            self._each(self._choices_with(item.id, out), out, Choice.open_call, item)
         elif line is not None:
-            self._each(
-                self._choices_with(item.id, out),
-                lambda choice, frames: choice.add_activity(line, frames),
-                out,
-            )
+            self._each(self._choices_with(item.id, out), out, Choice.add_activity, line)
 
     def _choices_for(self, item: Item) -> tuple[Choice, ...]:
         """Returns the choices of an item: the agent's, or all if it names none."""
@@ -212,14 +195,10 @@ class ChatRenderer(StreamRenderer):
         self._routed = True
         return self._choices[item.choice : item.choice + 1] if item.choice >= 0 else NOBODY
 
-    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        def close(choice: Choice, frames: list[bytes]) -> None:
-            choice.close_message(event.id, frames)
-            choice.close_call(event.id, frames)
+    def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+        self._each(self._targets.pop(event.id, NOBODY), out, Choice.close, event.id)
 
-        self._each(self._targets.pop(event.id, NOBODY), close, out)
-
-    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+    def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
         if event.failure is not None:
             self.failure = event.failure
@@ -229,12 +208,7 @@ class ChatRenderer(StreamRenderer):
             self._begin(out)
         if self._details.annotations or self._cited:
             out.append(self._annotations_chunk())
-        stops = event.choice_stops or {}
-        self._each(
-            self._choices,
-            lambda choice, frames: choice.finish(stops.get(choice.index, event.stop), frames),
-            out,
-        )
+        self._each(self._choices, out, Choice.finish, event)
         self.spent.end(event)
         if self._include_usage and self._stream:
             out.append(self._usage_chunk())
@@ -260,10 +234,10 @@ class ChatRenderer(StreamRenderer):
             if choice in choices
         ]
 
-    def _annotation_added(self, event: AnnotationAdded, out: list[bytes]) -> None:
+    def _on_annotation(self, event: AnnotationAdded, out: list[bytes]) -> None:
         self._cited.append((self._choices_with(event.id, out), event))
 
-    def _take_details(self, event: AnswerDetails, out: list[bytes]) -> None:
+    def _on_details(self, event: AnswerDetails, out: list[bytes]) -> None:
         """Keeps fields of the answer; those known before its first item are in the chunks."""
         is_new = event.fields != self._details.fields
         self._details = event
@@ -315,17 +289,3 @@ def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
             fields[name] += offset
     kind = fields.pop("type", None)
     return {"type": kind, kind: fields} if isinstance(kind, str) else fields
-
-
-ChatRenderer.handlers = {
-    TextRun: ChatRenderer._add_text_run,
-    ArgumentsDelta: ChatRenderer._arguments_delta,
-    ReasoningDelta: ChatRenderer._reasoning_delta,
-    RefusalDelta: ChatRenderer._refusal_delta,
-    AnnotationAdded: ChatRenderer._annotation_added,
-    ItemStarted: ChatRenderer._item_started,
-    ItemEnded: ChatRenderer._item_ended,
-    AnswerDetails: ChatRenderer._take_details,
-    **TOKEN_COUNTERS,
-    TurnEnded: ChatRenderer._turn_ended,
-}

@@ -22,7 +22,6 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
-    TOKEN_COUNTERS,
     RenderOptions,
     StreamRenderer,
     TextRun,
@@ -138,7 +137,7 @@ class MessagesRenderer(StreamRenderer):
             "stop_sequence": None if sequence is None else raw_text(sequence),
         }
 
-    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+    def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
         self.failure = failure_at(event)
         if self.failure is not None:
@@ -166,13 +165,13 @@ class MessagesRenderer(StreamRenderer):
 
     # --- what is said, one block at a time ------------------------------------------------------
 
-    def _add_text_run(self, pieces: TextRun, out: list[bytes]) -> None:
+    def _on_text(self, pieces: TextRun, out: list[bytes]) -> None:
         self._add_text(pieces.id, pieces.texts, out)
 
-    def _refusal_delta(self, event: RefusalDelta, out: list[bytes]) -> None:
+    def _on_refusal(self, event: RefusalDelta, out: list[bytes]) -> None:
         self._add_text(event.id, [event.text], out)
 
-    def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
+    def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         text_item = self._text_items.get(event.id)
         if event.kind == "summary" and text_item is not None:
@@ -226,7 +225,7 @@ class MessagesRenderer(StreamRenderer):
 
     # --- items ----------------------------------------------------------------------------------
 
-    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+    def _on_item_started(self, event: ItemStarted, out: list[bytes]) -> None:
         item = event.item
         if item.choice:  # one answer is all that a client of this API can ask for
             return
@@ -254,19 +253,19 @@ class MessagesRenderer(StreamRenderer):
         self._send("server_tool_use", {"id": id, "name": "web_search"}, out, query)
         self._send("web_search_tool_result", {"tool_use_id": id, "content": []}, out)
 
-    def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+    def _on_arguments(self, event: ArgumentsDelta, out: list[bytes]) -> None:
         call = self._calls.get(event.id)
         if call is not None:
             call.pieces.append(event.text)
 
-    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+    def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
         text_item = self._text_items.pop(event.id, None)
         if text_item is not None and not text_item.over:
             self._close(text_item, out)
         if event.id in self._calls:
             self._calls[event.id].complete = event.status == "completed"
 
-    def _raw_item(self, event: RawItem, out: list[bytes]) -> None:
+    def _on_raw_item(self, event: RawItem, out: list[bytes]) -> None:
         if self._state_identity is not None:
             self._raw.append(event.json)
             self._ran_tools = self._ran_tools or event.type in OUTPUTS
@@ -310,16 +309,3 @@ class MessagesRenderer(StreamRenderer):
 
     def _count_tokens(self) -> int:
         return json_tokens(block.text for block in self._blocks)
-
-
-MessagesRenderer.handlers = {
-    TextRun: MessagesRenderer._add_text_run,
-    ArgumentsDelta: MessagesRenderer._arguments_delta,
-    ReasoningDelta: MessagesRenderer._reasoning_delta,
-    RefusalDelta: MessagesRenderer._refusal_delta,
-    ItemStarted: MessagesRenderer._item_started,
-    ItemEnded: MessagesRenderer._item_ended,
-    RawItem: MessagesRenderer._raw_item,
-    **TOKEN_COUNTERS,
-    TurnEnded: MessagesRenderer._turn_ended,
-}

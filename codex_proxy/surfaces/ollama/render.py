@@ -132,7 +132,7 @@ class OllamaRenderer(OneTextRenderer):
 
     # --- thinking -------------------------------------------------------------------------------
 
-    def _reasoning_delta(self, event: ReasoningDelta, out: list[bytes]) -> None:
+    def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         if event.kind == "summary" and event.id in self._reasoning:
             self._add_thought((event.id, event.part), event.text, out)
@@ -143,11 +143,11 @@ class OllamaRenderer(OneTextRenderer):
 
     # --- items ----------------------------------------------------------------------------------
 
-    def _item_started(self, event: ItemStarted, out: list[bytes]) -> None:
+    def _on_item_started(self, event: ItemStarted, out: list[bytes]) -> None:
         item = event.item
         if item.choice:  # one answer is all that a client of this API can ask for
             return
-        super()._item_started(event, out)
+        super()._on_item_started(event, out)
         if isinstance(item, Reasoning):
             if self._thinking:
                 self._reasoning.add(item.id)
@@ -156,13 +156,13 @@ class OllamaRenderer(OneTextRenderer):
         elif self._show_activity and (line := activity_line(item)) is not None:
             self._add_thought((item.id, 0), line, out)
 
-    def _arguments_delta(self, event: ArgumentsDelta, out: list[bytes]) -> None:
+    def _on_arguments(self, event: ArgumentsDelta, out: list[bytes]) -> None:
         if event.id in self._calls:
             self._calls[event.id][1].append(event.text)
 
-    def _item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
+    def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
         self._reasoning.discard(event.id)
-        super()._item_ended(event, out)
+        super()._on_item_ended(event, out)
         if event.id in self._calls:
             item, pieces = self._calls.pop(event.id)
             self._send_call(item, "".join(pieces), out, complete=event.status == "completed")
@@ -189,15 +189,6 @@ class OllamaRenderer(OneTextRenderer):
             out.append(error_line(self.failure))
         else:
             out.append(self._line({"content": ""}, {"response": ""}, done=True))
-
-
-OllamaRenderer.handlers = {
-    **OneTextRenderer.handlers,
-    ArgumentsDelta: OllamaRenderer._arguments_delta,
-    ReasoningDelta: OllamaRenderer._reasoning_delta,
-    ItemStarted: OllamaRenderer._item_started,
-    ItemEnded: OllamaRenderer._item_ended,
-}
 
 
 def _escaped(found: re.Match[bytes]) -> bytes:

@@ -150,8 +150,8 @@ class OpenResponsesRenderer(ResponsesRenderer):
         # But for a context that is too long, since a shorter one may be tried under the same id.
         return failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED
 
-    def _item_ended(self, event: ItemEnded) -> None:
-        super()._item_ended(event)
+    def _on_item_ended(self, event: ItemEnded) -> None:
+        super()._on_item_ended(event)
         output = self._items.get(event.id)
         if output is not None and output.kind == mcp_items.CALL and event.status != "incomplete":
             result = _Result(output.item, _RESULT, self._ids.new("fco_"))

@@ -5,7 +5,7 @@ wants it, lists of MCP tools for the agent's first output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Unpack
 
 import msgspec
@@ -132,10 +132,9 @@ class ResponsesRenderer(Renderer):
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
         if self.ended:
             return []
-        handlers = HANDLERS
         for event in pieces_together(events):
             self._status = "in_progress"
-            handler = handlers.get(type(event))
+            handler = self._handlers.get(type(event))
             if handler is not None:
                 handler(self, event)
             if self.ended:
@@ -193,14 +192,17 @@ class ResponsesRenderer(Renderer):
                 self._resume(output)
         self.visible = self.visible or visible
 
-    def _step_completed(self, event: StepCompleted) -> None:
+    def _on_usage(self, event: UsageReported) -> None:
+        self.spent.add_total(event)
+
+    def _on_step_completed(self, event: StepCompleted) -> None:
         self.spent.add_call(event)
         self._step_began = False
         for output in self._awaiting.values():
             output.awaiting = False
         self._awaiting.clear()
 
-    def _turn_ended(self, event: TurnEnded) -> None:
+    def _on_turn_ended(self, event: TurnEnded) -> None:
         stop = (event.choice_stops or {}).get(0, event.stop)
         status = status_of(stop)
         if status == "completed" and all(isinstance(output.item, McpTools) for output in self._output):
@@ -230,7 +232,7 @@ class ResponsesRenderer(Renderer):
         """Whether the profile sends a failure before the first event as an event."""
         return False
 
-    def _take_details(self, event: AnswerDetails) -> None:
+    def _on_details(self, event: AnswerDetails) -> None:
         tier = event.fields.get("service_tier")
         if tier is not None and bytes(tier) != b"null":
             self._head.served_in(tier)
@@ -245,7 +247,7 @@ class ResponsesRenderer(Renderer):
 
     # --- items ----------------------------------------------------------------------------------
 
-    def _item_started(self, event: ItemStarted) -> None:
+    def _on_item_started(self, event: ItemStarted) -> None:
         item = event.item
         if item.choice or isinstance(item, self.unshown):
             return  # a response has one answer, so another choice has no place in it
@@ -299,7 +301,7 @@ class ResponsesRenderer(Renderer):
         self._begin()
         self._order.add(output)
 
-    def _item_ended(self, event: ItemEnded) -> None:
+    def _on_item_ended(self, event: ItemEnded) -> None:
         output = self._items.get(event.id)
         if output is None:
             return
@@ -327,6 +329,18 @@ class ResponsesRenderer(Renderer):
             self._order.over(output, ended)
 
     # --- texts ----------------------------------------------------------------------------------
+
+    def _on_text(self, pieces: TextRun) -> None:
+        self._add_text(pieces.id, TEXT, *pieces.texts)
+
+    def _on_refusal(self, event: RefusalDelta) -> None:
+        self._add_text(event.id, REFUSAL, event.text)
+
+    def _on_arguments(self, event: ArgumentsDelta) -> None:
+        self._add_text(event.id, ARGUMENTS, event.text)
+
+    def _on_annotation(self, event: AnnotationAdded) -> None:
+        self._add_text(event.id, ANNOTATION, event.json.decode())
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
         """Sends texts of a part, a delta event each; keeps them if the item waits or has no such events."""
@@ -362,12 +376,12 @@ class ResponsesRenderer(Renderer):
         self._events.part_added(output, part)
         return part
 
-    def _reasoning_delta(self, event: ReasoningDelta) -> None:
+    def _on_reasoning(self, event: ReasoningDelta) -> None:
         """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
         if event.kind == "summary":
             self._add_text(event.id, ("summary", event.part), event.text)
 
-    def _output_delta(self, event: OutputDelta) -> None:
+    def _on_output(self, event: OutputDelta) -> None:
         """Keeps the output of this server's call until its end; sends that of the agent's command if the client asked
         for items.
         """
@@ -379,7 +393,7 @@ class ResponsesRenderer(Renderer):
 
     # --- encrypted reasoning --------------------------------------------------------------------
 
-    def _raw_item(self, event: RawItem) -> None:
+    def _on_raw_item(self, event: RawItem) -> None:
         """Puts encrypted reasoning into the reasoning item, or into a new one, if requested."""
         if event.type != "reasoning" or not self._encrypted:
             return
@@ -395,21 +409,3 @@ class ResponsesRenderer(Renderer):
             self._order.over(output, "completed")
         output.encrypted = raw.encrypted_content
         output.awaiting = False
-
-
-HANDLERS: Final[dict[type, Callable[[ResponsesRenderer, Any], None]]] = {
-    TextRun: lambda renderer, pieces: renderer._add_text(pieces.id, TEXT, *pieces.texts),
-    ArgumentsDelta: lambda renderer, event: renderer._add_text(event.id, ARGUMENTS, event.text),
-    ReasoningDelta: ResponsesRenderer._reasoning_delta,
-    RefusalDelta: lambda renderer, event: renderer._add_text(event.id, REFUSAL, event.text),
-    AnnotationAdded: lambda renderer, event: renderer._add_text(event.id, ANNOTATION, event.json.decode()),
-    OutputDelta: ResponsesRenderer._output_delta,
-    ItemStarted: ResponsesRenderer._item_started,
-    ItemEnded: lambda renderer, event: renderer._item_ended(event),  # a profile has its own
-    RawItem: ResponsesRenderer._raw_item,
-    UsageReported: lambda renderer, event: renderer.spent.add_total(event),
-    AnswerDetails: lambda renderer, event: renderer._take_details(event),
-    StepCompleted: ResponsesRenderer._step_completed,
-    TurnEnded: ResponsesRenderer._turn_ended,
-}
-"""The function that renders each type of event. Other events are not shown."""
