@@ -29,7 +29,7 @@ from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
 from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
-from codex_proxy.http.metrics import Meter, add_metrics
+from codex_proxy.http.metrics import METER, METRICS_KEY
 from codex_proxy.http.middleware.access import (
     FORWARDED_HEADERS,
     HOSTS,
@@ -44,7 +44,7 @@ from codex_proxy.http.page import PAGE
 from codex_proxy.http.routing import ROUTER
 from codex_proxy.http.server import application
 from codex_proxy.http.server_info import ENVIRONMENT, FAKE_AGENTS, STARTED, WORKER
-from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots, TestEndpoints
+from codex_proxy.http.stream_slots import STREAM_SLOTS, TEST_ENDPOINTS, StreamSlots
 from codex_proxy.http.webhook_sender import WebhookSender
 from codex_proxy.process.own_process import memory_bytes
 from codex_proxy.responses.service import ResponsesService
@@ -61,7 +61,6 @@ from codex_proxy.workers.schema_checks import SchemaChecks
 
 if TYPE_CHECKING:
     from codex_proxy.app.mcp_tools import McpToolSource
-    from codex_proxy.app.metrics import Metrics
     from codex_proxy.app.server import Server
 
 ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."
@@ -112,7 +111,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))
     app[TRUSTED_PROXIES] = trusted_proxies(settings)
     if settings.test_endpoints:
-        app[TEST_ENDPOINTS] = TestEndpoints(settings.stream_release_file)
+        app[TEST_ENDPOINTS] = settings.stream_release_file or ""
     if server.page is not None:
         app[PAGE] = server.page
     if settings.log_content:
@@ -156,20 +155,18 @@ def _add_metrics(server: Server, app: web.Application) -> None:
 
     store = server.settings.store_file if server.settings.in_file else None
     state = ServerState(server.runs, app[STREAM_SLOTS], server.settings.sse_max_concurrency, store)
-    key = server.settings.metrics_key
     meter = Metrics(state, known_models(app[CATALOG]))
     app.cleanup_ctx.append(meter.loop_delay.watch)
-    add_metrics(app, _of_all_workers(server, app, meter), key.get_secret_value() if key else None)
+    app[METER] = meter.exposition
+    if server.worker:
+        from codex_proxy.app.worker_metrics import WorkerMetrics
 
-
-def _of_all_workers(server: Server, app: web.Application, meter: Metrics) -> Meter:
-    if not server.worker:
-        return meter
-    from codex_proxy.app.worker_metrics import WorkerMetrics
-
-    metrics = WorkerMetrics(meter, server.worker, supervisor=os.getppid())
-    app.cleanup_ctx.append(metrics.share)
-    return metrics
+        of_all = WorkerMetrics(meter.exposition, server.worker, supervisor=os.getppid())
+        app.cleanup_ctx.append(of_all.share)
+        app[METER] = of_all.exposition
+    key = server.settings.metrics_key
+    app[METRICS_KEY] = key.get_secret_value() if key else ""
+    app.middlewares.insert(0, meter.middleware)
 
 
 def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:

@@ -7,23 +7,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from codex_proxy import __version__
 from codex_proxy.agents.agent import Agent, UpstreamState, all_agents
 from codex_proxy.agents.upstream.attempts import STATES
 from codex_proxy.core.account import AgentModel
+from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import MODEL_SEPARATOR
-from codex_proxy.http.metrics import RequestRecord
+from codex_proxy.http.app_keys import CLOCK
+from codex_proxy.http.endpoint import Handler
+from codex_proxy.http.exchange import TIMINGS
+from codex_proxy.http.metrics import error_of
+from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 from codex_proxy.http.stream_slots import StreamSlots
 from codex_proxy.runs.scheduler import RunScheduler
 from codex_proxy.surfaces.messages.message import STOP_REASONS
@@ -36,6 +41,7 @@ from codex_proxy.surfaces.models import (
 )
 
 OTHER = "other"
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 FINISH_REASONS = frozenset(
     (
         *("stop", "length", "tool_calls", "function_call", "content_filter"),
@@ -129,9 +135,7 @@ class ServerState(Collector):
 
 
 class Metrics:
-    """Implements `http.metrics.Meter`, which counts finished requests, with Prometheus metrics. `known_models` maps
-    the `model` of a request to the label for it.
-    """
+    """Counts finished requests. `known_models` maps the `model` of a request to the label for it."""
 
     def __init__(self, state: ServerState, known_models: Callable[[str], str]) -> None:
         self._registry = CollectorRegistry()
@@ -180,27 +184,60 @@ class Metrics:
     def _histogram(self, name: str, about: str) -> Histogram:
         return Histogram(f"codex_proxy_{name}", about, ("route",), buckets=SECONDS, registry=self._registry)
 
-    def count(self, record: RequestRecord) -> None:
-        """Adds one finished request to the counters and histograms of requests."""
-        self._requests.labels(record.route, record.method, str(record.status), record.error).inc()
-        self._seconds.labels(record.route).observe(record.seconds)
-        if record.first_seconds is not None:
-            self._first.labels(record.route).observe(record.first_seconds)
-        if record.deltas:
-            self._deltas.labels(record.route).inc(record.deltas)
-        if record.choices is not None:
-            self._choices.observe(record.choices)
-        for reason in record.finish_reasons:
-            self._finish_reasons.labels(record.route, reason if reason in FINISH_REASONS else OTHER).inc()
-        if record.agent:
-            self._agents.labels(record.agent, record.error).inc()
-        if record.model is not None:
-            model = self._known_model(record.model)
-            for kind, count in record.tokens.items():
-                self._tokens.labels(kind, model).inc(count)
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Counts each finished request, also those that other middlewares answer."""
+        clock = request.app[CLOCK]
+        began = clock.monotonic()
+        status = CLIENT_LEFT
+        try:
+            response = await handler(request)
+            status = response.status
+            return response
+        finally:
+            self._count(request, status, clock.monotonic() - began)
 
-    async def exposition(self) -> tuple[bytes, str]:
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+    def _count(self, request: web.Request, status: int, seconds: float) -> None:
+        notes, timings = request.get(NOTES, {}), request.get(TIMINGS)
+        resource = request.match_info.route.resource
+        route = "unknown" if resource is None else resource.canonical
+        method = request.method if request.method in METHODS else "other"
+        error = error_of(request, status)
+        self._requests.labels(route, method, str(status), error).inc()
+        self._seconds.labels(route).observe(seconds)
+        first, model, choices = notes.get("first_ms"), notes.get("model"), notes.get("choice_count")
+        if isinstance(first, int | float):
+            self._first.labels(route).observe(first / 1000)
+        if timings is not None and timings.deltas:
+            self._deltas.labels(route).inc(timings.deltas)
+        if isinstance(choices, int):
+            self._choices.observe(choices)
+        reasons = notes.get("finish_reason", ())
+        for reason in reasons if isinstance(reasons, tuple) else (str(reasons),):
+            self._finish_reasons.labels(route, reason if reason in FINISH_REASONS else OTHER).inc()
+        if agent := notes.get("agent"):
+            self._agents.labels(agent, error).inc()
+        if isinstance(model, str):
+            label = self._known_model(model)
+            for kind, count in _tokens(notes, None if timings is None else timings.usage).items():
+                self._tokens.labels(kind, label).inc(count)
+
+    async def exposition(self) -> bytes:
+        """Returns all metrics as Prometheus's text."""
+        return generate_latest(self._registry)
+
+
+def _tokens(notes: Mapping[str, object], usage: Usage | None) -> dict[str, int]:
+    """Returns a request's tokens by kind, as the agent has reported them, else those in its log line (`notes`)."""
+    if usage is not None:
+        return {
+            "input": usage.input,
+            "cached_input": usage.cached,
+            "output": usage.output,
+            "reasoning": usage.reasoning,
+        }
+    noted = {"input": notes.get("input_tokens"), "output": notes.get("output_tokens")}
+    return {kind: count for kind, count in noted.items() if isinstance(count, int)}
 
 
 def known_models(catalog: ModelCatalog) -> Callable[[str], str]:

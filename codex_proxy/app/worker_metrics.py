@@ -11,18 +11,16 @@ import os
 import re
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import structlog
 from aiohttp import web
 from prometheus_client import Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
-
-from codex_proxy.http.metrics import Meter, RequestRecord
 
 ANSWER_SECONDS: Final = 2.0
 """Seconds that another worker has to answer; then its metrics are missing."""
@@ -34,25 +32,20 @@ log = structlog.get_logger(__name__)
 
 
 class WorkerMetrics:
-    """Implements `http.metrics.Meter` for one of several workers: counts its own requests, and returns the metrics of
-    all with the label `worker`. `supervisor`: its process id.
+    """Returns the metrics of all workers, with the label `worker`. `own` returns those of this one, whose number is
+    `number`. `supervisor`: its process id.
     """
 
-    def __init__(self, own: Meter, number: int, *, supervisor: int) -> None:
+    def __init__(self, own: Callable[[], Awaitable[bytes]], number: int, *, supervisor: int) -> None:
         self._own = own
         self._number = number
         self._prefix = f"codex-proxy-metrics-{supervisor}-"
 
-    def count(self, record: RequestRecord) -> None:
-        self._own.count(record)
-
-    async def exposition(self) -> tuple[bytes, str]:
-        own, _ = await self._own.exposition()
-        sockets = self._sockets()
+    async def exposition(self) -> bytes:
+        """Returns all metrics as Prometheus's text."""
+        own, sockets = await self._own(), self._sockets()
         found = await asyncio.gather(*map(_metrics_at, sockets.values()))
-        return with_workers(
-            {**dict(zip(sockets, found, strict=True)), self._number: own}
-        ), CONTENT_TYPE_LATEST
+        return with_workers({**dict(zip(sockets, found, strict=True)), self._number: own})
 
     async def share(self, _: web.Application) -> AsyncIterator[None]:
         """For `Application.cleanup_ctx`: lets other workers read this one's metrics."""
@@ -69,8 +62,7 @@ class WorkerMetrics:
     async def _answer(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             if _is_of_this_user(writer):
-                text, _kind = await self._own.exposition()
-                writer.write(text)
+                writer.write(await self._own())
                 await writer.drain()
         writer.close()
 

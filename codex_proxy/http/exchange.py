@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextvars import ContextVar
-from typing import Protocol
+from typing import Final, Protocol, TypeAlias
 
 from aiohttp import web
 
@@ -35,6 +34,8 @@ from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.items import McpTools
 from codex_proxy.http.replies import log_unforeseen
 from codex_proxy.http.sse import EventStream, IdleTimer
+from codex_proxy.responses.follow import Follower
+from codex_proxy.responses.foreground import ResponseReader
 from codex_proxy.runs.event_log import EVENTS_AT_ONCE, Cursor, Push
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.base import Renderer
@@ -57,32 +58,6 @@ def _is_first_visible(event: Event) -> bool:
     return type(event) in SHOWN and not (isinstance(event, ItemStarted) and isinstance(event.item, McpTools))
 
 
-class EventCounts:
-    """Counts the deltas of a request, and keeps the newest usage, for metrics."""
-
-    __slots__ = ("deltas", "usage")
-
-    def __init__(self) -> None:
-        self.deltas = 0
-        self.usage: Usage | None = None
-
-    def count(self, events: Sequence[Event]) -> None:
-        """Counts the deltas of a batch, and keeps its last usage."""
-        if len(events) == 1 and isinstance(events[0], ForwardedBytes):
-            self.deltas += events[0].deltas
-            return
-        kinds = list(map(type, events))
-        self.deltas += sum(map(kinds.count, DELTAS))
-        if ForwardedBytes in kinds:
-            self.deltas += sum(event.deltas for event in events if isinstance(event, ForwardedBytes))
-        if UsageReported in kinds:
-            self.usage = next(event.usage for event in reversed(events) if isinstance(event, UsageReported))
-
-
-EVENT_COUNTS: ContextVar[EventCounts | None] = ContextVar("event_counts", default=None)
-"""The counts of the request that is being handled; None if metrics are off."""
-
-
 class TurnTimings:
     """Measures the times of a turn, beginning when this object is created."""
 
@@ -91,22 +66,29 @@ class TurnTimings:
         clock: Clock,
         on_served: Callable[[ServedBy], None] | None = None,
         on_empty: Callable[[EmptyReason], None] | None = None,
+        *,
+        counts: bool = False,
     ) -> None:
-        """`on_served` gets the upstream that answers; `on_empty` the reason at the end of an empty answer."""
+        """`on_served` gets the upstream that answers; `on_empty` the reason at the end of an empty answer. `counts`:
+        deltas are counted and usage is kept, for metrics.
+        """
         self._clock = clock
         self._began = clock.monotonic()
         self._started: float | None = None
         self._first: float | None = None
-        self._counts = EVENT_COUNTS.get()
+        self._counts = counts
         self._on_served = on_served
         self._on_empty = on_empty
+        self.deltas = 0
+        self.usage: Usage | None = None
+        """The newest usage that the agent has reported."""
         self.ended_by: str | None = None
         """The name of the agent's event that determined the finish reason."""
 
     def record(self, events: Sequence[Event]) -> None:
         """Records the times of each batch of the turn, in order."""
-        if self._counts is not None:
-            self._counts.count(events)
+        if self._counts:
+            self._count(events)
         if self._on_served is not None and ServedBy in map(type, events):
             self._on_served(next(event for event in events if isinstance(event, ServedBy)))
         if self._started is None and events:
@@ -117,6 +99,17 @@ class TurnTimings:
             self.ended_by = events[-1].trigger
             if events[-1].empty and self._on_empty is not None:
                 self._on_empty(events[-1].empty)
+
+    def _count(self, events: Sequence[Event]) -> None:
+        if len(events) == 1 and isinstance(events[0], ForwardedBytes):
+            self.deltas += events[0].deltas
+            return
+        kinds = list(map(type, events))
+        self.deltas += sum(map(kinds.count, DELTAS))
+        if ForwardedBytes in kinds:
+            self.deltas += sum(event.deltas for event in events if isinstance(event, ForwardedBytes))
+        if UsageReported in kinds:
+            self.usage = next(event.usage for event in reversed(events) if isinstance(event, UsageReported))
 
     @property
     def first_ms(self) -> float | None:
@@ -137,6 +130,10 @@ class TurnTimings:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
         return StreamMetrics(self.first_ms, round(tokens / passed, 2) if passed > 0 else None)
+
+
+TIMINGS: Final = web.RequestKey("timings", TurnTimings)
+"""The times of the request's turn; not set without one."""
 
 
 class Source(Protocol):
@@ -178,10 +175,10 @@ class OneRun:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._cursor = run.log.cursor()
+        self.wait, self.take = self._cursor.wait, self._cursor.take
 
     @property
     def continued(self) -> bool:
-        """Whether the run continues a kept session of the agent."""
         return self._run.continued
 
     @property
@@ -191,12 +188,6 @@ class OneRun:
     @property
     def weight(self) -> int:
         return self._cursor.weight
-
-    def wait(self, push: Push | None = None) -> Awaitable[None]:
-        return self._cursor.wait(push)
-
-    def take(self) -> list[Event]:
-        return self._cursor.take()
 
     def close(self) -> None:
         self._cursor.detach()
@@ -251,50 +242,12 @@ class SampledRuns:
             run.interrupt()
 
 
-class Reader(Protocol):
-    """What an HTTP request reads an answer with, while it is made."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether the answer has ended and `take` has returned all of its bytes."""
-        ...
-
-    @property
-    def refusal(self) -> Failure | None:
-        """Why the turn failed before anything visible was rendered, so that there can be a status."""
-        ...
-
-    def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits for bytes or the end, as `Source.wait`."""
-        ...
-
-    def take(self) -> bytes:
-        """Returns the bytes since the last call; none without a stream."""
-        ...
-
-    def open(self) -> bytes:
-        """Returns the first bytes of the stream, if `take` has not returned them."""
-        ...
-
-    def break_off(self, failure: Failure) -> bytes:
-        """Ends the answer with a failure; returns its bytes. Nothing if another task renders it."""
-        ...
-
-    def close(self) -> None:
-        """Stops reading. Interrupts an unfinished turn, unless others may read its answer."""
-        ...
-
-
-class WholeReader(Reader, Protocol):
-    """A reader of an answer that can also be returned as a whole."""
-
-    def result(self) -> bytes:
-        """Returns the body of a `finished` answer. Raises `Fault`."""
-        ...
-
-
 class LogReader:
-    """Renders the events of a `Source`, for an answer that is not stored."""
+    """Renders the events of a `Source`, for an answer that is not stored.
+
+    `finished`: the answer has ended and `take` has returned all of its bytes. `refusal`: why the turn failed before
+    anything visible was rendered, so that there can be a status. `wait` is that of the source.
+    """
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
         self._source = source
@@ -317,6 +270,7 @@ class LogReader:
         return self._source.wait(None if push is None else lambda: push() and not self._left)
 
     def take(self) -> bytes:
+        """Returns the bytes since the last call; none without a stream."""
         if self._left:
             return self._next_piece()
         events = self._source.take()
@@ -335,16 +289,25 @@ class LogReader:
         return b""
 
     def open(self) -> bytes:
+        """Returns the first bytes of the stream, if `take` has not returned them."""
         return self._renderer.open()
 
     def break_off(self, failure: Failure) -> bytes:
+        """Ends the answer with a failure; returns its bytes."""
         return self._renderer.feed([TurnEnded(Stop.FAILED, "provider", failure)])
 
     def result(self) -> bytes:
+        """Returns the body of a `finished` answer. Raises `Fault`."""
         return self._renderer.result()
 
     def close(self) -> None:
         self._source.close()
+
+
+WholeReader: TypeAlias = LogReader | ResponseReader
+"""What a request reads a whole answer with, while it is made."""
+Reader: TypeAlias = WholeReader | Follower
+"""What a request reads a stream with. `break_off` of a reader whose answer another task renders returns nothing."""
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:

@@ -17,6 +17,7 @@ from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import HELD, hints_of, parsed_from, parsed_request, read_body
 from codex_proxy.http.exchange import (
+    TIMINGS,
     LogReader,
     OneRun,
     Reader,
@@ -25,6 +26,7 @@ from codex_proxy.http.exchange import (
     whole_response,
 )
 from codex_proxy.http.listing import check_include, list_page, shown
+from codex_proxy.http.metrics import METER
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_target, later_targets
@@ -289,7 +291,8 @@ async def compact_response(request: web.Request) -> web.Response:
         any_effort=True,
         image_fields=web_images(parsed.input_items),
     )
-    renderer = await _run_to_end(service, turn, request[OWNER])
+    timings = request[TIMINGS] = TurnTimings(service.clock, counts=METER in request.app)
+    renderer = await _run_to_end(service, turn, request[OWNER], timings)
     response = renderer.response()
     texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
     return json_response(
@@ -326,7 +329,9 @@ async def _parse(request: web.Request, *, counting: bool = False) -> ParsedConte
     )
 
 
-async def _run_to_end(service: ResponsesService, turn: Turn, owner: str) -> ResponsesRenderer:
+async def _run_to_end(
+    service: ResponsesService, turn: Turn, owner: str, timings: TurnTimings
+) -> ResponsesRenderer:
     """Runs a turn to its end; returns the renderer with its answer. Raises `Fault`."""
     renderer = ResponsesRenderer(
         id="resp_compaction",
@@ -338,5 +343,5 @@ async def _run_to_end(service: ResponsesService, turn: Turn, owner: str) -> Resp
     )
     with service.usage.turn(owner, billed_model(turn), renderer):
         run = await service.runs.start(turn, owner, durable=False)
-        await whole_response(LogReader(OneRun(run), renderer, TurnTimings(service.clock)), dict)
+        await whole_response(LogReader(OneRun(run), renderer, timings), dict)
     return renderer

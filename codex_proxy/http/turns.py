@@ -22,6 +22,7 @@ from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, RUNS, USAGE
 from codex_proxy.http.body import read_body
 from codex_proxy.http.exchange import (
+    TIMINGS,
     LogReader,
     OneRun,
     SampledRuns,
@@ -30,6 +31,7 @@ from codex_proxy.http.exchange import (
     stream_response,
     whole_response,
 )
+from codex_proxy.http.metrics import METER
 from codex_proxy.http.middleware.request_context import CLIENT, EMPTY_HEADER, NOTES, OWNER, REPLY_HEADERS
 from codex_proxy.http.sse import SSE, EventStream
 from codex_proxy.http.stream_slots import stream_slot
@@ -178,7 +180,10 @@ def timings_of(request: web.Request) -> TurnTimings:
         request[REPLY_HEADERS][EMPTY_HEADER] = reason
         request[NOTES]["empty"] = reason
 
-    return TurnTimings(request.app[CLOCK], served_by, empty_by)
+    timings = request[TIMINGS] = TurnTimings(
+        request.app[CLOCK], served_by, empty_by, counts=METER in request.app
+    )
+    return timings
 
 
 def note_request(request: web.Request, parsed: ParsedRequest) -> None:

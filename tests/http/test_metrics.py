@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from codex_proxy.core.events import OutputDelta, TextDelta, TurnEnded, Usage, UsageReported
-from codex_proxy.http.exchange import EVENT_COUNTS, EventCounts, TurnTimings
+from codex_proxy.http.exchange import TurnTimings
 from tests.http.serving import Hands, Proxy, fake_agent, fake_proxy, proxy_of, until, user
 from tests.waiting import hold_up_the_loop, polled
 
@@ -250,9 +250,9 @@ async def test_the_dashboard_and_the_document_name_the_metrics_that_there_are(
 
 
 def test_a_tally_counts_deltas_and_keeps_the_newest_usage() -> None:
-    counts = EventCounts()
-    counts.count([TextDelta("a", "x"), TextDelta("a", "y"), UsageReported(Usage(1, 0, 1, 0))])
-    counts.count(
+    counts = TurnTimings(Hands(), counts=True)
+    counts.record([TextDelta("a", "x"), TextDelta("a", "y"), UsageReported(Usage(1, 0, 1, 0))])
+    counts.record(
         [
             OutputDelta("b", "z"),
             UsageReported(Usage(2, 0, 2, 0)),
@@ -264,14 +264,10 @@ def test_a_tally_counts_deltas_and_keeps_the_newest_usage() -> None:
     assert counts.usage == Usage(3, 0, 3, 0)
 
 
-def test_an_exchange_counts_into_the_tally_of_its_request_only() -> None:
-    counts = EventCounts()
-    token = EVENT_COUNTS.set(counts)
-    counted = TurnTimings(Hands())
-    EVENT_COUNTS.reset(token)
-    for observed in (counted, TurnTimings(Hands())):
-        observed.record([TextDelta("a", "x")])
-    assert counts.deltas == 1
+def test_without_metrics_nothing_is_counted() -> None:
+    timings = TurnTimings(Hands())
+    timings.record([TextDelta("a", "x")])
+    assert timings.deltas == 0
 
 
 async def test_a_loop_that_was_held_up_shows_it(measured: Proxy) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.http.stream_slots import NoSlotFault, StreamSlots
+from codex_proxy.core.faults import Fault
+from codex_proxy.http.stream_slots import StreamSlots
 from tests.http.serving import Answer, fake_proxy, until, user
 
 HELD = user("[[fake:text hold=1]]", stream=True)
@@ -172,15 +173,14 @@ async def test_of_many_streams_at_once_exactly_the_limit_is_accepted(tmp_path: P
         assert [answer.status for answer in answers if answer] == [429] * 5
 
 
-def test_a_release_is_idempotent() -> None:
-    guard = StreamSlots(1)
-    place = guard.acquire("one")
-    for how in ("close", "finish", "aborted"):
-        place.release(how)
+def test_a_released_place_is_for_one_stream() -> None:
+    guard = StreamSlots(1, lambda: 1)
+    guard.acquire("one", "key")
+    guard.release("one", "key", "close")
     assert guard.active == 0
-    guard.acquire("two")
-    with pytest.raises(NoSlotFault):
-        guard.acquire("three")
+    guard.acquire("two", "key")
+    with pytest.raises(Fault):
+        guard.acquire("three", "key")
     assert guard.active == 1
 
 
