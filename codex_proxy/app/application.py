@@ -20,15 +20,24 @@ from codex_proxy.app.store_lifecycle import StoreLifecycle
 from codex_proxy.app.system import RandomIds, SystemClock
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.keys import NO_KEY_OWNER
-from codex_proxy.core.safety import Protected
 from codex_proxy.core.turn import MODEL_SEPARATOR
-from codex_proxy.http.app_keys import ADMISSION, CATALOG, CLIENTS, CLOCK, IDS, RESPONSES, RUNS, USAGE
+from codex_proxy.http.app_keys import (
+    ADMISSION,
+    CATALOG,
+    CLIENTS,
+    CLOCK,
+    IDS,
+    KEEPALIVE,
+    RESPONSES,
+    RUNS,
+    USAGE,
+)
 from codex_proxy.http.body import BODY_BUDGET, PDF_READER, ByteBudget, body_budget
 from codex_proxy.http.chat import CHAT_OPTIONS, ChatOptions
 from codex_proxy.http.cluster import NODE_NAME
 from codex_proxy.http.endpoint import add_endpoints
 from codex_proxy.http.endpoints import ENDPOINTS
-from codex_proxy.http.messages import MESSAGES_OPTIONS, MessagesOptions
+from codex_proxy.http.messages import REASONING_STATE
 from codex_proxy.http.metrics import METER, METRICS_KEY
 from codex_proxy.http.middleware.access import (
     FORWARDED_HEADERS,
@@ -92,15 +101,13 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
         choices=settings.choices,
         profile=settings.chat_profile,
         stream_metrics=settings.stream_metrics,
-        keepalive=settings.heartbeat_interval,
     )
-    app[MESSAGES_OPTIONS] = MessagesOptions(
-        keepalive=settings.heartbeat_interval, reasoning_state=settings.reasoning_state
-    )
+    app[KEEPALIVE], app[REASONING_STATE] = settings.heartbeat_interval, settings.reasoning_state
     app[WORKER] = server.worker
     app[NODE_NAME] = platform.node() + (f"/worker {server.worker}" if server.worker else "")
     app[ENVIRONMENT], app[STARTED] = settings.env, int(clock.epoch())
-    app[PASSES_KEYS] = passes_keys_on(settings)
+    key = settings.upstream_key
+    app[PASSES_KEYS] = key is not None and key.get_secret_value() == "client"
     tables = settings.upstreams.values()
     app[FORWARDED_HEADERS] = frozenset(name for table in tables for name in table.forward_headers)
     app[STREAM_SLOTS] = StreamSlots(settings.sse_max_concurrency, server.owners)
@@ -214,11 +221,6 @@ def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
     return UsageRecorder(RamUsage(), clock, durable=False)
 
 
-def passes_keys_on(settings: Settings) -> bool:
-    """Returns whether the server passes the API keys of clients on to its upstream."""
-    return settings.upstream_key is not None and settings.upstream_key.get_secret_value() == "client"
-
-
 def deadlines_of(named: ConfiguredAgent) -> Deadlines:
     """Returns the time limits of a turn of this agent. One that has limits of its own (`has_own_timeouts`) gets
     `first_event_timeout` and `idle_timeout` only if the operator has set them.
@@ -262,7 +264,9 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, ConfiguredA
 
 def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
     """Returns the rights of a client without limits of its own."""
-    workdir = str(settings.workdir)
+    workdir, roots = str(settings.workdir), split_list(settings.workdir_roots, ":")
+    writes = settings.sandbox != "read-only"
+    protected = protected_paths(settings, os.environ) if writes else ()
     return Client(
         name=NO_KEY_OWNER,
         settings=RequestSettings(
@@ -276,13 +280,8 @@ def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
             max_choices=settings.max_chat_choices,
             structured_output=settings.structured_output,
         ),
-        workspace=workspace_of(workdir, split_list(settings.workdir_roots, ":"), _protected(settings)),
+        workspace=workspace_of(workdir, roots, protected),
         rpm=settings.rate_limit_rpm,
         concurrency=settings.key_concurrency,
         catalog=catalog,
     )
-
-
-def _protected(settings: Settings) -> tuple[Protected, ...]:
-    """Returns the paths that no writable folder of a turn may contain; none if the settings let no turn write."""
-    return protected_paths(settings, os.environ) if settings.sandbox != "read-only" else ()

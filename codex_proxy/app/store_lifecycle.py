@@ -102,22 +102,16 @@ def retention_of(settings: Settings) -> Retention:
     max_bytes = settings.store_max_bytes or None
     if settings.store == "memory":
         max_bytes = min(max_bytes or MAX_BYTES_IN_RAM, MAX_BYTES_IN_RAM)
+    # Without a limit in a file, unless the operator has set one.
+    is_limited = settings.store == "memory" or "max_conversation_history" in settings.model_fields_set
     return Retention(
         age=settings.store_max_age or None,
         conversation_age=settings.store_conversation_max_age or None,
         frames_age=FRAMES_SECONDS,
         max_responses=MAX_RESPONSES,
-        max_conversations=_conversations_of(settings),
+        max_conversations=settings.max_conversation_history if is_limited else None,
         max_bytes=max_bytes,
     )
-
-
-def _conversations_of(settings: Settings) -> int | None:
-    """Returns the most chains of responses in the store; None for no limit, as for a file unless the operator has set
-    it.
-    """
-    is_set = "max_conversation_history" in settings.model_fields_set
-    return settings.max_conversation_history if settings.store == "memory" or is_set else None
 
 
 def _step_memory_settings(settings: Settings) -> StepMemorySettings:

@@ -8,7 +8,7 @@ import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
@@ -125,27 +125,17 @@ def settings_check(settings: Settings, config_file: Path | None, environ: Mappin
     return check.ok(f"They are valid ({where}).")
 
 
-Source = Literal["flag", "variable", "file", "default"]
-
-
-class SettingSource(NamedTuple):
-    """Where a setting's value comes from. `name` is the variable or file; empty for flags and defaults."""
-
-    source: Source
-    name: str = ""
-
-
 def setting_sources(
     flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
-) -> dict[str, SettingSource]:
-    """Returns where each setting's value comes from, after `load` has succeeded. Raises `OSError` or `ValueError` for
-    the file.
+) -> dict[str, tuple[str, str]]:
+    """Returns where each setting's value comes from (`flag`, `variable`, `file` or `default`), with the name of the
+    variable or file, after `load` has succeeded. Raises `OSError` or `ValueError` for the file.
     """
     file = config_file or default_config_file()
     in_file = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     given = {name.upper(): name for name, value in environ.items() if value}
     by_flag = settings_in(flags)
-    found = {}
+    found: dict[str, tuple[str, str]] = {}
     for name, field in Settings.model_fields.items():
         variables = variables_of(name)
         variable = next((given[each] for each in variables if each in given), None)
@@ -154,13 +144,13 @@ def setting_sources(
                 (given[each] for each in given if each.startswith(f"PROXY_{name.upper()}_")), None
             )
         if name in by_flag:
-            found[name] = SettingSource("flag")
+            found[name] = ("flag", "")
         elif variable is not None:
-            found[name] = SettingSource("variable", variable)
+            found[name] = ("variable", variable)
         elif any(key in in_file for key in (name, *variables)):
-            found[name] = SettingSource("file", str(file))
+            found[name] = ("file", str(file))
         else:
-            found[name] = SettingSource("default")
+            found[name] = ("default", "")
     return found
 
 
@@ -168,15 +158,9 @@ def settings_of(
     settings: Settings, flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
 ) -> tuple[Setting, ...]:
     """Returns every setting with its value and source."""
-    found = setting_sources(flags, config_file, environ)
     return tuple(
-        Setting(
-            name=name,
-            value=shown(name, getattr(settings, name)),
-            source=found[name].source,
-            origin=found[name].name,
-        )
-        for name in Settings.model_fields
+        Setting(name=name, value=shown(name, getattr(settings, name)), source=source, origin=origin)
+        for name, (source, origin) in setting_sources(flags, config_file, environ).items()
     )
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final
 
 from codex_proxy.core.checks import Check
-from codex_proxy.http.page import ClientGuide, Page
+from codex_proxy.http.page import Page
 from codex_proxy.settings.fields import Settings
 
 FRESH_SECONDS: Final = 60.0
@@ -43,13 +43,18 @@ class Findings:
             return self._found
 
 
-def _guides(settings: Settings, base_url: str) -> Sequence[ClientGuide]:
+def _guides(settings: Settings, base_url: str) -> Sequence[dict[str, str]]:
     # Imported here: only who opens this pane needs the formats of some twenty clients.
     from codex_proxy.commands.connect import command, table
 
     key = command.KEY_TO_BE_GIVEN if settings.wants_key else command.NO_KEY
     target = command.ServerAccess(base_url=base_url, model="codex-5", key=key)
     return [
-        ClientGuide(each.name, each.title, each.about, command.instructions(each, target))
+        {
+            "name": each.name,
+            "title": each.title,
+            "about": each.about,
+            "instructions": command.instructions(each, target),
+        }
         for each in table.CLIENTS
     ]

@@ -59,20 +59,15 @@ def _row(figures: Figures) -> dict[str, Any]:
     return {**dict(zip(names, counts, strict=True)), "estimated": figures.estimated > 0}
 
 
-def show_rows(rows: list[dict[str, Any]], console: Console) -> None:
-    """Prints the rows that `of_all_keys` has returned as a table."""
-    table = _table("day", "key", "model")
-    for row in rows:
-        table.add_row(_day(row["start_time"]), _cell(row["key"]), _cell(row["model"]), *_figures(row))
-    _print(table, console)
-
-
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     """Prints the rows of `of_all_keys`, as a table or JSON."""
     if as_json:
         print(escaped_json(json.dumps(rows, indent=2)))
-    else:
-        show_rows(rows, Console(highlight=False))
+        return
+    table = _table("day", "key", "model")
+    for row in rows:
+        table.add_row(_day(row["start_time"]), _cell(row["key"]), _cell(row["model"]), *_figures(row))
+    _print(table, Console(highlight=False))
 
 
 def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:

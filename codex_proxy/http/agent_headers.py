@@ -13,7 +13,7 @@ from codex_proxy.surfaces.request_options import ParsedRequest
 
 
 class _RanTurn(NamedTuple):
-    """A turn, its request, and the agent that ran it. `continued`: the session has seen the earlier messages."""
+    """`continued`: the session has seen the earlier messages."""
 
     agent: Agent
     parsed: ParsedRequest
@@ -33,7 +33,6 @@ class _RanTurn(NamedTuple):
         return AgentModel(id=wanted)
 
     def names_unknown_model(self) -> bool:
-        """Whether the request names a model that the agent does not list."""
         ids = {model.id for model in self.agent.models()}
         named = self.turn.model
         return bool(named) and not {named, named.removeprefix(f"{self.agent.name}{MODEL_SEPARATOR}")} & ids
@@ -42,7 +41,7 @@ class _RanTurn(NamedTuple):
 def agent_headers(
     agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False
 ) -> dict[str, str]:
-    """Returns the headers about an admitted turn. `continued`: the session has seen the earlier messages."""
+    """`continued`: the session has seen the earlier messages."""
     ran = _RanTurn(agent_for(agent, turn.model), parsed, turn, continued)
     return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(ran)))}
 
@@ -82,9 +81,6 @@ def _history(ran: _RanTurn) -> Iterator[str]:
 
 
 def _history_becomes_text(ran: _RanTurn) -> bool:
-    """Whether earlier messages become text of the prompt, for an agent without history; instructions at the beginning
-    do not, if it takes a system prompt.
-    """
     history, first = ran.turn.history, 0
     if ran.can("system_prompt"):
         while first < len(history) and _is_instruction(history[first]):
@@ -119,4 +115,4 @@ _HEADERS: Final[dict[str, Callable[[_RanTurn], Iterator[str]]]] = {
     "x-codex-uncertain": _uncertain,
     "x-codex-passed-params": lambda ran: iter(ran.parsed.passed_on),
 }
-"""The headers, and what yields the words of each; without words a header is left out."""
+"""What yields the words of each header; without words it is left out."""

@@ -1,4 +1,4 @@
-"""The `AppKey`s of the server's parts: `request.app[CLOCK]`. A part of a single module has its key there."""
+"""The `AppKey`s of parts that several modules use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ CLOCK: Final = web.AppKey("clock", Clock)
 IDS: Final = web.AppKey("ids", IdSource)
 CATALOG: Final = web.AppKey("catalog", ModelCatalog)
 CLIENTS: Final = web.AppKey("clients", Clients)
-"""The clients that may use the server, and what each of them may do."""
 USAGE: Final = web.AppKey("usage", UsageRecorder)
 ADMISSION: Final = web.AppKey("admission", Admission)
+KEEPALIVE: Final = web.AppKey("keepalive", float)
+"""Seconds of silence after which a stream gets bytes that keep it alive; 0: never."""
 RESPONSES: Final = web.AppKey("responses", ResponsesService)

@@ -1,5 +1,5 @@
-"""Reads a request: the bytes of its body, what a parser makes of them, and the headers that change its turn. Bodies
-count against a budget until the request (or background response) is over; without room a request is refused unread.
+"""Reads a request: its body, what a parser makes of it, and the headers that change its turn. Bodies count against a
+budget until the request (or background response) is over; without room a request is refused unread.
 """
 
 from __future__ import annotations
@@ -28,23 +28,21 @@ from codex_proxy.surfaces.request_options import ParseContext, ParsedRequest, Re
 from codex_proxy.workers.pdf_reader import PdfReader
 
 Refusal: TypeAlias = Literal["owner", "total"]
-"""Which limit has no room: the owner's, or that of all."""
 
 
 MIN_TOTAL_BYTES: Final = 64 << 20
-"""The least that the bodies of all running requests together may have."""
 
 
 def body_budget(memory: int) -> tuple[int, int]:
-    """Returns the most bytes of the bodies of running requests, all together (an eighth of the memory) and those of one
-    key (a quarter of that).
+    """Returns the most bytes of all running requests' bodies (an eighth of `memory`) and of one key's (a quarter of
+    that).
     """
     total = max(MIN_TOTAL_BYTES, memory // 8)
     return total, total // 4
 
 
 class ByteBudget:
-    """Counts bytes in memory: at most `total`, and `each` for an owner. 0: no limit."""
+    """Counts bytes: at most `total`, and `each` for an owner. 0: no limit."""
 
     def __init__(self, total: int, each: int) -> None:
         self.total = total
@@ -56,8 +54,8 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts `size` more bytes, or returns the limit without room. The first bytes are never refused, because a
-        single body may be larger.
+        """Counts `size` more bytes, or returns the limit without room. The first bytes always have room: a single
+        body may be larger.
         """
         theirs = self._held[owner]
         if self.each and theirs and theirs + size > self.each:
@@ -86,7 +84,7 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Counts up to `size` bytes. Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
+        """Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
         more = size - self.size
         if more <= 0:
             return
@@ -96,7 +94,7 @@ class HeldBytes:
         self.size = size
 
     def release(self) -> None:
-        """Subtracts the bytes of this request from the budget. Further calls do nothing."""
+        """May be called twice."""
         if self.size:
             self._budget.give_back(self._owner, self.size)
             self.size = 0
@@ -112,7 +110,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 @contextlib.contextmanager
 def body_bytes_held(request: web.Request) -> Iterator[None]:
-    """Sets `request[HELD]` for the body of the `with`, and releases it at the end."""
+    """Sets `request[HELD]`, and releases it at the end."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         yield
@@ -148,11 +146,11 @@ _STEP: Final = 1 << 16
 
 
 class TooLarge(Exception):  # noqa: N818 - what the body is
-    """A body is larger than the limit after decompression, which has stopped there."""
+    ...
 
 
 def coding_of(values: list[str]) -> Coding | None:
-    """Returns the compression in `Content-Encoding`, if any."""
+    """Parses the values of `Content-Encoding`. Raises `Fault` UNSUPPORTED_MEDIA_TYPE."""
     given = ", ".join(values).strip().lower()
     if given not in _NAMES:
         raise Fault(
@@ -198,7 +196,7 @@ def _unpacked(body: bytes, window: int, limit: int) -> bytes:
 T = TypeVar("T")
 
 PDF_READER = web.AppKey("pdf_reader", PdfReader)
-"""The reader of PDFs. Set only if the package for PDFs is installed."""
+"""Set only if the package for PDFs is installed."""
 
 BODY_SECONDS = 300.0
 """Seconds for the whole body: the largest one at a megabit a second."""
@@ -214,16 +212,16 @@ UNPACKED_HERE = 4 << 10
 
 
 class BodyReader:
-    """Reads the bytes of a body as they come, still compressed: those to be kept by `read`, then those to be sent on by
-    iterating. Raises `Fault` INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly,
-    and `HTTPRequestEntityTooLarge`.
+    """Reads the bytes of a body, still compressed: `read` returns those to be kept, iterating those to be sent on.
+    Raises `Fault` INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly, and
+    `HTTPRequestEntityTooLarge`.
     """
 
     def __init__(self, request: web.Request) -> None:
         self.begun = False
         """Whether some of it was read to be sent on."""
         self.error: Exception | None = None
-        """Why the bytes that are sent on have ended too early, if they have."""
+        """Why the bytes that are sent on have ended too early, if so."""
         self._request = request
         self._seconds = BODY_SECONDS
         self._size = 0
@@ -238,12 +236,11 @@ class BodyReader:
 
     @property
     def at_end(self) -> bool:
-        """Whether all of the body was read."""
         return self._request.content.at_eof()
 
     async def read(self, least: int | None = None) -> bytes:
-        """Returns the rest, or what came until there were `least` bytes. Bytes are counted before they are read, if the
-        client has said how many there are. Raises also as `HeldBytes.grow_to`.
+        """Returns the rest, or what came until there were `least` bytes. Bytes are counted first, if the client has
+        said how many there are. Raises also as `HeldBytes.grow_to`.
         """
         held = self._request[HELD]
         limit = self._request.client_max_size
@@ -275,7 +272,6 @@ class BodyReader:
         await self._at_rest.wait()
 
     async def _next(self) -> bytes:
-        """Returns the next bytes; none at the end. The client has `BODY_SECONDS` for all that has to be waited for."""
         content = self._request.content
         try:
             if content.is_eof():  # most bodies have arrived with the headers
@@ -297,8 +293,8 @@ class BodyReader:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed. Raises as `BodyReader`, and `Fault`: UNSUPPORTED_MEDIA_TYPE;
-    CONCURRENCY_EXCEEDED or UNAVAILABLE without room.
+    """Returns the whole body, decompressed. Raises as `BodyReader`, and `Fault` UNSUPPORTED_MEDIA_TYPE,
+    CONCURRENCY_EXCEEDED or UNAVAILABLE.
     """
     routed: RoutedRequest | None = request.get(ROUTED)
     if routed is not None and routed.body:
@@ -328,9 +324,8 @@ async def parsed_from(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns what `parse` makes of the body, in a thread if it is large; again with the texts of PDFs if there are
-    some, and with the model of a route's target if one matches. `skips_unreadable`: a PDF that cannot be read has an
-    empty text instead of a `Fault`.
+    """Returns what `parse` makes of the body; again with the texts of PDFs, and with the model of a route's target.
+    `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`.
     """
     read = partial(_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
     try:
@@ -351,8 +346,8 @@ async def parsed_from(
 async def _routed_by_its_name(
     request: web.Request, body: bytes, read: Callable[[bytes], Awaitable[T]], failure: Failure
 ) -> tuple[T, bytes] | None:
-    """Returns a request for a model that no agent has, and its body with the target of its route; None if it has failed
-    for another reason, or no route matches. What the request is like is read with the default model in place.
+    """Returns a request for a model that no agent has, and its body with the target of its route; None if it has
+    failed for another reason, or no route matches.
     """
     stand_in = body_of_unknown_model(request, body, failure)
     parsed = None if stand_in is None else await read(stand_in)
@@ -392,9 +387,7 @@ async def parsed_request(
     skips_unreadable: bool = False,
     **more: object,
 ) -> T:
-    """Returns what an API's parser makes of the body for the request's client; `more` are further arguments. Otherwise
-    as `parsed_from`.
-    """
+    """As `parsed_from`, with the client's settings, catalog and headers, and `more`, as arguments of `parse`."""
     client = request[CLIENT]
     context = ParseContext(client.settings, client.catalog, hints_of(request))
     read = partial(parse, context=context, **more)
@@ -402,7 +395,6 @@ async def parsed_request(
 
 
 def hints_of(request: web.Request) -> RequestHints:
-    """Returns the `X-Codex-*` headers that change the turn, and where the request came from."""
     return RequestHints(
         mode=request.headers.get("X-Codex-Mode"),
         workdir=request.headers.get("X-Codex-Workdir"),

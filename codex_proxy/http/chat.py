@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions: how a request is parsed, and how its turn is answered."""
+"""POST /v1/chat/completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS
 from codex_proxy.http.body import parsed_request
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
 from codex_proxy.runs.recording import REQUEST_TAPE
 from codex_proxy.surfaces.base import Renderer
 from codex_proxy.surfaces.chat.forward import ForwardPolicy
@@ -25,23 +25,19 @@ from codex_proxy.surfaces.usage import text_tokens, tokens_in
 
 
 class ChatOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings for Chat Completions."""
-
     choices: Literal["broadcast", "sample"]
     """`broadcast` repeats one turn's answer, `sample` runs a turn for each choice."""
     profile: ChatProfile
     """The form of stream chunks: OpenAI's, or that of another server."""
     stream_metrics: bool
     """Whether the usage chunk of a stream has measured times."""
-    keepalive: float
-    """Seconds of silence before a comment in a stream; 0: never."""
 
 
 CHAT_OPTIONS = web.AppKey("chat_options", ChatOptions)
 
 
 async def create_chat_completion(request: web.Request) -> web.StreamResponse:
-    """POST /v1/chat/completions. Raises `Fault` before the first byte."""
+    """Raises `Fault` before the first byte."""
     return await serve_turn(request, CHAT)
 
 
@@ -75,8 +71,7 @@ def _answer(request: web.Request, parsed: ParsedChat, turn: Turn, timings: TurnT
     clock = request.app[CLOCK]
     return TurnAnswer(
         renderer=_renderer(request, parsed, timings),
-        start=partial(start_turn, request, parsed, turn),
-        keepalive=0.0 if _no_keepalive(request) else request.app[CHAT_OPTIONS].keepalive,
+        keepalive=not _no_keepalive(request),
         ping=lambda: b": %d\n\n" % (clock.epoch() * 1000),
     )
 

@@ -46,7 +46,7 @@ class Cluster(TypedDict):
 
 
 async def retrieve_cluster(request: web.Request) -> web.Response:
-    """GET /v1/cluster. Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it cannot be read."""
+    """Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it cannot be read."""
     clock, store = request.app[CLOCK], required_store(request.app[RESPONSES].store)
     asked = clock.monotonic()
     with store_errors_as_faults():

@@ -10,17 +10,16 @@ from aiohttp import web
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, IDS
 from codex_proxy.http.body import parsed_request, read_body
-from codex_proxy.http.chat import CHAT_OPTIONS
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.pass_through import send_on, upstream_for
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
 from codex_proxy.surfaces.completions import CompletionRenderer, ParsedCompletion, parse
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.usage import tokens_in
 
 
 async def completions(request: web.Request) -> web.StreamResponse:
-    """POST /v1/completions: sent on to an upstream, or run as a turn. Raises `Fault` before the first byte."""
+    """Raises `Fault` before the first byte."""
     body = await read_body(request)
     passed = json_body(body)
     if upstream_for(request, passed.model, "/completions") is not None:
@@ -46,8 +45,6 @@ def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings:
     )
     return TurnAnswer(
         renderer=renderer,
-        start=partial(start_turn, request, parsed, turn),
-        keepalive=app[CHAT_OPTIONS].keepalive,
         ping=lambda: b": %d\n\n" % (clock.epoch() * 1000),
     )
 

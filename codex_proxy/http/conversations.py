@@ -1,5 +1,5 @@
-"""`/v1/conversations`: conversations and their items. Handlers raise `Fault` NOT_FOUND for what does not exist or is
-another key's. Source: docs/contract.md#conversations.
+"""`/v1/conversations`. Handlers raise `Fault` NOT_FOUND for what does not exist or is another key's. Source:
+docs/contract.md#conversations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 
 async def create_conversation(request: web.Request) -> web.Response:
-    """POST /v1/conversations: creates a conversation, with the body's items; returns it without them."""
+    """Returns the conversation without its items."""
     service, store = _service_and_store(request)
     given = await parsed_from(request, await read_body(request), parse_create)
     now = service.clock.epoch()
@@ -51,7 +51,7 @@ async def create_conversation(request: web.Request) -> web.Response:
 
 
 async def retrieve_conversation(request: web.Request) -> web.Response:
-    """GET /v1/conversations/{id}: returns the conversation without its items."""
+    """Returns the conversation without its items."""
     _, store = _service_and_store(request)
     with _store_errors(request):
         found = await store.conversation(*_path(request))
@@ -61,7 +61,7 @@ async def retrieve_conversation(request: web.Request) -> web.Response:
 
 
 async def update_conversation(request: web.Request) -> web.Response:
-    """POST /v1/conversations/{id}: merges `metadata`, in which null deletes a key; returns the conversation."""
+    """Merges `metadata`, in which null deletes a key."""
     _, store = _service_and_store(request)
     changes = parse_update(await read_body(request))
     with _store_errors(request):
@@ -75,7 +75,7 @@ async def update_conversation(request: web.Request) -> web.Response:
 
 
 async def delete_conversation(request: web.Request) -> web.Response:
-    """DELETE /v1/conversations/{id}: deletes it; its items stay in other conversations and responses."""
+    """The items stay in other conversations and responses."""
     _, store = _service_and_store(request)
     with _store_errors(request):
         was_there = await store.delete_conversation(*_path(request))
@@ -88,7 +88,6 @@ async def delete_conversation(request: web.Request) -> web.Response:
 
 
 async def list_conversation_items(request: web.Request) -> web.Response:
-    """GET /v1/conversations/{id}/items: returns a page of the conversation's items."""
     _, store = _service_and_store(request)
     return json_response(
         await list_page(
@@ -102,7 +101,7 @@ async def list_conversation_items(request: web.Request) -> web.Response:
 
 
 async def create_conversation_items(request: web.Request) -> web.Response:
-    """POST /v1/conversations/{id}/items: adds up to 20 items, all or none, and returns them as a list."""
+    """Adds up to 20 items, all or none, and returns them as a list."""
     service, store = _service_and_store(request)
     check_include(request)
     given = await parsed_from(request, await read_body(request), parse_items)
@@ -113,7 +112,6 @@ async def create_conversation_items(request: web.Request) -> web.Response:
 
 
 async def retrieve_conversation_item(request: web.Request) -> web.Response:
-    """GET /v1/conversations/{id}/items/{item_id}: returns one item."""
     _, store = _service_and_store(request)
     check_include(request)
     id = request.match_info["item_id"]
@@ -125,9 +123,7 @@ async def retrieve_conversation_item(request: web.Request) -> web.Response:
 
 
 async def delete_conversation_item(request: web.Request) -> web.Response:
-    """DELETE /v1/conversations/{id}/items/{item_id}: removes the item from the conversation, and returns the
-    conversation.
-    """
+    """Removes the item from the conversation, which is returned."""
     _, store = _service_and_store(request)
     with _store_errors(request):
         found = await store.delete_item(*_path(request), request.match_info["item_id"])
@@ -143,14 +139,13 @@ def _service_and_store(request: web.Request) -> tuple[ResponsesService, Store]:
 
 
 def _path(request: web.Request) -> tuple[str, str]:
-    """Returns by what the store finds the conversation: the owner, and the id in the path."""
     return request[OWNER], request.match_info["id"]
 
 
 @contextmanager
 def _store_errors(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[None]:
-    """Raises the `Fault` for an error of the store: NOT_FOUND for the conversation or item of the path, INVALID_REQUEST
-    for items of the body (`given`).
+    """Raises the `Fault` for an error of the store: NOT_FOUND for what the path names, INVALID_REQUEST for items of
+    the body (`given`).
     """
     with store_errors_as_faults():
         try:
@@ -187,7 +182,6 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
 
 
 def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
-    """Returns the fault for items that the store refused."""
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):

@@ -1,6 +1,4 @@
-"""`Endpoint`, the record from which routes, documentation and the format of errors are made, and schemas of
-parameters.
-"""
+"""`Endpoint`, the record from which routes, documentation and the format of errors are made."""
 
 from __future__ import annotations
 
@@ -21,17 +19,15 @@ COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 
 
 def ref(name: str) -> Schema:
-    """Returns a `$ref` to the schema component of this name."""
+    """Returns a `$ref` to a schema component."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def one_of(*words: str) -> Schema:
-    """Returns the schema of a parameter that has one of the values `words`."""
     return {"type": "string", "enum": list(words)}
 
 
 def array(items: Schema) -> Schema:
-    """Returns the schema of an array whose items have the schema `items`."""
     return {"type": "array", "items": items}
 
 
@@ -51,15 +47,16 @@ Chapter: TypeAlias = Literal[
     "The server itself",
     "The page",
 ]
-"""A chapter of the API reference, in which endpoints are documented together."""
+"""The chapters of the API reference."""
 
 Kind: TypeAlias = Literal["turn", "stored", "read", "open"]
 """What an endpoint does, and so its possible faults: runs a turn, needs the store, or returns what the server knows,
-with a key or without (`open`)."""
+with a key or without (`open`).
+"""
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter in the query, the path, or a header. A list in the query is repeated."""
+    """A list in the query is repeated."""
 
     name: str
     place: Literal["query", "path", "header"]
@@ -69,42 +66,40 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
 class _Route(msgspec.Struct, frozen=True, eq=False):
     route: str
-    """The method and the path without `/v1`, as the documentation shows it."""
+    """Method and path without `/v1`."""
     handler: Handler
 
 
 class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
-    """A method of a path: its handler, how it is served (up to `takes_form`), and its documentation (from `summary`
-    on).
-    """
+    """A method of a path: its handler, how it is served, and from `summary` on its documentation."""
 
     operation_id: str = ""
-    """The `operationId` in the OpenAPI document, if it is not the name of the handler."""
+    """If it is not the handler's name."""
     match: str = ""
-    """The path pattern for aiohttp, if it differs from `path`; else empty."""
+    """aiohttp's pattern, if it differs from the path."""
     chapter: Chapter
-    """The section of the API reference in which the endpoint is described."""
     kind: Kind
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
     """Whether clients of Anthropic's API (`replies.asks_anthropic`) get its format."""
     versioned: bool = True
-    """True: served with and without `/v1`. False: only without."""
+    """Whether it is also served with `/v1`."""
     head: bool = True
-    """Whether a GET endpoint answers HEAD, too."""
+    """Whether GET endpoints answer HEAD, too."""
     counted: bool = True
-    """Whether a POST request counts against the rate limits of its key."""
+    """Whether POST requests count against the limits of the key."""
     needs: web.AppKey[Any] | None = None
-    """What `app[...]` must have for the endpoint to be served, if anything."""
+    """What `app` must have for the endpoint to be served."""
     takes_form: bool = False
-    """Whether the body may be a form (`multipart/form-data`), with an `Authorization` header, which no page can send in
-    a form."""
+    """Whether the body may be `multipart/form-data`, with an `Authorization` header, which no page can send in a
+    form.
+    """
     summary: str
     description: str = ""
     parameters: tuple[Parameter, ...] = ()
     body: str | None = None
-    """The name of the schema component of the request body; None for no body."""
+    """The schema component of the request body, if it has one."""
     body_required: bool = True
     body_description: str = ""
     answers: dict[str, AnswerType | tuple[AnswerType, ...] | str]
@@ -126,7 +121,7 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
-"""The endpoint of a request; not set if path or method is not served."""
+"""Not set if path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
@@ -134,7 +129,7 @@ OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
 
 
 def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
-    """Adds the routes: without `/v1`, and with it if `versioned`; not if `needs` is missing."""
+    """Adds the routes; not those whose `needs` is missing."""
     all_endpoints = tuple(endpoints)
     served = [each for each in all_endpoints if each.needs is None or each.needs in app]
     routes = app[ROUTES] = {}
@@ -149,5 +144,4 @@ def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:
 
 
 def served_endpoints(app: web.Application) -> tuple[Endpoint, ...]:
-    """Returns the served endpoints, in order."""
     return tuple(dict.fromkeys(app[ROUTES].values()))

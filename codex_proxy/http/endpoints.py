@@ -1,4 +1,4 @@
-"""Every endpoint of the server, in the order of the documentation: one `Endpoint` record each."""
+"""The endpoints, in the order of the documentation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Answers an HTTP request with the bytes of a `Reader`, whole or as a stream, and closes it at the end. A `Source` has
-the events of an answer: of one run, or of several that are its choices. Source: docs/contract.md#streams.
+"""Answers a request with the bytes of a `Reader`, whole or as a stream, and closes it at the end. A `Source` has the
+events of an answer: of one run, or of several that are its choices. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from codex_proxy.surfaces.samples import Samples
 
 DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 ENDS = frozenset({ItemEnded, TurnEnded})
-"""The types of events whose frames may repeat a whole text."""
+"""Events whose frames may repeat a whole text."""
 LONG_ANSWER = 1 << 20
 """The weight of a turn's events, in bytes, above which the events of a batch with an end are rendered one by one, so
-that others are served in between."""
+that others are served in between.
+"""
 SHOWN = VISIBLE - {TurnEnded}
-"""The types of events of which a client can see something."""
 
 
 def _is_first_visible(event: Event) -> bool:
@@ -59,7 +59,7 @@ def _is_first_visible(event: Event) -> bool:
 
 
 class TurnTimings:
-    """Measures the times of a turn, beginning when this object is created."""
+    """The times of a turn that begins when this object is made."""
 
     def __init__(
         self,
@@ -69,8 +69,8 @@ class TurnTimings:
         *,
         counts: bool = False,
     ) -> None:
-        """`on_served` gets the upstream that answers; `on_empty` the reason at the end of an empty answer. `counts`:
-        deltas are counted and usage is kept, for metrics.
+        """`on_served` gets the upstream that answers; `on_empty` why an answer is empty. `counts`: deltas are counted
+        and usage is kept, for metrics.
         """
         self._clock = clock
         self._began = clock.monotonic()
@@ -81,12 +81,12 @@ class TurnTimings:
         self._on_empty = on_empty
         self.deltas = 0
         self.usage: Usage | None = None
-        """The newest usage that the agent has reported."""
+        """The newest that was reported."""
         self.ended_by: str | None = None
-        """The name of the agent's event that determined the finish reason."""
+        """The agent's event that determined the finish reason."""
 
     def record(self, events: Sequence[Event]) -> None:
-        """Records the times of each batch of the turn, in order."""
+        """Takes each batch of the turn, in order."""
         if self._counts:
             self._count(events)
         if self._on_served is not None and ServedBy in map(type, events):
@@ -113,11 +113,11 @@ class TurnTimings:
 
     @property
     def first_ms(self) -> float | None:
-        """Milliseconds until the first event that the client sees, if any."""
+        """Milliseconds until the first event that the client sees."""
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def durations(self) -> TurnTimes:
-        """Returns the times of a turn that ends now."""
+        """Returns those of a turn that ends now."""
         now = self._clock.monotonic()
         started = now if self._started is None else self._started
         first = now if self._first is None else self._first
@@ -125,7 +125,7 @@ class TurnTimings:
         return TurnTimes(*(int(span * 1_000_000_000) for span in spans))
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
-        """Returns the metrics of a stream that ends now with `tokens` tokens."""
+        """Returns those of a stream that ends now with `tokens` tokens."""
         if self._first is None:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
@@ -133,11 +133,11 @@ class TurnTimings:
 
 
 TIMINGS: Final = web.RequestKey("timings", TurnTimings)
-"""The times of the request's turn; not set without one."""
+"""Not set without a turn."""
 
 
 class Source(Protocol):
-    """The source of the events of one answer, for one reader."""
+    """The events of one answer, for one reader."""
 
     @property
     def continued(self) -> bool:
@@ -155,13 +155,13 @@ class Source(Protocol):
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits for events or the end; may be cancelled and called again. It may call `push` instead: if that returns
-        True, the events are sent, and the wait continues.
+        """Waits for events or the end; may be cancelled and called again. It may call `push` instead, and goes on if
+        that returns True: the events are sent.
         """
         ...
 
     def take(self) -> list[Event]:
-        """Returns the events that have arrived since the last call, without waiting."""
+        """Returns what has arrived since the last call, without waiting."""
         ...
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ class Source(Protocol):
 
 
 class OneRun:
-    """The events of one run for one HTTP request. `close` interrupts it."""
+    """The events of one run."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -205,7 +205,6 @@ class SampledRuns:
         self._next = 0
 
     continued = False
-    """Always false: each choice is a turn of its own."""
 
     @property
     def finished(self) -> bool:
@@ -243,10 +242,9 @@ class SampledRuns:
 
 
 class LogReader:
-    """Renders the events of a `Source`, for an answer that is not stored.
-
-    `finished`: the answer has ended and `take` has returned all of its bytes. `refusal`: why the turn failed before
-    anything visible was rendered, so that there can be a status. `wait` is that of the source.
+    """Renders the events of a `Source`, for an answer that is not stored. `finished`: the answer has ended and `take`
+    has returned all of its bytes. `refusal`: why the turn failed before anything visible was rendered, so that there
+    can be a status.
     """
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
@@ -281,7 +279,6 @@ class LogReader:
         return self._renderer.feed(events)
 
     def _next_piece(self) -> bytes:
-        """Renders the first of the events that are left, or returns the next piece."""
         first = self._left.popleft()
         if isinstance(first, bytes):
             return first
@@ -297,7 +294,7 @@ class LogReader:
         return self._renderer.feed([TurnEnded(Stop.FAILED, "provider", failure)])
 
     def result(self) -> bytes:
-        """Returns the body of a `finished` answer. Raises `Fault`."""
+        """Returns the whole body. Raises `Fault`."""
         return self._renderer.result()
 
     def close(self) -> None:
@@ -305,9 +302,8 @@ class LogReader:
 
 
 WholeReader: TypeAlias = LogReader | ResponseReader
-"""What a request reads a whole answer with, while it is made."""
 Reader: TypeAlias = WholeReader | Follower
-"""What a request reads a stream with. `break_off` of a reader whose answer another task renders returns nothing."""
+"""`break_off` returns nothing if another task renders the answer."""
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
@@ -324,9 +320,9 @@ async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str,
 async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
-    """Sends the answer as a stream. Raises `Fault` for a failure before the first byte, `ConnectionError` if the client
-    has left; any other error ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never)
-    `comment` is sent. While the client reads fast enough, `push` writes; this coroutine does the rest.
+    """Raises `Fault` for a failure before the first byte, `ConnectionError` if the client has left; any other error
+    ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) `comment` is sent. While the
+    client reads fast enough, `push` writes; this coroutine does the rest.
     """
     silence = IdleTimer(keepalive)
 

@@ -1,5 +1,5 @@
-"""Answers requests for lists of stored items with one page, in OpenAI's format. Clients ask for the next with `after`,
-the page's `last_id`.
+"""Answers requests for lists of stored items with one page, in OpenAI's format: `after` is the `last_id` of the page
+before.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ _item = msgspec.json.Decoder(dict[str, Any])
 
 
 def shown(item: StoredItem) -> ItemDict:
-    """Returns a stored item as the JSON object that clients get."""
     return _item.decode(item.json)
 
 
@@ -49,8 +48,8 @@ async def list_page(
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
 ) -> ItemList[ItemDict]:
-    """Returns the list object of the query's page. `read` reads it from the store, `form` makes an item's object.
-    Raises `missing` without such a list, and `Fault` INVALID_REQUEST.
+    """`read` reads the query's page from the store, `form` makes an item's object. Raises `missing` without such a
+    list, and `Fault` INVALID_REQUEST.
     """
     check_include(request)
     asked = page_of(request.query, default=default)

@@ -1,4 +1,4 @@
-"""POST /v1/messages, Anthropic's API: parses a request and answers its turn; count_tokens."""
+"""POST /v1/messages and /v1/messages/count_tokens, Anthropic's API."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -33,20 +32,13 @@ _SESSION_HEADER: Final = "x-claude-code-session-id"
 _SESSION: Final = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 
-class MessagesOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings for Anthropic's Messages API."""
-
-    keepalive: float
-    """Seconds of silence after which a stream gets a ping; 0 for never."""
-    reasoning_state: Literal["client", "server", "off"] = "client"
-    """Where the model's raw items are kept for the next turn: in the answer, in the step memory, or nowhere."""
-
-
-MESSAGES_OPTIONS: Final = web.AppKey("messages_options", MessagesOptions)
+REASONING_STATE: Final = web.AppKey("reasoning_state", str)
+"""Where the model's raw items are kept for the next turn: in the answer (`client`), in the step memory (`server`), or
+nowhere (`off`)."""
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:
-    """POST /v1/messages. Raises `Fault` before the first byte."""
+    """Raises `Fault` before the first byte."""
     return await serve_turn(request, MESSAGES)
 
 
@@ -57,7 +49,7 @@ _COUNTED_HERE: Final = 4 << 10
 
 
 async def count_message_tokens(request: web.Request) -> web.Response:
-    """POST /v1/messages/count_tokens: returns an upper bound of the request's tokens. No turn is run."""
+    """Returns an upper bound of the request's tokens. No turn is run."""
     body, catalog = await read_body(request), request[CLIENT].catalog
     try:
         tokens = await _count(body, catalog)
@@ -86,7 +78,7 @@ async def _parse(request: web.Request, body: bytes) -> ParsedMessages:
 
 
 async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> tuple[ParsedMessages, Turn]:
-    """Returns the request and its admitted turn, without earlier images that cannot be fetched. Raises `Fault`."""
+    """Leaves out earlier images that cannot be fetched."""
     try:
         return await admit(request, parsed, body)
     except Fault as fault:
@@ -97,7 +89,7 @@ async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> t
 
 async def _parse_body(request: web.Request, body: bytes, *, fetches: bool = True) -> ParsedMessages:
     app = request.app
-    keeps_state = app[MESSAGES_OPTIONS].reasoning_state != "off"
+    keeps_state = app[REASONING_STATE] != "off"
     return await parsed_request(
         request,
         body,
@@ -110,11 +102,12 @@ async def _parse_body(request: web.Request, body: bytes, *, fetches: bool = True
 
 
 def _answer(request: web.Request, parsed: ParsedMessages, turn: Turn, timings: TurnTimings) -> TurnAnswer:
-    options, catalog = request.app[MESSAGES_OPTIONS], request[CLIENT].catalog
+    catalog = request[CLIENT].catalog
+    remembers = request.app[REASONING_STATE] != "off"
     renderer = _renderer(request, parsed, turn)
 
     async def start() -> Source:
-        source = await start_turn(request, parsed, turn, remembers=options.reasoning_state != "off")
+        source = await start_turn(request, parsed, turn, remembers=remembers)
         if parsed.stream:
             renderer.estimate_prompt()  # while the agent starts
         return source
@@ -124,14 +117,12 @@ def _answer(request: web.Request, parsed: ParsedMessages, turn: Turn, timings: T
             return failure
         return prompt_too_long(failure, prompt_tokens(turn), window_of(turn.model, catalog))
 
-    return TurnAnswer(
-        renderer=renderer, start=start, keepalive=options.keepalive, ping=lambda: PING, error=error
-    )
+    return TurnAnswer(renderer=renderer, start=start, ping=lambda: PING, error=error)
 
 
 def _renderer(request: web.Request, parsed: ParsedMessages, turn: Turn) -> MessagesRenderer:
     app = request.app
-    with_state = parsed.thinking and app[MESSAGES_OPTIONS].reasoning_state == "client"
+    with_state = parsed.thinking and app[REASONING_STATE] == "client"
     return MessagesRenderer(
         id=app[IDS].new("msg_"),
         model=parsed.model_asked,

@@ -18,14 +18,13 @@ from codex_proxy.core.passing import PassesOn
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.body import parsed_request, read_body
-from codex_proxy.http.chat import CHAT_OPTIONS
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.http.pass_through import ask_upstream
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_turn, timings_of
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, timings_of
 from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.models import Names, listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
@@ -52,21 +51,19 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 class _NoTurnError(Exception):
-    """Stops the handling of a request that runs no turn."""
+    """The request runs no turn."""
 
     def __init__(self, request: Preload | FillIn) -> None:
         self.request = request
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    """POST /api/chat: answers as a whole or as a stream. Raises `Fault` for a request that is refused, and for a turn
-    that failed before the first byte was sent.
-    """
+    """Raises `Fault` before the first byte."""
     return await _serve(request, _CHAT, "chat")
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
-    """POST /api/generate: the same for a single prompt."""
+    """As `chat`, for a single prompt."""
     return await _serve(request, _GENERATE, "generate")
 
 
@@ -85,7 +82,7 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
 
 
 async def _filled_in(request: web.Request, asked: FillIn) -> bytes:
-    """Returns the completion of the upstream that has the model. Raises `Fault` INVALID_REQUEST if there is none."""
+    """Raises `Fault` INVALID_REQUEST if no upstream has the model."""
     try:
         return await ask_upstream(request, asked.body, "/completions")
     except Fault as fault:
@@ -95,7 +92,7 @@ async def _filled_in(request: web.Request, asked: FillIn) -> bytes:
 
 
 def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> Api[ParsedOllama]:
-    """Returns how requests of one path are served: `parse` parses a body, and `form` is the form of the answer."""
+    """`parse` parses a body, and `form` is the form of the answer."""
 
     async def parsed(request: web.Request, body: bytes) -> ParsedOllama:
         found = await parsed_request(request, body, parse)
@@ -119,8 +116,6 @@ def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> A
         )
         return TurnAnswer(
             renderer=renderer,
-            start=partial(start_turn, request, parsed, turn),
-            keepalive=app[CHAT_OPTIONS].keepalive,
             ping=renderer.silence,
             media_type=NDJSON,
         )
@@ -136,7 +131,7 @@ _GENERATE: Final = _api(parse_generate, "generate")
 
 
 async def embed(request: web.Request) -> web.Response:
-    """POST /api/embed: returns embeddings of an upstream. Raises `Fault` as `pass_through.pass_through` does."""
+    """Returns embeddings of an upstream. Raises `Fault` as `pass_through.pass_through` does."""
     timings = timings_of(request)
     asked = read_embed(await read_body(request))
     answer = await _embedded(request, asked)
@@ -144,7 +139,7 @@ async def embed(request: web.Request) -> web.Response:
 
 
 async def embeddings(request: web.Request) -> web.Response:
-    """POST /api/embeddings: the same for one text, in an older form."""
+    """As `embed` for one text, in an older form."""
     asked = read_embeddings(await read_body(request))
     return _json(embeddings_body(await _embedded(request, asked)))
 
@@ -163,13 +158,11 @@ def _json(body: bytes) -> web.Response:
 
 
 async def version(_: web.Request) -> web.Response:
-    """GET /api/version: returns the version of Ollama whose API is served."""
     body: OllamaVersion = {"version": VERSION}
     return json_response(body)
 
 
 async def tags(request: web.Request) -> web.Response:
-    """GET /api/tags: returns the models that the key may use."""
     client, agent, since = request[CLIENT], request.app[RUNS].agent, time_text(request.app[STARTED])
     names = client.catalog.names
     models = [
@@ -182,8 +175,8 @@ async def tags(request: web.Request) -> web.Response:
 
 
 def _model_allowed(client: Client, name: str, names: Names) -> str | None:
-    """Returns the agent's name of the model that a listed name means; None if the key may not use it, or if it is an
-    alias that leads nowhere.
+    """Returns the agent's name of a listed model; None if the key may not use it, or it is an alias that leads
+    nowhere.
     """
     try:
         allowed = client.may_use(name, names)
@@ -193,15 +186,13 @@ def _model_allowed(client: Client, name: str, names: Names) -> str | None:
 
 
 async def ps(_: web.Request) -> web.Response:
-    """GET /api/ps: returns the models that are loaded into this machine's memory, of which there are none."""
+    """Lists the models in this machine's memory: none."""
     body: OllamaModels = {"models": []}
     return json_response(body)
 
 
 async def show(request: web.Request) -> web.Response:
-    """POST /api/show: returns what is known of a model. Raises `Fault`: MODEL_NOT_FOUND, NOT_ALLOWED if the key may
-    not use it, or INVALID_REQUEST.
-    """
+    """Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
     client = request[CLIENT]
     asked = parse_as(OllamaShowRequest, await read_body(request))
     name = asked.model or asked.name
@@ -220,5 +211,5 @@ async def show(request: web.Request) -> web.Response:
 
 
 def time_text(seconds: float) -> str:
-    """Returns a time (seconds since 1970) in the form of RFC 3339."""
+    """Returns seconds since 1970 in the form of RFC 3339."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat().replace("+00:00", "Z")

@@ -24,7 +24,7 @@ def _endpoint(
     body: str | None = None,
     **more: Any,
 ) -> Endpoint:
-    """Returns the endpoint `/api/NAME`, whose answer has the type `answer`."""
+    """`answer` is the type of the answer."""
     return Endpoint(
         f"{method} /api/{name}",
         handler,

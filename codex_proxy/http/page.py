@@ -1,13 +1,12 @@
-"""The page for a browser at `/`, and the small API that it reads beside the public one.
-
-The files are those of `codex_proxy/http/ui`. The API shows a key only the turns and responses of that key, and the
-agents that it may use. It has no content but what the store keeps for that key, and the messages of failures.
+"""The page for a browser at `/`, and the small API that it reads beside the public one. The files are those of
+`codex_proxy/http/ui`. The API shows a key only its turns and responses, and the agents that it may use. It has no
+content but what the store keeps for that key, and the messages of failures.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
@@ -41,7 +40,7 @@ POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""The Content-Security-Policy: nothing of another server, and no script or style inside of the page."""
+"""The Content-Security-Policy."""
 LIVE_SECONDS: Final = 0.5
 """Seconds between two looks for turns that have changed, for each page that is open."""
 PING_SECONDS: Final = 15.0
@@ -50,84 +49,55 @@ PAGE_STORED: Final = 100
 """How many stored responses or conversations one answer lists."""
 MAX_SEARCH: Final = 200
 MAX_SHOWN: Final = 300
-"""How many characters of a stored response its line has."""
-NO_TURN: Final = Failure(
-    kind=FaultKind.NOT_FOUND,
-    message="There is no such turn. Only those that run and the last ones are remembered.",
-)
-
-
-NO_RECORDING: Final = Failure(kind=FaultKind.NOT_FOUND, message="There is no recording of this turn.")
-
-
-class ClientGuide(msgspec.Struct, frozen=True):
-    """How a client (an editor, an SDK) is configured for this server, as `codex-proxy connect` says it."""
-
-    name: str
-    title: str
-    about: str
-    instructions: str
+"""Characters of a stored response in the list."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What the page shows beside the server's own state: `findings` returns what `doctor` finds, and `clients` the
-    guides for a server at the given address (ending with `/v1`).
+    """`findings` returns what `doctor` finds, and `clients` how each known client is configured for a server at an
+    address (ending with `/v1`).
     """
 
     findings: Callable[[], Awaitable[Sequence[Check]]]
-    clients: Callable[[str], Sequence[ClientGuide]]
+    clients: Callable[[str], Sequence[Mapping[str, str]]]
 
 
 PAGE: Final = web.AppKey("page", Page)
 
 
-class _File(msgspec.Struct, frozen=True):
-    body: bytes
-    media_type: str
-    tag: str
-
-
 @cache
-def _file(name: str) -> _File:
+def _file(name: str) -> tuple[bytes, str]:
+    """Returns the content of a file, and its `ETag`."""
     body = (files("codex_proxy.http") / "ui" / name).read_bytes()
-    return _File(body, FILES[name], f'"{sha256(body).hexdigest()[:16]}"')
-
-
-def wants_page(request: web.Request) -> bool:
-    """Returns whether a request for `/` comes from a browser that shows a page, and there is one."""
-    return PAGE in request.app and "text/html" in request.headers.get("Accept", "")
-
-
-def page_file(request: web.Request) -> web.Response:
-    """Returns a file of the page: that of the path, or the page itself for `/`. 304 if the browser has it."""
-    file = _file(request.path.rpartition("/")[2] or "index.html")
-    headers = {
-        "Cache-Control": "no-cache",
-        "Content-Security-Policy": POLICY,
-        "ETag": file.tag,
-        "Referrer-Policy": "no-referrer",
-        "Vary": "Accept",
-    }
-    if request.headers.get("If-None-Match") == file.tag:
-        return web.Response(status=304, headers=headers)
-    return web.Response(body=file.body, content_type=file.media_type, charset="utf-8", headers=headers)
-
-
-async def home(request: web.Request) -> web.StreamResponse:
-    """GET /: returns the page to a browser, and the server's name to any other client."""
-    return page_file(request) if wants_page(request) else await root(request)
+    return body, f'"{sha256(body).hexdigest()[:16]}"'
 
 
 async def ui_file(request: web.Request) -> web.Response:
-    """GET /ui/FILE: returns a script or the style of the page."""
-    return page_file(request)
+    """A file of the page, `/` the page itself. 304 if the browser has it."""
+    name = request.path.rpartition("/")[2] or "index.html"
+    body, tag = _file(name)
+    headers = {
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": POLICY,
+        "ETag": tag,
+        "Referrer-Policy": "no-referrer",
+        "Vary": "Accept",
+    }
+    if request.headers.get("If-None-Match") == tag:
+        return web.Response(status=304, headers=headers)
+    return web.Response(body=body, content_type=FILES[name], charset="utf-8", headers=headers)
+
+
+async def home(request: web.Request) -> web.StreamResponse:
+    """Returns the page to a browser, the server's name to any other client."""
+    wants_page = PAGE in request.app and "text/html" in request.headers.get("Accept", "")
+    return await (ui_file(request) if wants_page else root(request))
 
 
 # --- the API of the page ------------------------------------------------------------------------
 
 
 async def ui_state(request: web.Request) -> web.Response:
-    """GET /ui/api/state: returns the server, its agents, and what `doctor` would complain about."""
+    """The server, its agents, and what `doctor` would complain about."""
     client, runs = request[CLIENT], request.app[RUNS]
     agents = []
     for agent in agents_for(request, client):
@@ -154,13 +124,13 @@ async def ui_state(request: web.Request) -> web.Response:
 
 
 async def ui_turns(request: web.Request) -> web.Response:
-    """GET /ui/api/turns: returns the key's turns that run, and its last ones that have ended, newest first."""
+    """The key's turns that run, and its last ones that have ended, newest first."""
     records = _records(request).of_owner(request[OWNER])
     return json_response({"object": "list", "data": [record.summary() for record in records]})
 
 
 async def ui_turn(request: web.Request) -> web.Response:
-    """GET /ui/api/turns/{id}: returns a turn with its events. Raises `Fault` NOT_FOUND."""
+    """Raises `Fault` NOT_FOUND."""
     record = _record_of(request)
     return json_response(
         {
@@ -172,21 +142,19 @@ async def ui_turn(request: web.Request) -> web.Response:
 
 
 async def ui_cassette(request: web.Request) -> web.Response:
-    """GET /ui/api/turns/{id}/cassette: returns the recording of a turn. Raises `Fault` NOT_FOUND if there is none."""
+    """Returns the recording of a turn. Raises `Fault` NOT_FOUND."""
     recording = _record_of(request).recording
     try:
         body = None if recording is None else await asyncio.to_thread(recording.read_bytes)
     except OSError:
         body = None
     if body is None:
-        raise Fault(NO_RECORDING)
+        raise _not_found("There is no recording of this turn.")
     return web.Response(body=body, content_type="application/x-ndjson")
 
 
 async def ui_cancel(request: web.Request) -> web.Response:
-    """POST /ui/api/turns/{id}/cancel: ends a turn of the key with an error, which its client gets. Returns the turn.
-    Raises `Fault` NOT_FOUND.
-    """
+    """Ends a turn of the key with an error, which its client gets. Raises `Fault` NOT_FOUND."""
     record = _record_of(request)
     request.app[RUNS].cancel(record)
     return json_response(record.summary())
@@ -206,15 +174,14 @@ def _record_of(request: web.Request) -> TurnRecord:
         if worker and number // WORKER_TURNS != worker:
             # The page tries again on a new connection, which may reach the worker that has the turn.
             request[REPLY_HEADERS]["Connection"] = "close"
-        raise Fault(NO_TURN)
+        raise _not_found("There is no such turn. Only those that run and the last ones are remembered.")
     return found
 
 
 async def ui_live(request: web.Request) -> web.StreamResponse:
-    """GET /ui/api/live: returns a stream of server-sent events: first the turns that run, then every half second
-    those that have changed, until the client leaves or the server stops. `estimates` has the tokens that running turns
-    have written, by their numbers, if that has changed; `worker` is the process whose turns they are, 0 for the only
-    one.
+    """A stream of server-sent events: first the turns that run, then every half second those that have changed, until
+    the client leaves or the server stops. `estimates` has the tokens that running turns have written, by their
+    numbers, if that has changed; `worker` is the process whose turns they are, 0 for the only one.
     """
     runs, records = request.app[RUNS], _records(request)
     stream = EventStream(request, dict)
@@ -250,8 +217,8 @@ async def ui_live(request: web.Request) -> web.StreamResponse:
 
 
 async def ui_stored(request: web.Request) -> web.Response:
-    """GET /ui/api/stored: returns a page of the key's stored responses, newest first. Raises `Fault`
-    INVALID_REQUEST, NOT_FOUND for an unknown `after`, or UNAVAILABLE if the store cannot be read.
+    """A page of the key's stored responses, newest first. Raises `Fault` INVALID_REQUEST, NOT_FOUND for an unknown
+    `after`, or UNAVAILABLE if the store cannot be read.
     """
     search, after = _search_of(request)
     with _store_of(request) as store:
@@ -262,9 +229,7 @@ async def ui_stored(request: web.Request) -> web.Response:
 
 
 async def ui_conversations(request: web.Request) -> web.Response:
-    """GET /ui/api/conversations: returns a page of the key's conversations, newest first. Raises `Fault` as
-    `ui_stored` does.
-    """
+    """A page of the key's conversations, newest first. Raises `Fault` as `ui_stored` does."""
     search, after = _search_of(request)
     with _store_of(request) as store:
         page = await store.newest_conversations(request[OWNER], search=search, after=after, limit=PAGE_STORED)
@@ -288,8 +253,8 @@ def _stored_page(data: list[dict[str, Any]], *, has_more: bool) -> web.Response:
 
 
 async def ui_tree(request: web.Request) -> web.Response:
-    """GET /ui/api/stored/{id}/tree: returns the responses that continue each other around this one, as a tree.
-    Raises `Fault` NOT_FOUND, or UNAVAILABLE if the store cannot be read.
+    """The responses that continue each other around this one, as a tree. Raises `Fault` NOT_FOUND, or UNAVAILABLE if
+    the store cannot be read.
     """
     with _store_of(request) as store:
         nodes = await store.response_tree(request[OWNER], request.match_info["id"])
@@ -303,18 +268,19 @@ async def ui_tree(request: web.Request) -> web.Response:
 
 @contextmanager
 def _store_of(request: web.Request) -> Iterator[Store]:
-    """Gives the body of the `with` the server's store. Raises `Fault` if there is none, and for the store's errors."""
+    """Raises `Fault` without a store, and for its errors."""
     try:
         with store_errors_as_faults():
             yield required_store(request.app[RESPONSES].store)
     except NotStored as error:
-        raise Fault(
-            Failure(kind=FaultKind.NOT_FOUND, message=f"There is no {error.kind} {error.id!r}.")
-        ) from error
+        raise _not_found(f"There is no {error.kind} {error.id!r}.") from error
+
+
+def _not_found(message: str) -> Fault:
+    return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def _entry(stored: StoredResponse) -> dict[str, Any]:
-    """Returns the line of a response in the list: its facts, and the beginning of its text."""
     response: dict[str, Any] = msgspec.json.decode(stored.json)
     parts = (part for item in response.get("output", ()) for part in item.get("content") or ())
     text = " ".join(str(part.get("text", "")) for part in parts)
@@ -330,6 +296,6 @@ def _entry(stored: StoredResponse) -> dict[str, Any]:
 
 
 async def ui_connect(request: web.Request) -> web.Response:
-    """GET /ui/api/connect: returns how each known client is configured for this server."""
+    """How each known client is configured for this server."""
     guides = request.app[PAGE].clients(f"{request.url.origin()}/v1")
     return json_response({"object": "list", "data": guides})

@@ -106,7 +106,7 @@ async def _in_foreground(
         return OneRun(await start_run(service, prepared))
 
     renderer = renderer_of(service, prepared, stream=parsed.stream)
-    answer = TurnAnswer(renderer=renderer, start=start, keepalive=service.heartbeat, ping=lambda: HEARTBEAT)
+    answer = TurnAnswer(renderer=renderer, start=start, ping=lambda: HEARTBEAT)
     return await answer_turn(request, parsed, prepared.turn, answer, timings)
 
 

@@ -19,7 +19,7 @@ from codex_proxy.core.events import ServedBy
 from codex_proxy.core.faults import Failure, Fault
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers
-from codex_proxy.http.app_keys import ADMISSION, CLOCK, RUNS, USAGE
+from codex_proxy.http.app_keys import ADMISSION, CLOCK, KEEPALIVE, RUNS, USAGE
 from codex_proxy.http.body import read_body
 from codex_proxy.http.exchange import (
     TIMINGS,
@@ -50,12 +50,12 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """How one admitted turn is answered."""
 
     renderer: Renderer
-    start: Callable[[], Awaitable[Source]]
-    """Starts the turn and returns its events. Raises `Fault` if the turn cannot begin."""
-    keepalive: float
-    """Seconds of silence after which a stream gets a `ping`; 0 for never."""
     ping: Callable[[], bytes]
     """Returns the bytes that keep a silent stream alive."""
+    keepalive: bool = True
+    """Whether a silent stream gets pings."""
+    start: Callable[[], Awaitable[Source]] | None = None
+    """Starts the turn, if not `start_turn` does. Raises `Fault` if it cannot begin."""
     media_type: str = SSE
     """The content type of a stream."""
     error: Callable[[Failure], Failure] = lambda failure: failure
@@ -113,7 +113,7 @@ async def answer_turn(
             app[USAGE].turn(request[OWNER], billed_model(turn), renderer),
             stream_slot(request) if parsed.stream else nullcontext(),
         ):
-            source = await answer.start()
+            source = await (answer.start() if answer.start else start_turn(request, parsed, turn))
 
             def headers() -> dict[str, str]:  # a run that starts again no longer continues a session
                 return agent_headers(app[RUNS].agent, parsed, turn, continued=source.continued)
@@ -122,7 +122,8 @@ async def answer_turn(
             if not parsed.stream:
                 return await whole_response(reader, headers)
             stream = EventStream(request, headers, media_type=answer.media_type)
-            return await stream_response(reader, stream, keepalive=answer.keepalive, comment=answer.ping)
+            keepalive = app[KEEPALIVE] if answer.keepalive else 0.0
+            return await stream_response(reader, stream, keepalive=keepalive, comment=answer.ping)
     except Fault as fault:
         raise Fault(answer.error(fault.failure)) from None
     finally:

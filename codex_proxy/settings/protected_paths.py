@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,15 +26,6 @@ MAX_LINKS = 40
 """The most symbolic links that are followed in one path, as on Linux."""
 
 ADVICE = "Work in another folder (start the server there, or name one with --workdir), or leave the sandbox read-only."
-
-
-class WritableTmp(msgspec.Struct, frozen=True):
-    """Whether commands with the sandbox `workspace-write` may write to `/tmp` and to `$TMPDIR`, in addition to
-    their workspace.
-    """
-
-    slash_tmp: bool = True
-    tmpdir: bool = True
 
 
 def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
@@ -73,7 +64,6 @@ def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Pro
             for what, path, whole in (
                 *_own_files(settings),
                 *_code(),
-                *_plugin(settings),
                 *_codex(settings, environ),
             )
             for place in paths_to(path)
@@ -89,6 +79,9 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
         yield "the store", settings.store_file, True
     if settings.mcp_config is not None:
         yield "the list of MCP servers", settings.mcp_config, True
+    for reference in plugin_references(settings):
+        for path in code_of(reference):
+            yield "the agent plugin's code", path, True
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
@@ -108,37 +101,17 @@ def _code() -> Iterator[tuple[str, str | Path, bool]]:
             yield "a folder that Python imports from", folder or ".", whole
 
 
-def _plugin(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
-    for reference in plugin_references(settings):
-        for path in code_of(reference):
-            yield "the agent plugin's code", path, True
-
-
 def _codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, str | Path, bool]]:
     for each in codex_settings(settings):
-        yield from _one_codex(each, environ)
-
-
-def _one_codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str, str | Path, bool]]:
-    yield "Codex's home", settings.codex_home, True
-    program = find_codex(settings.codex_bin, environ.get("PATH", os.defpath))
-    for each in (settings.codex_bin, program):
-        if each is not None and os.sep in each:
-            yield "the Codex program", each, True
-    if program is not None:
-        package = Path(os.path.realpath(program)).parents[1]
-        if (package / "codex-package.json").is_file():
-            yield "the Codex program", package, True
-
-
-def writable_tmp(environ: Mapping[str, str], protected: Iterable[Protected]) -> WritableTmp:
-    """Returns which temporary folders commands may write to: those in which no protected path lies."""
-    protected = tuple(protected)
-    tmpdir = environ.get("TMPDIR", "")
-    return WritableTmp(
-        slash_tmp=endangered(os.path.realpath("/tmp"), protected) is None,
-        tmpdir=not tmpdir or endangered(os.path.realpath(tmpdir), protected) is None,
-    )
+        yield "Codex's home", each.codex_home, True
+        program = find_codex(each.codex_bin, environ.get("PATH", os.defpath))
+        for path in (each.codex_bin, program):
+            if path is not None and os.sep in path:
+                yield "the Codex program", path, True
+        if program is not None:
+            package = Path(os.path.realpath(program)).parents[1]
+            if (package / "codex-package.json").is_file():
+                yield "the Codex program", package, True
 
 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
@@ -148,14 +121,17 @@ def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> Wo
     """
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
-    tmp = writable_tmp(environ, protected)
-    roots = [root for root in policy.writable_roots if endangered(os.path.realpath(root), protected) is None]
+    tmpdir = environ.get("TMPDIR", "")
+
+    def is_safe(folder: str) -> bool:
+        return endangered(os.path.realpath(folder), protected) is None
+
     return msgspec.structs.replace(
         policy,
         # A server without a sandbox starts with any roots; a key or a request may still narrow it to this one.
-        writable_roots=tuple(roots),
-        exclude_slash_tmp=policy.exclude_slash_tmp or not tmp.slash_tmp,
-        exclude_tmpdir_env_var=policy.exclude_tmpdir_env_var or not tmp.tmpdir,
+        writable_roots=tuple(filter(is_safe, policy.writable_roots)),
+        exclude_slash_tmp=policy.exclude_slash_tmp or not is_safe("/tmp"),
+        exclude_tmpdir_env_var=policy.exclude_tmpdir_env_var or not (not tmpdir or is_safe(tmpdir)),
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.commands import doctor as doctor_module
-from codex_proxy.commands.doctor import SettingSource, examine, setting_sources, shown
+from codex_proxy.commands.doctor import examine, setting_sources, shown
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
@@ -409,7 +409,7 @@ def test_a_variable_that_is_told_is_the_one_that_counts(
         for each in variables_of(field):
             monkeypatch.delenv(each, raising=False)
     default = getattr(load({}, None), name)
-    assert setting_sources({}, None, os.environ)[name] == SettingSource("default")
+    assert setting_sources({}, None, os.environ)[name] == ("default", "")
     for text in TRIED:
         monkeypatch.setenv(variable, text)
         try:
@@ -420,7 +420,7 @@ def test_a_variable_that_is_told_is_the_one_that_counts(
             break
     else:
         pytest.fail(f"{variable} changes nothing")
-    assert setting_sources({}, None, os.environ)[name] == SettingSource("variable", variable)
+    assert setting_sources({}, None, os.environ)[name] == ("variable", variable)
 
 
 @pytest.mark.real

@@ -97,7 +97,7 @@ class RunningRequests:
     """Counts the running requests of each key."""
 
     def __init__(self) -> None:
-        self._running: dict[str, int] = {}
+        self._running: Counter[str] = Counter()
         self._reported: dict[str, int] = {}
         self.elsewhere: Mapping[str, KeyRequests] = {}
         """The requests of each key on other servers."""
@@ -106,26 +106,23 @@ class RunningRequests:
         """Counts a running request of the key and returns True, for a later `leave`; False if `limit` run already (0:
         any).
         """
-        running = self._running.get(key, 0)
-        if limit and running >= limit - self.elsewhere.get(key, NO_REQUESTS).running:
+        if limit and self._running[key] >= limit - self.elsewhere.get(key, NO_REQUESTS).running:
             return False
-        self._running[key] = running + 1
+        self._running[key] += 1
         return True
 
     def leave(self, key: str) -> None:
-        left = self._running[key] - 1
-        if left:
-            self._running[key] = left
-        else:
+        self._running[key] -= 1
+        if not self._running[key]:
             del self._running[key]
 
     def of(self, key: str) -> int:
-        return self._running.get(key, 0)
+        return self._running[key]
 
     def report(self) -> dict[str, int]:
         """Returns the running requests of each key that has some, or had some at the last call."""
         before, self._reported = self._reported, dict(self._running)
-        return dict.fromkeys(before, 0) | self._running
+        return {**dict.fromkeys(before, 0), **self._running}
 
 
 class RequestLimits(msgspec.Struct, frozen=True):

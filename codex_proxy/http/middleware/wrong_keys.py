@@ -32,14 +32,6 @@ MAX_KNOWN: Final = 4096
 """The most valid keys that are remembered, each with its address."""
 
 
-class TooManyWaitError(Exception):
-    """Too many keys of the address wait; this one would have waited `seconds`."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"again in {seconds:g} s")
-        self.seconds = seconds
-
-
 class FailedAttempts:
     """Counts wrong keys by address, and remembers valid ones."""
 
@@ -52,7 +44,7 @@ class FailedAttempts:
 
     def delay(self, address: str) -> float:
         """Returns how many seconds a check from this address waits, and counts the key as wrong until `uncount`. Raises
-        `TooManyWaitError`.
+        `Fault` RATE_LIMITED if too many wait.
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
@@ -66,7 +58,7 @@ class FailedAttempts:
         wait = max(looked - now, 0.0) + spacing
         if wait > MAX_WAIT_SECONDS:
             self._failed[address] = (count, now, looked)
-            raise TooManyWaitError(wait)
+            raise _refused(wait)
         self._failed[address] = (count + 1, now, now + wait)
         if len(self._failed) > MAX_ADDRESSES:
             self._failed.popitem(last=False)
@@ -142,10 +134,7 @@ class WrongKeys:
         self._attempts.remember_valid(address, digest)
 
     async def _wait(self, address: str) -> None:
-        try:
-            seconds = self._attempts.delay(address)
-        except TooManyWaitError as error:
-            raise _refused(error.seconds) from None
+        seconds = self._attempts.delay(address)
         if seconds == 0:
             return
         if self._held >= MAX_WAITING:
