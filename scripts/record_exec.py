@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from codex_proxy.agents.codex.program import find_version
-from codex_proxy.agents.codex.shadow_home import provider_config
+from codex_proxy.agents.codex.shadow_home import plan_shadow_home
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, provider_pairs
 from codex_proxy.agents.codex_exec.launch import exec_argv
 from codex_proxy.agents.dialect import Ended
@@ -60,7 +60,7 @@ async def record(name: str, prompt: str, home: CodexHome, version: str, model_ur
     schema.write_bytes(SCHEMA)
     turn = Turn(model=MODEL, history=(), workdir=str(home.workdir))
     pairs = [(switch.key, switch.value) for switch in COMMON_SWITCHES]
-    pairs += provider_pairs(provider_config(home.config.read_text()))
+    pairs += provider_pairs(plan_shadow_home(home.config.read_text()).provider)
     argv = exec_argv(str(codex_path()), turn, pairs, schema=str(schema) if "schema" in name else None)
     started = time.monotonic()
     process = await asyncio.create_subprocess_exec(

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from codex_proxy.agents.codex_app_server.launch import initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import agent_thread_params
+from codex_proxy.agents.codex_app_server.connection import initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.core.turn import Turn
 from scripts.bench_lib.servers import PATIENCE, BenchError
 
 READ_BYTES = 1 << 20
@@ -79,7 +80,9 @@ class AppServer:
         clock = asyncio.get_running_loop().time
         async with asyncio.timeout(PATIENCE):
             begun = clock()
-            started = await self.request("thread/start", agent_thread_params(cwd, model=None))
+            started = await self.request(
+                "thread/start", thread_params(Turn(model="", history=(), workdir=cwd))
+            )
             thread = started["thread"]["id"]
             delta = self._wait_for((DELTA_METHOD, thread))
             ended = self._wait_for(("turn/completed", thread))

@@ -18,7 +18,8 @@ from typing import Any
 
 from aiohttp import web
 
-from codex_proxy.agents.codex_app_server.turn_params import agent_thread_params
+from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.core.turn import Turn
 from scripts.bench_lib import direct
 from scripts.bench_lib.passing_sides import HEADERS, serve
 from scripts.bench_lib.servers import clean_environment
@@ -33,7 +34,9 @@ def completions(children: list[direct.AppServer], folder: str) -> web.Applicatio
     async def answer(request: web.Request) -> web.StreamResponse:
         body = await request.json()
         child = next(order)
-        started = await child.request("thread/start", agent_thread_params(folder, model=None))
+        started = await child.request(
+            "thread/start", thread_params(Turn(model="", history=(), workdir=folder))
+        )
         texts = await child.deltas(started["thread"]["id"], body["messages"][-1]["content"])
         if body["stream"]:
             response = web.StreamResponse(headers=HEADERS)

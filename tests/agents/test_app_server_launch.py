@@ -19,12 +19,15 @@ from codex_proxy.agents.codex.shadow_home import (
     ConfigError,
     ProviderConfig,
     plan_shadow_home,
-    provider_config,
 )
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
-from codex_proxy.agents.codex_app_server import launch, turn_params
-from codex_proxy.agents.codex_app_server.launch import app_server_argv
+from codex_proxy.agents.codex_app_server import turn_params
+from codex_proxy.agents.codex_app_server.connection import OPT_OUT_NOTIFICATIONS, initialize_params
+from codex_proxy.agents.codex_app_server.setup import app_server_argv
 from codex_proxy.agents.codex_app_server.spec import agent_model
+from codex_proxy.agents.dialects.conversions import NO_PARAMETERS
+from codex_proxy.core.items import Tool
+from codex_proxy.core.turn import Turn
 
 
 def entry(**changes: Any) -> dict[str, Any]:
@@ -152,7 +155,7 @@ class TestCatalog:
 
 class TestArgv:
     def test_a_plain_process_has_every_switch_of_the_table_and_the_catalog(self) -> None:
-        argv = app_server_argv("/bin/codex", plain=True, catalog_path='/state/a "b".json')
+        argv = app_server_argv("/bin/codex", ProviderConfig(), catalog='/state/a "b".json')
         assert argv[:2] == ("/bin/codex", "app-server")
         seen = switches(argv)
         table = {switch.key for switch in (*COMMON_SWITCHES, *PLAIN_SWITCHES)}
@@ -160,12 +163,8 @@ class TestArgv:
         assert seen["model_catalog_json"] == '/state/a "b".json'
         assert (seen["web_search"], seen["features.shell_tool"]) == ("disabled", False)
 
-    def test_a_plain_process_without_a_catalog_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="catalog"):
-            app_server_argv("codex", plain=True)
-
     def test_an_agent_process_keeps_its_tools_and_instructions(self) -> None:
-        seen = switches(app_server_argv("codex", plain=False))
+        seen = switches(app_server_argv("codex", ProviderConfig()))
         assert seen == {
             "analytics.enabled": False,
             "features.plugins": False,
@@ -175,24 +174,24 @@ class TestArgv:
         }
 
     def test_only_a_custom_provider_gets_retry_counts(self) -> None:
-        custom = switches(app_server_argv("codex", plain=False, provider=ProviderConfig("mine", custom=True)))
+        custom = switches(app_server_argv("codex", ProviderConfig("mine", custom=True)))
         assert custom["model_providers.mine.request_max_retries"] == 0
         assert custom["model_providers.mine.stream_max_retries"] == 0
         for provider in (ProviderConfig(), ProviderConfig("a.b", custom=True)):
-            seen = switches(app_server_argv("codex", plain=False, provider=provider))
+            seen = switches(app_server_argv("codex", provider))
             assert not [key for key in seen if key.startswith("model_providers")]
 
     def test_shells_of_the_agent_do_not_see_the_providers_keys(self) -> None:
         provider = ProviderConfig(
             "mine", custom=True, env_names=("MY_KEY",), shell_exclude=("AWS_*", "MY_KEY")
         )
-        agent = switches(app_server_argv("codex", plain=False, provider=provider))
+        agent = switches(app_server_argv("codex", provider))
         assert agent["shell_environment_policy.exclude"] == ["AWS_*", "MY_KEY"]
-        plain = switches(app_server_argv("codex", plain=True, catalog_path="c", provider=provider))
+        plain = switches(app_server_argv("codex", provider, catalog="c"))
         assert "shell_environment_policy.exclude" not in plain
 
     def test_a_further_switch_comes_last(self) -> None:
-        argv = app_server_argv("codex", plain=False, extra=[("log_dir", '"/x"')])
+        argv = app_server_argv("codex", ProviderConfig(), extra=[("log_dir", '"/x"')])
         assert argv[-2:] == ("-c", 'log_dir="/x"')
 
     def test_no_switch_is_listed_twice_and_each_has_its_reason(self) -> None:
@@ -207,8 +206,8 @@ class TestArgv:
 
 class TestParams:
     def test_a_plain_thread_has_no_environment_no_base_prompt_and_the_clients_tools(self) -> None:
-        tools = [{"type": "function", "name": "f", "description": "", "inputSchema": {}}]
-        assert turn_params.plain_thread_params("/empty", model="m", tools=tools) == {
+        turn = Turn(model="m", history=(), mode="model", workdir="/empty", tools=(Tool("f"),))
+        assert turn_params.thread_params(turn) == {
             "cwd": "/empty",
             "ephemeral": True,
             "approvalPolicy": "never",
@@ -217,16 +216,19 @@ class TestParams:
             "model": "m",
             "environments": [],
             "baseInstructions": "",
-            "dynamicTools": tools,
+            "dynamicTools": [
+                {"type": "function", "name": "f", "description": "", "inputSchema": NO_PARAMETERS}
+            ],
         }
 
     def test_an_agent_thread_works_in_its_folder_with_its_own_prompt(self) -> None:
-        params = turn_params.agent_thread_params("/work", model=None, sandbox="workspace-write")
+        turn = Turn(model="", history=(), workdir="/work", sandbox="workspace-write")
+        params = turn_params.thread_params(turn)
         assert (params["cwd"], params["sandbox"]) == ("/work", "workspace-write")
         assert not {"model", "environments", "baseInstructions", "dynamicTools"} & params.keys()
 
     def test_initialize_asks_for_the_experimental_api_and_no_unused_notifications(self) -> None:
-        params = launch.initialize_params("codex-proxy", "0.1.0")
+        params = initialize_params("codex-proxy", "0.1.0")
         assert params["clientInfo"]["name"] == "codex-proxy"
         assert params["capabilities"]["experimentalApi"] is True
         silenced = params["capabilities"]["optOutNotificationMethods"]
@@ -256,16 +258,16 @@ class TestParams:
         ],
     )
     def test_what_a_turn_needs_is_never_switched_off(self, method: str) -> None:
-        assert method not in launch.OPT_OUT_NOTIFICATIONS
+        assert method not in OPT_OUT_NOTIFICATIONS
 
 
 def test_releases_whose_snapshots_hold_every_variable_take_none() -> None:
-    before = app_server_argv("codex", plain=False, version=Version(0, 157, 1))
+    before = app_server_argv("codex", ProviderConfig(), version=Version(0, 157, 1))
     assert "features.shell_snapshot=false" in before
     assert "features.shell_snapshot=false" not in app_server_argv(
-        "codex", plain=False, version=Version(0, 158, 0)
+        "codex", ProviderConfig(), version=Version(0, 158, 0)
     )
-    assert "features.shell_snapshot=false" not in app_server_argv("codex", plain=False)
+    assert "features.shell_snapshot=false" not in app_server_argv("codex", ProviderConfig())
 
 
 class TestVersions:
@@ -320,7 +322,7 @@ class TestShadowHome:
         provider = ProviderConfig(
             "mine", custom=True, env_names=("MY_KEY", "MY_TEAM"), shell_exclude=("AWS_*",)
         )
-        assert provider_config(CONFIG) == plan_shadow_home(CONFIG).provider == provider
+        assert plan_shadow_home(CONFIG).provider == provider
 
     def test_a_home_without_a_config_uses_the_built_in_provider(self) -> None:
         plan = plan_shadow_home("")
@@ -331,7 +333,7 @@ class TestShadowHome:
         ['model_provider = "ollama"', 'model_provider = "nowhere"', '[model_providers.mine]\nname = "mine"'],
     )
     def test_a_provider_the_user_did_not_both_define_and_choose_is_not_custom(self, text: str) -> None:
-        assert not provider_config(text).custom
+        assert not plan_shadow_home(text).provider.custom
 
     def test_a_sign_in_in_the_keyring_is_noticed(self) -> None:
         [notice] = plan_shadow_home('cli_auth_credentials_store = "keyring"').notices

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
+from codex_proxy.agents.codex.switches import exclude_pairs, provider_pairs
 from codex_proxy.agents.codex_proto.dialect import CodexProto
 from codex_proxy.agents.codex_proto.spec import proto_argv
 from codex_proxy.agents.dialect import NOTHING, Decision, Ended, ToolReply
@@ -167,20 +169,17 @@ def test_an_interrupt_is_written_once_and_ends_the_turn_as_interrupted_even_if_t
 # --- launch ---------------------------------------------------------------------------------------
 
 
-def test_the_arguments_are_json_and_the_operators_replace_the_proxys() -> None:
-    argv = proto_argv(
-        ("codex",),
-        config={"model": "gpt-5", "tools.view_image": True},
-        custom_provider="mine",
-        parallel_tool_calls=True,
-    )
+def test_the_arguments_are_json() -> None:
+    provider = ProviderConfig("mine", custom=True, env_names=("MY_KEY",))
+    pairs = [*provider_pairs(provider), *exclude_pairs(provider, ["OTHER"])]
+    argv = proto_argv(("codex",), pairs, parallel_tool_calls=True)
     assert argv[:2] == ("codex", "proto")
     assert argv[-2:] == ("--config", "parallel_tool_calls=true")
     assert set(argv[3:-2:2]) == {
-        "tools.view_image=true",
+        "tools.view_image=false",
         "model_providers.mine.request_max_retries=0",
         "model_providers.mine.stream_max_retries=0",
-        'model="gpt-5"',
+        'shell_environment_policy.exclude=["MY_KEY","OTHER"]',
     }
 
 

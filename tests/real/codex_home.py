@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from codex_proxy.agents.codex.catalog import plain_catalog
-from codex_proxy.agents.codex.shadow_home import plan_shadow_home, provider_config
-from codex_proxy.agents.codex_app_server.launch import app_server_argv
+from codex_proxy.agents.codex.shadow_home import plan_shadow_home
+from codex_proxy.agents.codex_app_server.setup import app_server_argv
 from tests.real.release import check, codex_path, release
 from tests.waiting import PATIENCE
 
@@ -67,8 +67,7 @@ class CodexHome:
         """An agent process in this home."""
         return app_server_argv(
             str(codex_path()),
-            plain=False,
-            provider=provider_config(self.config.read_text()),
+            plan_shadow_home(self.config.read_text()).provider,
             unknown=check().unknown_switches,
             version=release(),
         )
@@ -86,14 +85,9 @@ class CodexHome:
         """A plain-model process in this (shadow) home; writes the patched catalog beside the config."""
         catalog = self.path / "catalog.json"
         catalog.write_bytes(plain_catalog(bundled_catalog(), extra_slugs=[MODEL], lite=lite))
-        provider = provider_config(self.config.read_text())
-        return app_server_argv(
-            str(codex_path()),
-            plain=True,
-            catalog_path=str(catalog),
-            provider=provider,
-            unknown=check().unknown_switches,
-        )
+        provider = plan_shadow_home(self.config.read_text()).provider
+        unknown = check().unknown_switches
+        return app_server_argv(str(codex_path()), provider, catalog=str(catalog), unknown=unknown)
 
 
 def make_codex_home(root: Path, base_url: str) -> CodexHome:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.launch import initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import agent_thread_params
-from codex_proxy.core.turn import Sandbox
+from codex_proxy.agents.codex_app_server.connection import initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.core.turn import Sandbox, Turn
 from tests.real.codex_home import KEY_NAME, CodexHome
 from tests.real.driver import Codex, codex
 from tests.real.items import assistant, user
@@ -22,7 +22,7 @@ INITIALIZE = initialize_params("codex-proxy-test", "1")
 
 
 def params(home: CodexHome, sandbox: Sandbox = "read-only") -> dict[str, Any]:
-    return agent_thread_params(str(home.workdir), model=None, sandbox=sandbox)
+    return thread_params(Turn(model="", history=(), workdir=str(home.workdir), sandbox=sandbox))
 
 
 def messages(call: Request) -> list[tuple[str, str]]:

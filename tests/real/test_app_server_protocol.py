@@ -12,8 +12,9 @@ import psutil
 import pytest
 
 from codex_proxy.agents.codex.program import version_from
-from codex_proxy.agents.codex_app_server.launch import OPT_OUT_NOTIFICATIONS, initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import plain_thread_params
+from codex_proxy.agents.codex_app_server.connection import OPT_OUT_NOTIFICATIONS, initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.core.turn import Turn
 from tests.real.codex_home import CodexHome
 from tests.real.driver import Codex, RpcError, codex
 from tests.real.items import user
@@ -46,7 +47,8 @@ async def child(plain_home: CodexHome, model_server: ModelServer) -> AsyncIterat
 
 
 def params(home: CodexHome, *tools: dict[str, Any]) -> dict[str, Any]:
-    return plain_thread_params(str(home.workdir), model=None, tools=tools)
+    turn = Turn(model="", history=(), mode="model", workdir=str(home.workdir))
+    return thread_params(turn) | {"dynamicTools": list(tools)}
 
 
 async def test_the_version_is_in_the_version_command_and_in_the_user_agent(

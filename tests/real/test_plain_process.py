@@ -11,10 +11,11 @@ import pytest
 from codex_proxy.agents.codex.catalog import published_models
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.spec import codex_confinement
-from codex_proxy.agents.codex_app_server.launch import initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import plain_thread_params
+from codex_proxy.agents.codex_app_server.connection import initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import thread_params
 from codex_proxy.agents.spec import AgentContext
 from codex_proxy.app.system import SystemClock
+from codex_proxy.core.turn import Turn
 from codex_proxy.process.child import Command
 from tests.pictures import PNG
 from tests.real.codex_home import KEY, MODEL, CodexHome, bundled_catalog
@@ -56,7 +57,8 @@ def planted_home(codex_home: CodexHome) -> CodexHome:
 
 
 def params(home: CodexHome, *tools: dict[str, Any], model: str | None = None) -> dict[str, Any]:
-    return plain_thread_params(str(home.workdir), model=model, tools=tools)
+    turn = Turn(model=model or "", history=(), mode="model", workdir=str(home.workdir))
+    return thread_params(turn) | {"dynamicTools": list(tools)}
 
 
 async def test_in_the_users_own_home_the_planted_server_would_be_started(planted_home: CodexHome) -> None:

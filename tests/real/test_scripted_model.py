@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.codex_app_server.launch import initialize_params
-from codex_proxy.agents.codex_app_server.turn_params import plain_thread_params
+from codex_proxy.agents.codex_app_server.connection import initialize_params
+from codex_proxy.agents.codex_app_server.turn_params import thread_params
+from codex_proxy.core.turn import Turn
 from tests.real.codex_home import CodexHome
 from tests.real.driver import Codex, codex
 from tests.real.items import user
@@ -31,7 +32,7 @@ async def child(codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 
 async def play(child: Codex, prompt: str) -> dict[str, Any]:
     """One turn on a thread of its own."""
-    thread = await child.start_thread(plain_thread_params("/", model=None))
+    thread = await child.start_thread(thread_params(Turn(model="", history=(), mode="model", workdir="/")))
     return await child.run_turn(thread, [user(prompt)])
 
 
@@ -115,7 +116,7 @@ async def test_rate_limit_headers_reach_the_client(child: Codex, model_server: M
 async def test_a_gate_holds_the_stream_until_the_test_opens_it(
     child: Codex, model_server: ModelServer
 ) -> None:
-    thread = await child.start_thread(plain_thread_params("/", model=None))
+    thread = await child.start_thread(thread_params(Turn(model="", history=(), mode="model", workdir="/")))
     turn = await child.start_turn(thread, [user("[[model:stall n=1 gate=go say=on]]")])
     await child.until("item/agentMessage/delta")
     assert (child.text_of(turn), len(model_server.open)) == ("word0 ", 1)

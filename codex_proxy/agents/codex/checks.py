@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from codex_proxy import __version__
+from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.program import (
     NEWEST_TESTED,
     NOT_SIGNED_IN,
@@ -30,12 +31,11 @@ from codex_proxy.agents.codex.spec import (
     CodexProtocol,
     codex_confinement,
     protocol_of,
-    provider_of,
 )
 from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
-from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
+from codex_proxy.agents.codex_app_server.setup import app_server_argv
 from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, Checking, failed_check
@@ -159,9 +159,9 @@ async def sign_in_and_sandbox_checks(
     settings, environ = context.settings, context.environ
     config = settings.codex_home / "config.toml"
     try:
-        provider = provider_of(config)
-    except ValueError as error:
-        return [Checking("sign-in").failed(str(error), f"Fix {config}.")]
+        provider = user_config(str(settings.codex_home))[1].provider
+    except Fault as fault:
+        return [Checking("sign-in").failed(str(fault), f"Fix {config}.")]
     if agent == "codex-proto":
         return [file_sign_in(settings, provider)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
@@ -211,7 +211,7 @@ async def sign_in(
     extra = settings.child_env_names
     env = child_environment(environ, extra=extra, env_keys=provider.env_names, credentials=True)
     env |= {"CODEX_SQLITE_HOME": folder, "CODEX_HOME": str(home) if home.is_dir() else folder}
-    argv = app_server_argv(program, plain=False, provider=provider)
+    argv = app_server_argv(program, provider)
     process = AppServerProcess(CLIENT_NAME, __version__)
     try:
         await process.start(Command(argv, env, folder), timeout_seconds=START_SECONDS)

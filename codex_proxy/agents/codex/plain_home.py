@@ -90,25 +90,15 @@ def _bundled_file(state: str, version: Version) -> Path:
 
 async def bundled_catalog(program: str, state: str, version: Version, base: Mapping[str, str]) -> bytes:
     """Returns the binary's catalog, kept in the state folder for each release. Raises `Fault` or `OSError`."""
-    return _kept_catalog(state, version) or await _ask_for_catalog(program, state, base)
-
-
-def _kept_catalog(state: str, version: Version) -> bytes:
-    """Returns the kept catalog, or empty."""
-    make_folder(Path(state) / "catalogs")
     file = _bundled_file(state, version)
+    make_folder(file.parent)
     try:
         kept = file.read_bytes()
         published_models(kept)
     except (FileNotFoundError, CatalogError):
-        return b""
+        with private_home(state) as home:
+            return await output_of((program, "debug", "models", "--bundled"), {**base, "CODEX_HOME": home})
     return kept
-
-
-async def _ask_for_catalog(program: str, state: str, base: Mapping[str, str]) -> bytes:
-    with private_home(state) as private:
-        command = (program, "debug", "models", "--bundled")
-        return await output_of(command, {**base, "CODEX_HOME": private})
 
 
 def write_catalog(

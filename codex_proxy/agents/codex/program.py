@@ -31,22 +31,17 @@ NATIVE_PATTERNS = (
 
 SYSTEMS = {"linux": "linux", "darwin": "apple"}
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""Architectures that Rust spells in another way."""
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
     """Returns the `codex` to start: `named` in the settings (unchecked), else on `search_path`, else the extra's."""
-    if named:
-        program = os.path.expanduser(named)
-        if os.sep not in program:
-            program = shutil.which(program, path=search_path) or program
-        return native_of(_absolute(program))
-    found = shutil.which("codex", path=search_path)
-    return native_of(_absolute(found)) if found else bundled_codex()
-
-
-def _absolute(program: str) -> str:
-    """Returns the absolute path: children start in another folder."""
-    return os.path.abspath(program) if os.sep in program else program
+    wanted = os.path.expanduser(named or "codex")
+    program = shutil.which(wanted, path=search_path) or (wanted if named else None)
+    if program is None:
+        return bundled_codex()
+    # Children start in another folder, where a relative path would not lead to it.
+    return native_of(os.path.abspath(program) if os.sep in program else program)
 
 
 def bundled_codex() -> str | None:
@@ -65,18 +60,14 @@ def native_of(program: str) -> str:
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):
         return program
-    package, machine, system = path.parent.parent, _machine(), SYSTEMS.get(sys.platform, "")
+    package, system = path.parent.parent, SYSTEMS.get(sys.platform, "")
+    machine = platform.machine().lower()
+    machine = MACHINES.get(machine, machine)
     for pattern in NATIVE_PATTERNS:
         for native in sorted(package.glob(pattern.format(machine=machine))):
             if system in native.parent.parent.name and native.is_file() and os.access(native, os.X_OK):
                 return os.path.abspath(native)
     return program
-
-
-def _machine() -> str:
-    """Returns the architecture as Rust spells it."""
-    name = platform.machine().lower()
-    return MACHINES.get(name, name)
 
 
 def _is_node_program(path: Path) -> bool:

@@ -41,15 +41,11 @@ def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:
     """Returns these settings for `-c`: a project's config.toml cannot widen the sandbox."""
     prefix = "sandbox_workspace_write"
     return [
-        (f"{prefix}.writable_roots", _array(policy.writable_roots)),
+        (f"{prefix}.writable_roots", toml_array(policy.writable_roots)),
         (f"{prefix}.network_access", _bool(policy.network_access)),
         (f"{prefix}.exclude_tmpdir_env_var", _bool(policy.exclude_tmpdir_env_var)),
         (f"{prefix}.exclude_slash_tmp", _bool(policy.exclude_slash_tmp)),
     ]
-
-
-def _array(texts: Iterable[str]) -> str:
-    return f"[{','.join(map(toml_string, texts))}]"
 
 
 def _bool(value: bool) -> str:
@@ -104,3 +100,7 @@ def outermost_paths(paths: Sequence[str]) -> tuple[str, ...]:
 def toml_string(text: str) -> str:
     """Returns a TOML string."""
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+
+
+def toml_array(texts: Iterable[str]) -> str:
+    return f"[{','.join(map(toml_string, texts))}]"

@@ -3,7 +3,6 @@ In the user's own home the model would get AGENTS.md, `developer_instructions` a
 """
 
 import tomllib
-from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -76,11 +75,6 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
     return ShadowHome(tomli_w.dumps(kept), _provider(config), notices=tuple(notices))
 
 
-def provider_config(config_toml: str) -> ProviderConfig:
-    """Returns the provider in config.toml, for processes in the user's own home. Raises `ConfigError`."""
-    return _provider(parse_config(config_toml))
-
-
 def parse_config(text: str) -> dict[str, Any]:
     """Parses a config.toml. Raises `ConfigError`."""
     try:
@@ -135,11 +129,3 @@ def strings_of(values: Any, where: str) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} must contain only strings")
     return tuple(values)
-
-
-def shell_exclude(provider: ProviderConfig, hidden: Iterable[str]) -> tuple[str, ...]:
-    """Returns the variables to keep from the agent's shells: the user's list, the provider's keys and `hidden`; ()
-    without the last two.
-    """
-    ours = (*provider.env_names, *hidden)
-    return tuple(dict.fromkeys((*provider.shell_exclude, *ours))) if ours else ()

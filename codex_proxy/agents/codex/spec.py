@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
-import tomllib
 from collections.abc import Awaitable, Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -173,13 +171,3 @@ async def lacks_for_exec(program: str, environment: Mapping[str, str]) -> str:
     except Fault:
         told = b""
     return ", ".join(missing_options(told.decode(errors="replace")))
-
-
-def provider_of(config: Path) -> ProviderConfig:
-    """Reads the provider from config.toml, if there is one. Raises `ValueError`."""
-    from codex_proxy.agents.codex.shadow_home import ConfigError, provider_config
-
-    try:
-        return provider_config(config.read_text("utf-8") if config.exists() else "")
-    except (ConfigError, OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{config} cannot be used: {error}") from error

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
-from codex_proxy.agents.codex.sandbox_config import toml_string
-from codex_proxy.agents.codex.shadow_home import ProviderConfig, shell_exclude
+from codex_proxy.agents.codex.sandbox_config import toml_array, toml_string
+from codex_proxy.agents.codex.shadow_home import ProviderConfig
 
 SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
 """Before, shell snapshots give commands variables such as the provider's key, and are switched off."""
@@ -97,14 +97,19 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
     """Returns the switches that keep `hidden` variables and the provider's keys from the agent's shells, and turn
     unsafe shell snapshots off.
     """
-    pairs = []
-    names = shell_exclude(provider, hidden)
-    if names:
-        listed = ",".join(toml_string(name) for name in names)
-        pairs.append(("shell_environment_policy.exclude", f"[{listed}]"))
+    pairs = exclude_pairs(provider, hidden)
     if version < SAFE_SNAPSHOTS_SINCE:
         pairs.append(("features.shell_snapshot", "false"))
     return pairs
+
+
+def exclude_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[str, str]]:
+    """Returns the switch that keeps variables from the agent's shells: the user's own list, the provider's keys and
+    `hidden`; none without the last two, because a switch replaces the user's list.
+    """
+    ours = (*provider.env_names, *hidden)
+    names = dict.fromkeys((*provider.shell_exclude, *ours)) if ours else ()
+    return [("shell_environment_policy.exclude", toml_array(names))] if names else []
 
 
 def arguments_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.codex_app_server.launch import initialize_params
 from codex_proxy.agents.codex_app_server.wire import (
     Message,
     ThreadStartResult,
@@ -30,6 +30,47 @@ MAX_CHANNEL_DIGITS = 18
 """Digits of a channel in an answer's id; longer ones are invalid."""
 
 INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
+
+
+OPT_OUT_NOTIFICATIONS: Final = (
+    "thread/started",  # the answer to thread/start says the same
+    "thread/status/changed",  # twice per turn; turn/completed says the same
+    "thread/readState/changed",
+    "thread/settings/updated",
+    "thread/name/updated",
+    "thread/goal/updated",
+    "thread/goal/cleared",
+    "thread/queue/changed",
+    "thread/prediction/updated",
+    "turn/started",  # the answer to turn/start says the same
+    "turn/diff/updated",  # the whole diff again after every change
+    "item/plan/delta",  # plan mode only, which we never enter
+    "item/commandExecution/terminalInteraction",
+    "item/fileChange/outputDelta",
+    "item/fileChange/patchUpdated",
+    "item/mcpToolCall/progress",
+    "hook/started",
+    "hook/completed",
+    "serverRequest/resolved",  # the answer was ours
+    "mcpServer/startupStatus/updated",
+    "remoteControl/status/changed",
+    "skills/changed",
+    "app/list/updated",
+)
+"""That Codex is asked not to send."""
+
+
+def initialize_params(client_name: str, version: str) -> dict[str, Any]:
+    """Returns the parameters of `initialize`; Codex sends `client_name` as `originator`."""
+    return {
+        "clientInfo": {"name": client_name, "title": client_name, "version": version},
+        "capabilities": {
+            # dynamicTools, environments and experimentalRawEvents are refused without it
+            "experimentalApi": True,
+            "requestAttestation": False,
+            "optOutNotificationMethods": list(OPT_OUT_NOTIFICATIONS),
+        },
+    }
 
 
 class _AccountResult(msgspec.Struct, frozen=True, rename="camel"):

@@ -7,16 +7,25 @@ schemas of releases 0.133 to 0.169.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
 from codex_proxy.agents.dialect import Capability
+from codex_proxy.agents.dialects.loose_values import text_at, value_at
 
 MessageKind = Literal["request", "answer", "notification", "question", "reply"]
 """Our request's parameters and its result; the agent's notification's and request's parameters; our result."""
+
+LISTS: Final[Mapping[MessageKind, str]] = {
+    "request": "ClientRequest",
+    "answer": "ClientRequest",
+    "notification": "ServerNotification",
+    "question": "ServerRequest",
+    "reply": "ServerRequest",
+}
+"""The schema's list with the method of each kind."""
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponseItem/completed": "RawResponseItemCompletedNotification",
@@ -38,13 +47,11 @@ class ProtocolSchema:
             self._document = msgspec.json.decode(text)
         except (msgspec.DecodeError, RecursionError) as error:
             raise SchemaError(f"it is not JSON: {error}") from error
-        lists = ("ClientRequest", "ServerNotification", "ServerRequest")
-        self._lists = {name: self._methods(name) for name in lists}
+        self._lists = {name: self._methods(name) for name in LISTS.values()}
 
     def _methods(self, name: str) -> dict[str, Any]:
         """Returns nodes of parameters by method. Raises `SchemaError`."""
-        listed = self._pointed(f"#/definitions/{name}")
-        variants = listed.get("oneOf") if isinstance(listed, dict) else None
+        variants = value_at(self._pointed(f"#/definitions/{name}"), "oneOf")
         if not isinstance(variants, list):
             raise SchemaError(f"it has no list {name}")
         methods = {}
@@ -55,21 +62,13 @@ class ProtocolSchema:
         return methods
 
     def _pointed(self, reference: str) -> Any:
-        node: Any = self._document
-        for part in reference.removeprefix("#/").split("/"):
-            node = node.get(part) if isinstance(node, dict) else None
-        return node
+        return value_at(self._document, *reference.removeprefix("#/").split("/"))
 
     def message(self, kind: MessageKind, method: str) -> Any:
         """Returns the node of a message's parameters or result, if any."""
-        if kind in ("request", "answer"):
-            listed = self._lists["ClientRequest"].get(method)
-        elif kind == "notification":
-            listed = self._lists["ServerNotification"].get(method)
-        else:
-            listed = self._lists["ServerRequest"].get(method)
+        listed = self._lists[LISTS[kind]].get(method)
         if kind in ("answer", "reply") and listed is not None:
-            reference = str(listed.get("$ref", "")) if isinstance(listed, dict) else ""
+            reference = text_at(listed, "$ref")
             return self._named(method) or self._pointed(reference.removesuffix("Params") + "Response")
         return self._named(method) if listed is None and kind == "notification" else listed
 
@@ -83,15 +82,15 @@ class ProtocolSchema:
         for step in path.split("."):
             step, _, tag = step.rstrip(">").partition("<")
             name = step.removesuffix("[]")
-            found = self._inside(found, partial(_property, name=name))
+            found = self._inside(found, "properties", name)
             if name != step:
-                found = self._inside(found, _element)
+                found = self._inside(found, "items")
             if tag:
                 found = [inner for each in found for inner in self._variants(each, tag)]
         return found
 
-    def _inside(self, found: list[Any], part: Callable[[dict[str, Any]], Any]) -> list[Any]:
-        parts = (part(inner) for each in found for inner in self.nodes(each))
+    def _inside(self, found: list[Any], *names: str) -> list[Any]:
+        parts = (value_at(inner, *names) for each in found for inner in self.nodes(each))
         return [each for each in parts if each is not None]
 
     def nodes(self, node: Any, seen: frozenset[str] = frozenset()) -> Iterator[dict[str, Any]]:
@@ -109,17 +108,8 @@ class ProtocolSchema:
     def _variants(self, node: Any, tag: str) -> Iterator[dict[str, Any]]:
         """Yields the alternatives with this value of `type`."""
         for each in self.nodes(node):
-            kind = (each.get("properties") or {}).get("type")
-            if isinstance(kind, dict) and tag in (kind.get("enum") or ()):
+            if tag in (value_at(each, "properties", "type", "enum") or ()):
                 yield each
-
-
-def _property(node: dict[str, Any], name: str) -> Any:
-    return (node.get("properties") or {}).get(name)
-
-
-def _element(node: dict[str, Any]) -> Any:
-    return node.get("items")
 
 
 Feature = (

@@ -4,7 +4,7 @@ plain-model turns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,12 +22,11 @@ from codex_proxy.agents.codex.plain_home import (
     user_config,
     write_catalog,
 )
-from codex_proxy.agents.codex.program import Version, find_version, misconfigured, output_of
+from codex_proxy.agents.codex.program import NEWEST_TESTED, Version, find_version, misconfigured, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles, workspace_write_pairs
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
-from codex_proxy.agents.codex.switches import arguments_of
+from codex_proxy.agents.codex.switches import arguments_of, switch_pairs
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
-from codex_proxy.agents.codex_app_server.launch import app_server_argv
 from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder
 from codex_proxy.process.child import Command
@@ -54,6 +53,24 @@ class CodexSetup(msgspec.Struct, frozen=True):
     """What the binary supports."""
     notices: tuple[str, ...] = ()
     """Sentences for the operator about the user's config.toml."""
+
+
+def app_server_argv(
+    codex: str,
+    provider: ProviderConfig,
+    *,
+    catalog: str | None = None,
+    hidden: Iterable[str] = (),
+    extra: Iterable[tuple[str, str]] = (),
+    unknown: Collection[str] = (),
+    version: Version = NEWEST_TESTED,
+) -> tuple[str, ...]:
+    """Returns the arguments of an app-server, for plain-model turns if there is a patched model `catalog`. `extra` are
+    further pairs for `-c`; others: see `switch_pairs`.
+    """
+    # As arguments, because in `thread/start` switches would be too late, or ignored.
+    pairs = switch_pairs(provider, catalog=catalog, hidden=hidden, unknown=unknown, version=version)
+    return (codex, "app-server", *arguments_of([*pairs, *extra]))
 
 
 async def prepare_app_server(
@@ -91,16 +108,11 @@ def _lay_out(
     make_folder(sqlite)
     env = codex_environment(environment, child_env, shadow.provider) | {"CODEX_SQLITE_HOME": str(sqlite)}
     plain_argv = app_server_argv(
-        paths.program,
-        plain=True,
-        catalog_path=str(catalog),
-        provider=shadow.provider,
-        unknown=check.unknown_switches,
+        paths.program, shadow.provider, catalog=str(catalog), unknown=check.unknown_switches
     )
     agent_argv = app_server_argv(
         paths.program,
-        plain=False,
-        provider=shadow.provider,
+        shadow.provider,
         hidden=credential_names(env, extra=child_env),
         extra=[*workspace_write_pairs(paths.profiles.policy), *paths.profiles.pairs()],
         unknown=check.unknown_switches,

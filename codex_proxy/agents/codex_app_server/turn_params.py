@@ -26,7 +26,7 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.core.turn import Sandbox, Turn
+from codex_proxy.core.turn import Turn
 
 MAX_TURN_INPUT = 1_000_000
 """Characters of `turn/start.input`: Codex refuses more than 1,048,576. Injected items may have any size."""
@@ -123,57 +123,31 @@ def _input(part: Part) -> dict[str, Any]:
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:
-    model = turn.model or None
-    tools = [dynamic_tool(tool) for tool in turn.tools]
-    if turn.mode == "model":
-        params = plain_thread_params(turn.workdir, model=model, tools=tools)
-    else:
-        params = agent_thread_params(
-            turn.workdir, model=model, sandbox=turn.sandbox, permissions=turn.permissions
-        )
-        params |= {"dynamicTools": tools} if tools else {}
+    """Returns the parameters of `thread/start`. A plain-model turn has no prompt, no environment, and only the client's
+    tools; its folder should be empty, because Codex looks there for a project's configuration.
+    """
+    plain = turn.mode == "model"
+    params: dict[str, Any] = {
+        "cwd": turn.workdir,
+        "ephemeral": True,  # nothing of the client's conversation is written to the user's home
+        "approvalPolicy": "never",  # nobody is there to be asked
+        "sandbox": "read-only" if plain else turn.sandbox,
+        # usage per model call, and the only sure sign that no further tool call of a step will come
+        "experimentalRawEvents": True,
+    }
+    if turn.model:
+        params["model"] = turn.model
+    if plain:
+        params |= {"environments": [], "baseInstructions": ""}
+    elif turn.permissions is not None:
+        del params["sandbox"]  # Codex refuses both
+        params["permissions"] = turn.permissions
+    if plain or turn.tools:
+        params["dynamicTools"] = [dynamic_tool(tool) for tool in turn.tools]
     config = {"model_verbosity": turn.verbosity} if turn.verbosity else {}
     if turn.web_search:
         config["web_search"] = "live"  # replaces the process's setting, which is for turns without it
     return params | {"config": config} if config else params
-
-
-def plain_thread_params(
-    cwd: str, *, model: str | None, tools: Sequence[dict[str, Any]] = ()
-) -> dict[str, Any]:
-    """Returns those of a plain-model turn: no prompt, no environment, only these tools. `cwd` should be empty: Codex
-    looks there for a project's configuration.
-    """
-    return _thread_params(cwd, model, "read-only") | {
-        "environments": [],
-        "baseInstructions": "",
-        "dynamicTools": list(tools),
-    }
-
-
-def agent_thread_params(
-    cwd: str, *, model: str | None, sandbox: Sandbox = "read-only", permissions: str | None = None
-) -> dict[str, Any]:
-    """Returns those of an agent turn. `permissions` is a profile that replaces the `sandbox`."""
-    params = _thread_params(cwd, model, sandbox)
-    if permissions is not None:
-        del params["sandbox"]  # Codex refuses both
-        params["permissions"] = permissions
-    return params
-
-
-def _thread_params(cwd: str, model: str | None, sandbox: Sandbox) -> dict[str, Any]:
-    params: dict[str, Any] = {
-        "cwd": cwd,
-        "ephemeral": True,  # nothing of the client's conversation is written to the user's home
-        "approvalPolicy": "never",  # nobody is there to be asked
-        "sandbox": sandbox,
-        # usage per model call, and the only sure sign that no further tool call of a step will come
-        "experimentalRawEvents": True,
-    }
-    if model is not None:
-        params["model"] = model
-    return params
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:

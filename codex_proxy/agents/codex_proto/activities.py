@@ -74,12 +74,19 @@ class Activities:
         self._open: dict[str, str] = {}
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
-    def start(self, call_id: str, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """Starts an activity, once per call."""
-        if call_id not in self._open:
-            self._open[call_id] = self._start(kind, text, out)
+    def handle(self, event: str, msg: Msg, out: list[Event]) -> None:
+        """Handles an event of `ACTIVITY_EVENTS`."""
+        if event in STARTS:
+            if msg.call_id not in self._open:
+                self._open[msg.call_id] = self._start(*STARTS[event], msg, out)
+        elif event in ENDS:
+            self._finish(msg.call_id, ENDS[event](msg), out)
+        elif event in WHOLE:
+            out.append(ItemEnded(self._start(*WHOLE[event], msg, out)))
+        else:
+            self._add_output(msg.call_id, msg.chunk or "", out)
 
-    def add_output(self, call_id: str, chunk: str, out: list[Event]) -> None:
+    def _add_output(self, call_id: str, chunk: str, out: list[Event]) -> None:
         """Appends a base64 chunk, which may cut a character; bad base64 becomes a `Notice`."""
         item = self._open.get(call_id)
         if item is None:
@@ -95,34 +102,17 @@ class Activities:
         if text:
             out.append(OutputDelta(item, text))
 
-    def finish(self, call_id: str, succeeded: bool, out: list[Event]) -> None:
+    def _finish(self, call_id: str, succeeded: bool, out: list[Event]) -> None:
         item = self._open.pop(call_id, None)
         if item is not None:
             self._decoders.pop(item, None)
             out.append(ItemEnded(item, "completed" if succeeded else "failed"))
 
-    def add_finished(self, kind: ActivityKind, text: str, out: list[Event]) -> None:
-        """Adds an activity that is reported only when it is over."""
-        out.append(ItemEnded(self._start(kind, text, out)))
-
-    def _start(self, kind: ActivityKind, text: str, out: list[Event]) -> str:
+    def _start(self, kind: ActivityKind, described: Described, msg: Msg, out: list[Event]) -> str:
         item = f"a{self._count}"
         self._count += 1
-        out.append(ItemStarted(Activity(item, kind, text)))
+        out.append(ItemStarted(Activity(item, kind, described(msg, self.workdir))))
         return item
-
-    def handle(self, event: str, msg: Msg, out: list[Event]) -> None:
-        """Handles an event of `ACTIVITY_EVENTS`."""
-        if event == "exec_command_output_delta":
-            self.add_output(msg.call_id, msg.chunk or "", out)
-        elif event in STARTS:
-            kind, described = STARTS[event]
-            self.start(msg.call_id, kind, described(msg, self.workdir), out)
-        elif event in ENDS:
-            self.finish(msg.call_id, ENDS[event](msg), out)
-        else:
-            kind, described = WHOLE[event]
-            self.add_finished(kind, described(msg, self.workdir), out)
 
 
 def _mcp_succeeded(msg: Msg) -> bool:

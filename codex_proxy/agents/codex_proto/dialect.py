@@ -6,6 +6,7 @@ client's tools, choices and finish reasons.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from codex_proxy.agents.codex.child_turn import ChildTurn
@@ -25,8 +26,10 @@ from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalRequested,
     Event,
+    FullText,
     Notice,
     ReasoningKind,
+    RefusalDelta,
     RequestClosed,
     StepCompleted,
     Stop,
@@ -84,7 +87,9 @@ class CodexProto(ChildTurn):
         self._turn = turn
         self._activities.workdir = turn.workdir
         self._calls = Calls(earlier_calls=sum(isinstance(item, HistoryCall) for item in turn.history))
-        if submissions.needs_model(turn):
+        if (
+            turn.output_schema is not None and not turn.model
+        ):  # the operation for a schema requires a model's name
             self._waits_for_model = True
             return NOTHING
         return Step([], self._turn_lines(turn, turn.model))
@@ -180,10 +185,10 @@ class CodexProto(ChildTurn):
         has_calls = bool(msg.tool_calls or msg.function_call)
         if msg.message or (msg.message is not None and not has_calls):
             self._begin_output(out)
-            self._messages.finish_with(msg.choice_index, msg.message, out)
+            self._messages.finish(msg.choice_index, FullText, msg.message, out)
         if msg.refusal:
             self._begin_output(out)
-            self._messages.refuse(msg.choice_index, msg.refusal, out)
+            self._messages.finish(msg.choice_index, RefusalDelta, msg.refusal, out)
         if has_calls:
             self._each_call(self._calls.finish_with, msg, out)
 
@@ -211,13 +216,7 @@ class CodexProto(ChildTurn):
     def _reasoning_break(self, msg: Msg, out: list[Event]) -> None:
         self._reasoning.section_break(out)
 
-    def _reasoning_summary(self, msg: Msg, out: list[Event]) -> None:
-        self._add_reasoning("summary", msg, out)
-
-    def _raw_reasoning(self, msg: Msg, out: list[Event]) -> None:
-        self._add_reasoning("raw", msg, out)
-
-    def _add_reasoning(self, kind: ReasoningKind, msg: Msg, out: list[Event]) -> None:
+    def _add_reasoning(self, msg: Msg, out: list[Event], kind: ReasoningKind = "summary") -> None:
         """Adds the delta or full text of an event."""
         if msg.delta:
             self._step_has_output = True
@@ -272,7 +271,7 @@ class CodexProto(ChildTurn):
             out.append(self._end_by_error(self._error_text))
             return
         if msg.last_agent_message and not self._messages.count and self._calls.last_kind is None:
-            self._messages.finish_with(None, msg.last_agent_message, out)
+            self._messages.finish(None, FullText, msg.last_agent_message, out)
         self._end_items(out)
         by_choice = msg.choice_finish_reasons or {}
         reason, trigger = self._finish_reason or (by_choice.get(0) or self._calls.stop, "task_complete")
@@ -333,10 +332,10 @@ HANDLERS: dict[str, Handler] = {
     "tool_calls_delta": CodexProto._calls_delta,
     "function_call_delta": CodexProto._calls_delta,
     "agent_reasoning_section_break": CodexProto._reasoning_break,
-    "agent_reasoning_delta": CodexProto._reasoning_summary,
-    "agent_reasoning": CodexProto._reasoning_summary,
-    "agent_reasoning_raw_content_delta": CodexProto._raw_reasoning,
-    "agent_reasoning_raw_content": CodexProto._raw_reasoning,
+    "agent_reasoning_delta": CodexProto._add_reasoning,
+    "agent_reasoning": CodexProto._add_reasoning,
+    "agent_reasoning_raw_content_delta": partial(CodexProto._add_reasoning, kind="raw"),
+    "agent_reasoning_raw_content": partial(CodexProto._add_reasoning, kind="raw"),
     "exec_approval_request": CodexProto._exec_approval,
     "apply_patch_approval_request": CodexProto._patch_approval,
     "token_count": CodexProto._token_count,

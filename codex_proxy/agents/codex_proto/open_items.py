@@ -50,17 +50,15 @@ class Messages:
         """Opens the message if needed."""
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
-    def finish_with(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the message, opened if needed, with its full text, of which `core.repair` drops what was sent."""
+    def finish(
+        self, choice: int | None, event: type[FullText | RefusalDelta], text: str, out: list[Event]
+    ) -> None:
+        """Ends the message, opened if needed, with its refusal or full text, of which `core.repair` drops what was
+        sent.
+        """
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
-        out += (FullText(item, text), ItemEnded(item))
-
-    def refuse(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Ends the message, opened if needed, with a refusal."""
-        item = self._ids.get(choice) or self._start(choice, out)
-        del self._ids[choice]
-        out += (RefusalDelta(item, text), ItemEnded(item))
+        out += (event(item, text), ItemEnded(item))
 
     def end_all(self, out: list[Event]) -> None:
         out.extend(map(ItemEnded, self._ids.values()))

@@ -41,12 +41,6 @@ def submission_line(submission_id: str, op: dict[str, Any]) -> bytes:
     return msgspec.json.encode({"id": submission_id, "op": op}) + b"\n"
 
 
-def needs_model(turn: Turn) -> bool:
-    """Whether the child has to name its model first."""
-    # The operation for a schema requires a model's name.
-    return turn.output_schema is not None and not turn.model
-
-
 def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) -> bytes:
     """Returns the lines that start the turn. Without a `model` the child's default is used."""
     settings: dict[str, Any] = {
