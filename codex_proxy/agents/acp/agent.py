@@ -1,5 +1,5 @@
-"""The agents that speak ACP, the Agent Client Protocol: one process (one for each folder if it is confined), and on it
-a session for each conversation.
+"""The agents that speak the Agent Client Protocol (ACP): one process (one per folder if it is confined), and on it a
+session for each conversation.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from codex_proxy.process.child import Command
 log = structlog.get_logger(__name__)
 
 START_SECONDS: Final = 60.0
-"""The most seconds until a program answers `initialize`. 0.3 to 2.5 are usual, ten times that on a busy machine."""
+"""For the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
 PROBE_SECONDS: Final = 60.0
-"""The most seconds until a program opens the probe session, which shows its models."""
+"""For the probe session, which shows the models."""
 MAX_SESSIONS: Final = 200
-"""The most sessions of a process; not every agent frees those that have ended."""
+"""Of a process; not every agent frees those that have ended."""
 MAX_AGE_SECONDS: Final = 4 * 3600.0
 MAX_MEMORY: Final = 2 << 30
-"""The age, and the resident memory in bytes, at which a process is replaced. 0.1 to 0.6 GiB are usual."""
+"""In bytes; 0.1 to 0.6 GiB are usual."""
 MAX_PROCESSES: Final = 4
-"""The most processes without a running turn that are kept."""
+"""The most that are kept without a running turn."""
 READS_ONLY: Final = (
     "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
 )
@@ -64,47 +64,47 @@ WHERE: Final[Mapping[Sandbox, str]] = {
 
 class ProcessScope(msgspec.Struct, frozen=True):
     """What the turns of a process have in common. Where a program does not keep its sessions apart (`AcpPreset.apart`),
-    a session with the client's tools has its process to itself.
+    a session with tools has a process to itself.
     """
 
     workdir: str
     sandbox: Sandbox = "danger-full-access"
     owner: str = ""
-    """The key whose turns the process serves; empty for all."""
+    """The key that the process serves; empty for all."""
     alone: bool = False
-    """Whether the process serves one session at a time."""
+    """Whether it serves one session at a time."""
     plain: bool = False
-    """Whether the process serves plain-model turns alone, and is kept from reading the user's files."""
+    """Whether it serves plain-model turns alone, and cannot read the user's files."""
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """How the agent's program is started, and which folder and sandbox its processes have."""
+    """How the program is started, and in which folder and sandbox."""
 
     preset: AcpPreset
     command: Command
-    """The command without confinement."""
+    """Without confinement."""
     workdir: str
-    """The working folder in the settings, which the first process has."""
+    """In the settings; the first process has it."""
     unconfined: bool = False
-    """The setting `acp.unconfined`: the agent is served even if it does not ask before it acts, and may do everything
-    with `danger-full-access`."""
+    """The setting `acp.unconfined`: the agent need not ask before it acts, and may do everything with
+    `danger-full-access`."""
     sandbox: Sandbox = "read-only"
-    """The sandbox in the settings, which the first process has."""
+    """In the settings; the first process has it."""
     confinement: Confinement | None = None
-    """What confines the agent's processes; None: nothing."""
+    """Of agent turns; None: nothing confines them."""
     no_confinement: str = ""
-    """Why nothing confines a process although `acp.unconfined` is on; else empty."""
+    """Why not, although `acp.unconfined` is on; else empty."""
     state_folders: tuple[str, ...] = ()
-    """The folders that a confined process may write to, beside the workspace."""
+    """A confined process may write to them, beside the workspace."""
     plain: PlainConfinement | None = None
-    """What keeps processes of plain-model turns from reading the user's files. None: these turns use the processes of
-    read-only agent turns."""
+    """What keeps plain-model turns from reading the user's files. None: they use the processes of read-only agent
+    turns."""
     plain_folder: str = ""
-    """The empty working folder of plain-model turns whose processes are confined."""
+    """The empty working folder of confined plain-model turns."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
-        """Returns the scope of the process for turns with this folder and sandbox. A confined process serves one
-        folder, any other all; it serves one key (`owner`) if it is not known what the program keeps between sessions.
+        """Returns the scope of the process for these turns. A confined process serves one folder, any other all; it
+        serves one key (`owner`) if it is not known what the program keeps between sessions.
         """
         owner = owner if self.preset.apart == "processes" else ""
         if self.confinement is None or sandbox == "danger-full-access":
@@ -113,16 +113,14 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return ProcessScope(workdir if sandbox == "workspace-write" else self.workdir, sandbox, owner)
 
     def plain_scope(self, owner: str = "") -> ProcessScope | None:
-        """Returns the scope of a key's plain-model turns; None if their processes are not confined."""
+        """Returns the scope of a key's plain-model turns; None if they are not confined."""
         if self.plain is None or self.plain.confinement is None:
             return None
         owner = owner if self.preset.apart == "processes" else ""
         return ProcessScope(self.plain_folder, "read-only", owner, plain=True)
 
     def command_in(self, scope: ProcessScope) -> Command:
-        """Returns the command that starts a process of this scope. Raises `SpawnError` if the program cannot be
-        found.
-        """
+        """Returns the command of a process of this scope. Raises `SpawnError`."""
         command = msgspec.structs.replace(self.command, cwd=scope.workdir)
         if scope.plain and self.plain is not None:
             return self.plain.around(command)
@@ -132,13 +130,12 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         return self.confinement.around(command, (*workspace, *self.state_folders))
 
     def program(self, declared: DeclaredFeatures) -> Program:
-        """Returns the facts about the program, with what it `declared` in its answer to `initialize`."""
         return Program(self.preset, declared, self.unconfined, self.confinement is not None)
 
     @property
     def warning(self) -> str:
-        """Says what confines the agent's processes, that nothing does, or that their turns cannot write in spite of the
-        settings; else empty.
+        """Says what confines the agent, that nothing does, or that turns cannot write in spite of the settings; else
+        empty.
         """
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
@@ -154,19 +151,19 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
-    """An `Agent` that keeps one ACP process running; if it is confined, one for each folder and sandbox in use."""
+    """Keeps one ACP process running; if it is confined, one for each folder and sandbox in use."""
 
     def __init__(self, launch: AcpLaunch) -> None:
         super().__init__()
         self.name = launch.preset.name
         self.capabilities: frozenset[Capability] = CAPABILITIES
         self.session_options = SessionOptions()
-        """What the probe session of the newest process offered."""
+        """What the newest process's probe session offered."""
         self._models = self.session_options.models()
         self._launch = launch
         self._tool_server = ToolServer()
         self._scope = launch.scope_of(launch.workdir, launch.sandbox)
-        """The scope of turns whose request chooses no folder and no sandbox."""
+        """Of turns whose request chooses no folder and no sandbox."""
         self.pool = ProcessPool(
             self.name,
             lambda scope: AcpProcess(launch.preset, alone=scope.alone),
@@ -175,9 +172,9 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             max_idle=MAX_PROCESSES,
         )
         self._folders: tempfile.TemporaryDirectory[str] | None = None
-        """Has an empty folder for each session that needs its own; None before the first."""
+        """Has an empty folder for each session that needs its own."""
         self._trial: asyncio.Task[None] | None = None
-        """Tries out whether the program works confined; plain-model turns wait for it. None before `start`."""
+        """Tries out whether the program works confined; plain-model turns wait for it."""
 
     @property
     def warning(self) -> str:
@@ -186,7 +183,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
 
     @property
     def current(self) -> AcpProcess | None:
-        """The process for turns whose request chooses neither folder nor sandbox, if it runs."""
+        """The process of `_scope`, if it runs."""
         return next(reversed(self.pool.processes_of(self._scope)), None)
 
     def _limits(self, scope: ProcessScope) -> PoolLimits:
@@ -202,9 +199,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         )
 
     async def start(self) -> None:
-        """Starts the program and reads its models. Raises `Fault` if it cannot be started, but not if nobody is signed
-        in.
-        """
+        """Raises `Fault` if the program cannot be started, but not if nobody is signed in."""
         if self._launch.confinement is not None:
             await asyncio.to_thread(self._launch.confinement.clear_tmp)
         await self.pool.warm(self._scope)
@@ -212,8 +207,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._trial = asyncio.ensure_future(self._try_confined())
 
     async def _try_confined(self) -> None:
-        """Starts the process for plain-model turns, if the program works confined; otherwise other processes serve
-        them.
+        """Starts the process of plain-model turns, if the program works confined; otherwise other processes
+        serve them.
         """
         plain, scope = self._launch.plain, self._launch.plain_scope()
         if plain is None or scope is None:
@@ -237,9 +232,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             await asyncio.gather(*(process.end() for process in started))
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Returns a session for the turn. Raises `Fault` if the program or the server of the client's tools cannot be
-        started.
-        """
+        """Raises `Fault` if the program or the server of the client's tools cannot be started."""
         if not turn.workdir:
             turn = msgspec.structs.replace(turn, workdir=self._launch.workdir)
         plain = None
@@ -275,7 +268,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
     def _transport(
         self, process: AcpProcess, turn: Turn, endpoint: ToolEndpoint | None, *, alone: bool
     ) -> AcpTransport:
-        """Returns the transport of a new session on the process, or of the one that was opened ahead."""
+        """Takes the session that was opened ahead if it fits, else a new one."""
         declared = process.connection.declared
         assert declared is not None
         servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)
@@ -287,7 +280,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         return AcpTransport(process, channel, dialect, endpoint)
 
     def _new_folder(self) -> str:
-        """Creates an empty folder for one session, which exists until the agent is closed."""
+        """Creates an empty folder, which exists until the agent is closed."""
         if self._folders is None:
             plain = self._launch.plain
             confinement = None if plain is None else plain.confinement
@@ -327,7 +320,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         await self._start_with(process, self._launch.command_in(scope))
 
     async def _start_with(self, process: AcpProcess, command: Command) -> None:
-        """Starts a process and opens its probe session. Raises `Fault` if that fails; the process is ended then."""
+        """Starts a process and opens its probe session. Raises `Fault`, and ends the process."""
         try:
             await process.start(command, timeout_seconds=START_SECONDS)
             await process.probe(command.cwd, timeout_seconds=PROBE_SECONDS)
@@ -340,7 +333,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._store_answers(process)
 
     def _store_answers(self, process: AcpProcess) -> None:
-        """Stores what a new process has declared, and what its probe session offers unless that failed."""
+        """Stores what a new process has declared, and what its probe session offers."""
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
         assert probe is not None
@@ -360,7 +353,6 @@ def _is_instructed(turn: Turn) -> bool:
 
 
 def opens_sessions(process: AcpProcess) -> bool:
-    """Returns whether the program could open its probe session: it cannot if nobody is signed in."""
     probe = process.connection.probe
     return probe is not None and probe.error is None
 

@@ -1,8 +1,6 @@
-"""The calls of the client's tools within one turn: from the agent's call at the session's tool server to the client's
-output. Without IO.
-
-A program with several sessions may make one session's call at the tool server of another. So the client gets only calls
-that the agent has also reported for its session; all others are refused.
+"""The calls of the client's tools within one turn, from the session's tool server to the client's output. Without IO. A
+program with several sessions may call at the tool server of another session: so the client gets only calls that the
+agent has also reported for its session; others are refused.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ _ZERO: Final = re.compile(rb"\.0(?=[],}]|$)")
 
 
 class ClientCalls:
-    """The calls of one session's turn. Adds events to those of `reader`, and lines for the tool server to `writes`."""
+    """Adds events to those of `reader`, and lines for the tool server to `writes`."""
 
     def __init__(
         self,
@@ -41,33 +39,32 @@ class ClientCalls:
         one_at_a_time: bool,
         alone: bool,
     ) -> None:
-        """`one_at_a_time`: see `AcpPreset.one_call_at_a_time`. `alone`: the session has its process to itself, so calls
-        that the agent does not report are passed on, too.
+        """`one_at_a_time`: see `AcpPreset`. `alone`: the session has its process to itself, so calls without a report
+        are passed on, too.
         """
         self.tools = ClientTools()
         self.broken = False
-        """Whether the agent no longer waits for the output of a call in this turn."""
+        """Whether the agent no longer waits for an output in this turn."""
         self._new_id = new_id
         self._reader = reader
         self._writes = writes
         self._one_at_a_time = one_at_a_time
         self._alone = alone
         self._new: list[ToolCalled] = []
-        """Calls that the client has not been asked for."""
+        """The client has not been asked for these."""
         self._made: dict[str, bytes] = {}
         """Their arguments (`_comparable`), by the tool server's key."""
         self._reports: dict[str, _Report] = {}
-        """The reports that were read last, by the agent's ids."""
+        """Those read last, by the agent's ids."""
         self._settled = False
         """Whether the time to wait for further calls is over."""
         self._passed_on: set[str] = set()
-        """The agent's ids of the reported calls that the client was asked for."""
+        """The agent's ids of reported calls that the client was asked for."""
         self._waiting: dict[str, str] = {}
-        """The tool server's key of each call that waits for the client, by call id."""
+        """The tool server's key, by call id."""
 
     @property
     def unasked(self) -> bool:
-        """Whether there are calls that the client was not asked for."""
         return bool(self._new)
 
     @property
@@ -75,7 +72,7 @@ class ClientCalls:
         return bool(self._waiting)
 
     def clear(self) -> None:
-        """Forgets all calls at the end of the turn, and refuses those that the client was not asked for."""
+        """Forgets all calls, and refuses those that the client was not asked for."""
         for call in self._new:
             self.refuse(call)
         self._waiting.clear()
@@ -90,12 +87,11 @@ class ClientCalls:
         self._settled = False
 
     def refuse(self, call: ToolCalled) -> None:
-        """Gives the agent a failed output for the call."""
         self._writes.append(tool_output(call.key, call_result((TextPart(REFUSED),), success=False)))
 
     def settle(self, message: ToolsSettled) -> None:
-        """Called when no further call has come for a while: asks the client if this step is complete. When the time is
-        over, asks for the reported calls and refuses the others.
+        """No further call has come for a while: asks the client if this step is complete. When the time is over, asks
+        for the reported calls and refuses the others.
         """
         if not message.last:
             self._settled = True
@@ -117,7 +113,7 @@ class ClientCalls:
 
     def _reported(self) -> dict[str, str]:
         """Returns the agent's id of the report for each new call, by the tool server's key. No report counts twice;
-        those whose arguments are known are taken first.
+        those with known arguments come first.
         """
         reports = self._open_reports()
         free: dict[tuple[str, bytes], deque[str]] = {}
@@ -159,20 +155,20 @@ class ClientCalls:
         return reports
 
     def _all_arrived(self) -> bool:
-        """Returns whether the reported calls are those that have arrived (for an agent that makes one call after the
-        other: whether all that have arrived were reported). Then the step is complete.
+        """Returns whether the step is complete: the reported calls are those that have arrived; for an agent that makes
+        one call after the other, all that have arrived were reported.
         """
         found = self._reported()
         return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))
 
     def ask_client(self) -> None:
-        """Asks the client for the outputs of the new calls that the agent has reported."""
+        """Asks for the outputs of the new calls that the agent has reported."""
         reported = self._reported()
         self._ask_client([call for call in self._new if self._alone or call.key in reported])
 
     def _ask_client(self, calls: list[ToolCalled]) -> None:
-        """Adds `ToolCallRequested` for each call, and the end of the step. A call of a tool that is not offered gets a
-        failed output.
+        """Adds `ToolCallRequested` for each call, and the end of the step. A tool that is not offered gets a failed
+        output.
         """
         if not calls:
             return
@@ -195,9 +191,7 @@ class ClientCalls:
         events.append(StepCompleted())
 
     def give_output(self, call_id: str, reply: ToolReply) -> None:
-        """Gives the agent the output of a call that waits for one; after the last, asks for the calls that were made
-        meanwhile.
-        """
+        """Gives the agent the output of a waiting call; after the last, asks for the calls that were made meanwhile."""
         key = self._waiting.pop(call_id, None)
         if key is not None:
             self._writes.append(tool_output(key, call_result(reply.parts, success=reply.success)))
@@ -206,7 +200,7 @@ class ClientCalls:
 
     def drop(self, key: str) -> None:
         """Forgets a call that the agent no longer waits for. If the client was asked for it, the turn cannot be resumed
-        with outputs (`broken`).
+        (`broken`).
         """
         self._new = [call for call in self._new if call.key != key]
         self._made.pop(key, None)
@@ -215,8 +209,8 @@ class ClientCalls:
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """A report about a call: the agent's name of the client's `tool` (empty for another one), and its arguments as
-    `given` and `_comparable` (empty: not known yet).
+    """The agent's name of the client's `tool` (empty for another one), and the arguments as `given` and `_comparable`
+    (empty: not known yet).
     """
 
     tool: str
@@ -225,5 +219,5 @@ class _Report(msgspec.Struct, frozen=True):
 
 
 def _comparable(arguments: Any) -> bytes:
-    """Returns JSON that is the same for equal arguments: 1.0 is 1, fields have no order."""
+    """Returns JSON that is equal for equal arguments: 1.0 is 1, fields have no order."""
     return _ZERO.sub(b"", msgspec.json.encode(arguments, order="deterministic"))

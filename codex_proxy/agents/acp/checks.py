@@ -1,4 +1,4 @@
-"""The checks of `codex-proxy doctor` for an ACP agent: program, release, session, confinement."""
+"""The checks of `doctor` for an ACP agent: program, release, session, confinement."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from codex_proxy.process.child import Command, SpawnError
 async def check_program(
     preset: AcpPreset, launch_of: Callable[[], Awaitable[AcpLaunch]], command_setting: str
 ) -> list[Check]:
-    """Starts the program, opens a session, and ends the program, without a turn. `launch_of` returns how it is started,
-    or raises `NoAgentError`; `command_setting` is the setting with its command.
+    """Starts the program, opens a session, and ends the program, without a turn. `launch_of` may raise `NoAgentError`;
+    `command_setting` names the setting with the command.
     """
     try:
         launch = await launch_of()
@@ -49,7 +49,7 @@ async def check_program(
 
 
 async def _plain_turns_check(launch: AcpLaunch, plain: PlainConfinement) -> Check:
-    """Returns the check of what keeps plain-model turns from reading files. Starts the program once more."""
+    """Starts the program once more, confined for plain-model turns."""
 
     async def start(command: Command) -> bool:
         process = AcpProcess(launch.preset)

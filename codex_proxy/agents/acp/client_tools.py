@@ -21,20 +21,18 @@ from codex_proxy.core.items import Part, Tool
 SERVER: Final = "client"
 
 PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-"""Names that every agent passes on unchanged to providers that allow 64 characters."""
+"""Names that every agent passes on unchanged."""
 RENAMED: Final = "tool_"
-"""The prefix of generated names. A client's name with this prefix is replaced, too."""
+"""Begins generated names. A client's name with this prefix is replaced, too."""
 
 CALLED_BY_META: Final = ("toolName", "claudeCode", "is_mcp_tool_call")
-"""The fields of `_meta` that may show which tool is called."""
+"""Fields of `_meta` that may show which tool is called."""
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
-"""Kinds of calls that are no calls of a client tool, except in Codex's adapter, which uses them for every MCP call."""
+"""Not those of a client tool's call, except in Codex's adapter, which uses them for every MCP call."""
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which the agent is offered a tool: its own if every agent accepts it, else a generated
-    one.
-    """
+    """Returns the tool's own name if every agent accepts it, else a generated one."""
     if PLAIN_NAME.fullmatch(name) and not name.startswith(RENAMED):
         return name
     return generated_name(name, RENAMED, kept=20, digits=12)
@@ -49,9 +47,7 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
 
 
 def _object_schema(parameters: msgspec.Raw) -> Any:
-    """Decodes a JSON Schema, and sets its `type` to `object`, which MCP requires; only that type if it cannot be
-    decoded.
-    """
+    """Decodes a JSON Schema, and sets its `type` to `object`, which MCP requires."""
     try:
         schema = msgspec.json.decode(parameters)
     except UNREADABLE:
@@ -62,26 +58,26 @@ def _object_schema(parameters: msgspec.Raw) -> Any:
 
 
 def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
-    """Returns a tool's output as the result of MCP's `tools/call`."""
+    """Returns a tool's output as the result of `tools/call`."""
     return {"content": mcp_content(parts), "isError": not success}
 
 
 def arguments_in(report: Update) -> Any:
-    """Returns the arguments of a call in the agent's reports; None or empty if not known yet."""
+    """Returns a reported call's arguments; None or empty if not known yet."""
     given = report.raw_input
     of_mcp = value_at(report.meta, "is_mcp_tool_call") is True and isinstance(given, dict)
     return given.get("arguments") if of_mcp else given
 
 
 class ClientTools(OfferedTools):
-    """The client's tools in one turn, by the names of `agent_name`."""
+    """By the names of `agent_name`."""
 
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         super().__init__(tools, agent_name)
 
     def called_in(self, call: Update, *, titles: bool = True) -> Tool | None:
-        """Returns the tool that a reported call is of, if any. `titles`: by the report's title, too, although the model
-        may have written it: a report allows nothing.
+        """Returns the tool that a reported call is of, if any. `titles`: by the title, too, which the model may have
+        written: a report allows nothing.
         """
         meta = call.meta
         for name in (call.name, value_at(meta, "toolName"), value_at(meta, "claudeCode", "toolName")):
@@ -106,8 +102,8 @@ class ClientTools(OfferedTools):
         return next((tool for tool in named if tool is not None), None)
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Returns whether the call for which permission is requested is of one of these tools, by what the agent's own
-        code reports, never by text of the model.
+        """Returns whether permission is requested for one of these tools, by what the agent's own code reports, never
+        by text of the model.
         """
         return call.kind not in ACTING_KINDS and self.called_in(call, titles=False) is not None
 

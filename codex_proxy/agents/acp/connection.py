@@ -29,15 +29,15 @@ class AcpConnection:
     def __init__(
         self, client_name: str, client_version: str, session_meta: Mapping[str, Any] | None = None
     ) -> None:
-        """`session_meta` is the `_meta` of each `session/new`: settings of this program."""
+        """`session_meta` is the `_meta` of each `session/new`."""
         self._session_meta = session_meta or {}
         self._client = {"name": client_name, "title": client_name, "version": client_version}
         self.declared: DeclaredFeatures | None = None
-        """What the agent declared at `initialize`; None before that."""
+        """None before the answer to `initialize`."""
         self.fault: str | None = None
         """Why the agent cannot be used, if so."""
         self.probe: Message | None = None
-        """The answer to the request for the probe session, if it has come."""
+        """The answer to the request for the probe session."""
         self._last_channel = 0
         self._open: set[int] = set()
         self._ahead: int | None = None
@@ -47,17 +47,15 @@ class AcpConnection:
         """The open channels whose first request was answered."""
 
     def initialize(self) -> bytes:
-        """Returns the `initialize` request, the first line to write."""
         return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": self._client})
 
     def open_probe(self, folder: str) -> bytes:
-        """Returns the request for the probe session. The answer has the modes and models, or an error if nobody is
-        signed in.
+        """Returns the request for the probe session. Its answer has modes and models, or an error if nobody is signed
+        in.
         """
         return request(PROBE_ID, "session/new", new_session(folder, (), self._session_meta))
 
     def close_probe(self) -> bytes:
-        """Returns the request that closes the probe session; empty if the agent cannot close sessions."""
         return b"" if self.probe is None else self.closing(self.probe)
 
     def closing(self, opened: Message) -> bytes:
@@ -71,15 +69,13 @@ class AcpConnection:
     # --- channels -------------------------------------------------------------------------------
 
     def open_channel(self) -> int:
-        """Opens a channel and returns its number. None is used twice."""
+        """Returns the channel's number, which is never used twice."""
         self._last_channel += 1
         self._open.add(self._last_channel)
         return self._last_channel
 
     def open_ahead(self, folder: str) -> bytes:
-        """Opens a channel for a later turn; returns the line that opens a session on it. There is at most one, until
-        `take_ahead` or `close_channel`.
-        """
+        """Opens a channel for a later turn; returns the line that opens a session on it."""
         self._ahead = self.open_channel()
         params = new_session(folder, (), self._session_meta)
         return request(request_id(self._ahead, 1), "session/new", params)
@@ -94,11 +90,11 @@ class AcpConnection:
         self._ahead = None
 
     def expect_session(self, session: str, channel: int) -> None:
-        """Assigns a session that is opened again to a channel, because messages may come before the answer."""
+        """Assigns a session that is opened again to a channel: messages may come before the answer."""
         self._sessions[session] = channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel: its messages are dropped, and requests among them refused."""
+        """Drops the channel's messages from now on, and refuses requests among them."""
         self._open.discard(channel)
         self._answered.discard(channel)
         if channel == self._ahead:
@@ -112,8 +108,8 @@ class AcpConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Assigns each message to its channel. Drops what belongs to none; requests among these are refused in
-        `writes`. `routed` gets the lines by their channels.
+        """Assigns each message to its channel. Requests that belong to none are refused in `writes`. `routed` gets the
+        lines by channels.
         """
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []

@@ -62,8 +62,8 @@ APPROVALS: Final = {
 
 
 class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
-    """The `Dialect` of ACP. It reads the messages of one channel of an `AcpConnection`, and the tool server's events;
-    its questions are requests for permission: request id and options.
+    """Reads the messages of one channel of an `AcpConnection`, and the tool server's events. Its questions are requests
+    for permission: request id and options.
     """
 
     def __init__(
@@ -76,9 +76,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         ahead: bool = False,
         alone: bool = False,
     ) -> None:
-        """`channel` is the session's. `alone`: the process serves only this session. `servers` and `ahead`: see
-        `SessionOpening`.
-        """
+        """`alone`: the process serves only this session. `servers` and `ahead`: see `SessionOpening`."""
         self._reader = UpdateReader(new_id, program.preset)
         super().__init__(STATES, self._reader.events)
         self._program = program
@@ -93,7 +91,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             new_id, self._reader, self._writes, one_at_a_time=program.preset.one_call_at_a_time, alone=alone
         )
         self._rejected = False
-        """Whether a permission was rejected in this turn. Some agents end the turn then."""
+        """Whether a permission was rejected in this turn, after which some agents end it."""
 
     def facts(self) -> dict[str, Any]:
         return self._program.facts() | {name: True for name, on in self._options.items() if on}
@@ -113,17 +111,16 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
 
     @property
     def session(self) -> str:
-        """The agent's id of the session; empty before it is known."""
+        """Empty before it is known."""
         return self._opening.session
 
     @property
     def flattened(self) -> bool:
-        """Whether the history was sent as one text."""
         return self._opening.flattened
 
     @property
     def tested(self) -> bool:
-        """Whether a release was tested, so that it is known when it requests the client's tools."""
+        """Whether it is known when the program requests the client's tools."""
         return bool(self._program.preset.tested)
 
     @property

@@ -29,7 +29,7 @@ K = FaultKind
 CLIENT_META: Final = {
     "jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure", "sessionIndex"]}}
 }
-"""The `_meta` of this client with which the official adapters report errors as errors, and take titles of sessions."""
+"""With this `_meta` the official adapters report errors as errors, and take titles of sessions."""
 
 KINDS: Final = kinds_by_text(
     (
@@ -53,13 +53,13 @@ KINDS: Final = kinds_by_text(
     ),
     (r"\b50\d\b|internal server error", K.UPSTREAM_ERROR),
 )
-"""The kind of fault that an error text shows."""
+"""By error text."""
 ADDRESSES: Final = re.compile(
     r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
-"""The parts of error texts, other than links, that reveal the model provider's address. They are removed."""
+"""What in an error text, other than links, reveals the model provider's address, and is removed."""
 MAX_NOTE: Final = 400
-"""The most characters of the text about a retry."""
+"""Characters of the text about a retry."""
 INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
 
 ERROR_KINDS: Final = {
@@ -68,18 +68,18 @@ ERROR_KINDS: Final = {
     "authentication_failed": K.AGENT_NOT_AUTHENTICATED,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""The kind of fault for each `data.errorKind` of a JSON-RPC error."""
+"""By `data.errorKind` of a JSON-RPC error."""
 CATEGORIES: Final = {
     "limit": K.AGENT_RATE_LIMITED,
     "service": K.UPSTREAM_ERROR,
     "access": K.AGENT_NOT_AUTHENTICATED,
     "request": K.REJECTED_BY_PROVIDER,
 }
-"""The kind of fault for each `sessionFailure.category`."""
+"""By `sessionFailure.category`."""
 
 
 def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
-    """Returns the failure of a turn whose request got this JSON-RPC error."""
+    """Returns the failure of a turn whose request got this error."""
     text = _text_of(error)
     if error.code == AUTH_REQUIRED:
         return not_signed_in(preset, text)
@@ -95,7 +95,6 @@ def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
 
 
 def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
-    """Returns the failure that a `sessionFailure` describes."""
     kind = CATEGORIES.get(str(failure.get("category")))
     return failure_of_text(text_at(failure, "title"), preset, kind=kind)
 
@@ -103,8 +102,8 @@ def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
 def failure_of_text(
     text: str, preset: AcpPreset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
-    """Returns the failure that an agent's error text describes. `kind` and `status` are what the agent reports; a kind
-    that shows in the text has priority.
+    """Returns the failure that an agent's error text describes. A kind that shows in the text has priority over the
+    reported `kind`.
     """
     text = ADDRESSES.sub("", text[:MAX_READ].removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
@@ -117,16 +116,14 @@ def failure_of_text(
 
 
 def retry_event(text: str, preset: AcpPreset) -> Retrying:
-    """Returns the event for a model call that the agent repeats. `text` may show why."""
+    """Returns the event for a repeated model call. `text` may show why."""
     text = ADDRESSES.sub("", text[:MAX_READ])
     failure = None if kind_in(text, KINDS) is None else failure_of_text(text, preset)
     return Retrying(cleaned(text, MAX_NOTE), failure=failure)
 
 
 def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
-    """Returns the failure of an agent that nobody is signed in to, with the preset's advice and the agent's own
-    `text`.
-    """
+    """Returns the failure with the preset's advice and the agent's own `text`."""
     said = cleaned(text)
     quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""
     advice = preset.sign_in or "Sign in with the agent's own program on the machine that runs this server."
@@ -143,7 +140,7 @@ def unknown_model(model: str, preset: AcpPreset) -> Failure:
 
 
 def _text_of(error: RpcError) -> str:
-    """Returns a JSON-RPC error's message, and the texts of its `data` that the message does not contain."""
+    """Returns an error's message, and the texts of its `data` that the message does not contain."""
     text = INTERNAL.sub("", error.message)
     for name in ("details", "message"):
         said = text_at(error.data, name)

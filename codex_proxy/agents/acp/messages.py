@@ -21,11 +21,11 @@ INVALID_PARAMS: Final = -32602
 AUTH_REQUIRED: Final = -32000
 
 _PER_CHANNEL: Final = 1_000_000
-"""The request ids of a channel are `channel * _PER_CHANNEL + n`: integers, which every agent returns unchanged."""
+"""The ids of a channel are `channel * _PER_CHANNEL + n`: integers, which every agent returns unchanged."""
 
 
 class RpcError(msgspec.Struct, frozen=True):
-    """The `error` of a response. Gemini CLI's `code` is an HTTP status."""
+    """Gemini CLI's `code` is an HTTP status."""
 
     code: int | None = None
     message: str = ""
@@ -34,7 +34,7 @@ class RpcError(msgspec.Struct, frozen=True):
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
     """The `update` of `session/update`, or the `toolCall` of `session/request_permission` (without `session_update`).
-    What was not sent is None.
+    None: not sent.
     """
 
     session_update: str = ""
@@ -51,8 +51,6 @@ class Update(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Params(msgspec.Struct, frozen=True, rename="camel"):
-    """The parameters of the agent's notifications and requests that are read."""
-
     session_id: str = ""
     update: Update | None = None
     tool_call: Update | None = None
@@ -70,44 +68,42 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def session(self) -> Any:
-        """The id of the session that this response has opened; None if there is none."""
+        """The id of the session that this response has opened, if any."""
         return value_at(self.result, "sessionId")
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
-    """Event of the tool server: the agent has requested the tools; `in_time` False: it has not in time."""
+    """The agent has requested the tools; `in_time` False: it has not in time."""
 
     in_time: bool = True
 
 
 class ToolCalled(msgspec.Struct, frozen=True):
-    """Event of the tool server: the agent calls a tool, and waits for the output."""
+    """The agent calls a tool, and waits for the output."""
 
     key: str
     """The tool server's id of the call."""
     call_id: str
-    """The model's id of the call; empty if the agent does not report it."""
+    """The model's id; empty if the agent does not report it."""
     name: str
-    """The name under which the tool is offered."""
+    """As the tool is offered."""
     arguments: str
 
 
 class ToolsSettled(msgspec.Struct, frozen=True):
-    """Event of the tool server: no further call has come for 0.2 s (`SETTLE_SECONDS`), or (`last`) for 5 s
-    (`UNREPORTED_SECONDS`).
-    """
+    """No further call has come for `SETTLE_SECONDS`, or (`last`) for `UNREPORTED_SECONDS`."""
 
     last: bool = False
 
 
 class ToolDropped(msgspec.Struct, frozen=True):
-    """Event of the tool server: the agent no longer waits for the output of the call `key`."""
+    """The agent no longer waits for the output of the call `key`."""
 
     key: str
 
 
 class ModelCallFailed(msgspec.Struct, frozen=True):
-    """A failed model call in the agent's log (stderr): the agent repeats it, or ends its turn."""
+    """A failed model call in the agent's stderr: the agent repeats it, or ends its turn."""
 
     text: str
 
@@ -151,7 +147,7 @@ class _LongParams(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _LongMessage(msgspec.Struct, frozen=True):
-    """A line of more than `LONG_JSON`, of which plain JSON values are not decoded: they may take very long."""
+    """A line of more than `LONG_JSON`, without plain JSON values, which may take very long to decode."""
 
     method: str | None = None
     id: int | str | None = None
@@ -199,7 +195,7 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_long(line: bytes) -> Message | None:
-    """Decodes a long line; only id and method if it has too many values, or unexpected fields."""
+    """Reads only id and method if there are too many values, or unexpected fields."""
     try:
         if not has_too_many_values(line):
             long = _long_decoder.decode(line)
@@ -221,7 +217,7 @@ def _update(long: _LongUpdate | None) -> Update | None:
 
 
 def request_id(channel: int, number: int) -> int:
-    """Returns the JSON-RPC id of a channel's request with this number (less than a million)."""
+    """Returns the id of a channel's request with this number (less than a million)."""
     return channel * _PER_CHANNEL + number
 
 
@@ -233,39 +229,36 @@ def channel_of(id: object) -> int | None:
 
 
 def request(id: int, method: str, params: object) -> bytes:
-    """Returns a JSON-RPC request as a line."""
     return _encode({"jsonrpc": "2.0", "id": id, "method": method, "params": params}) + b"\n"
 
 
 def new_session(folder: str, servers: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of `session/new`. `meta` has options of this agent, and may be empty."""
+    """Returns the parameters of `session/new`. `meta` has options of this agent."""
     params: dict[str, Any] = {"cwd": folder, "mcpServers": list(servers)}
     return {**params, "_meta": meta} if meta else params
 
 
 def notification(method: str, params: object) -> bytes:
-    """Returns a JSON-RPC notification as a line."""
     return _encode({"jsonrpc": "2.0", "method": method, "params": params}) + b"\n"
 
 
 def answer(id: int | str, result: object) -> bytes:
-    """Returns a JSON-RPC response as a line."""
     return _encode({"jsonrpc": "2.0", "id": id, "result": result}) + b"\n"
 
 
 def refusal(id: int | str) -> bytes:
-    """Returns the error "Method not found" for a request, without which some agents would wait for ever."""
+    """Returns "Method not found", without which some agents would wait for ever."""
     error = {"code": METHOD_NOT_FOUND, "message": "Method not found"}
     return _encode({"jsonrpc": "2.0", "id": id, "error": error}) + b"\n"
 
 
 def tool_output(key: str, result: object) -> bytes:
-    """Returns a line with the result of a call (MCP's `CallToolResult`) for the tool server (see `split_writes`)."""
+    """Returns a line with a call's result (MCP's `CallToolResult`) for the tool server (see `split_writes`)."""
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 
 
 _OUTPUT: Final = b"tool-output "
-"""The prefix of lines for the tool server; no line of JSON begins with it."""
+"""Begins lines for the tool server; no line of JSON begins with it."""
 
 
 def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
@@ -287,7 +280,7 @@ def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
 ALLOW: Final = ("allow_once", "allow_always")
 REJECT: Final = ("reject_once", "reject_always")
 CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
-"""The result for requests for permission in a turn that is being stopped."""
+"""For requests for permission in a turn that is being stopped."""
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""The opening of a session, until its first prompt can be sent: opens it, sets its mode, model and effort, and waits
-until the agent has listed the client's tools. Without IO.
+"""The opening of a session until its first prompt: opens it, sets mode, model and effort, and waits until the agent has
+listed the client's tools. Without IO.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NOT_LISTED: Final = Failure(
     retry_after=5,
 )
 TITLE: Final = "codex-proxy"
-"""The title of sessions, for which an agent would call its model."""
+"""Of sessions, for which an agent would call its model."""
 
 
 class SessionOpening:
-    """The opening of one session. `take_result` returns how it has ended."""
+    """`take_result` returns how it has ended."""
 
     def __init__(
         self,
@@ -40,21 +40,20 @@ class SessionOpening:
         *,
         ahead: bool,
     ) -> None:
-        """`servers` are the entries of `mcpServers`; if there are any, the prompt waits for `ToolsListed`. `ahead`:
+        """`servers` are the entries of `mcpServers`; with any, the prompt waits for `ToolsListed`. `ahead`:
         `session/new` was already sent.
         """
         self.session = ""
-        """The agent's id of the session; empty before it is known."""
+        """Empty before it is known."""
         self.model = ""
-        """The model of the session; empty if the agent does not say."""
+        """Empty if the agent does not say."""
         self._prompt = Prompt([])
         self._requests = requests
         self._program = program
         self._servers = list(servers)
         self._result: list[dict[str, Any]] | Failure | None = None
         self._kind: Literal["new", "ahead", "reopened", "lost", "over"] = "ahead" if ahead else "new"
-        """How the session is opened. `lost`: it could not be opened again. `over`: it was set up, or is not wanted any
-        more."""
+        """`lost`: the session could not be opened again. `over`: it was set up, or is not wanted any more."""
         self._tools_listed = not servers
         self._turn = NO_TURN
         self._has_tools = False
@@ -74,8 +73,8 @@ class SessionOpening:
         return not self._tools_listed
 
     def take_result(self) -> list[dict[str, Any]] | Failure | None:
-        """Returns, once, the content blocks of the first prompt, or why it cannot be sent; None while neither is
-        known.
+        """Returns, once, the content blocks of the first prompt, or why it cannot be sent; None while neither
+        is known.
         """
         result, self._result = self._result, None
         return result
@@ -90,7 +89,7 @@ class SessionOpening:
             self._requests.send("session/new", self._params(turn, self._prompt.system), self._opened)
 
     def reopen(self, turn: Turn, session: str, new_items: Sequence[HistoryItem]) -> None:
-        """Opens the closed session with this id, which has not seen `new_items`."""
+        """Opens a closed session, which has not seen `new_items`."""
         self._turn, self._has_tools = without_content(turn), bool(turn.tools)
         if self._kind == "ahead":
             self._requests.expect(self._close_unused)
@@ -114,7 +113,6 @@ class SessionOpening:
             self._requests.send("session/close", {"sessionId": session})
 
     def tools_listed(self, message: ToolsListed) -> None:
-        """Handles that the agent has listed the client's tools, or has not done so in time."""
         if self._tools_listed:
             return
         self._tools_listed = True
@@ -131,7 +129,7 @@ class SessionOpening:
         return params
 
     def _close_unused(self, message: Message) -> None:
-        """Closes the session that was opened ahead, because the turn continues another one."""
+        """Closes the session that was opened ahead: the turn continues another one."""
         if isinstance(message.session, str):
             self.close(message.session)
 

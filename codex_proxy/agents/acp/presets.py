@@ -1,4 +1,4 @@
-"""The properties of the known agents that speak ACP, found by experiments with the releases in `tested`."""
+"""The known agents that speak ACP, found by experiments with the releases in `tested`."""
 
 from __future__ import annotations
 
@@ -25,45 +25,45 @@ process to itself, and all sessions of a process are of one key."""
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}
 )
-"""The capabilities that are expected; whether a program has `images` is known when it runs."""
+"""Expected ones; whether a program has `images` is known when it runs."""
 
 
 class SettingsFile(msgspec.Struct, frozen=True):
     """Settings that an agent takes from a file alone, which this server writes."""
 
     variable: str
-    """The environment variable with the file's path."""
+    """With the file's path."""
     path: str
-    """The file where the variable is not set. What the administrator has put there stays in force."""
+    """Where the variable is not set. What the administrator has put there stays in force."""
     settings: Mapping[str, Any]
 
 
 class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One agent: how it is started, what it can do, and how it deviates from the protocol."""
+    """How one agent is started, what it can do, and how it deviates from the protocol."""
 
     name: str
-    """The value of `--agent`."""
+    """For `--agent`."""
     title: str
-    """The product name, for messages."""
+    """For messages."""
     argv: tuple[str, ...]
-    """The command that starts the program; empty for the agent `acp`, whose command is in the settings."""
+    """Empty for the agent `acp`, whose command is in the settings."""
     package: str = ""
-    """The program's npm package."""
+    """On npm."""
     tested: str = ""
-    """The release that was tested."""
+    """A release."""
     apart: Apart = "processes"
     usage: UsageRule | None = None
-    """What its token counts cover; None: unknown, so no usage is reported."""
+    """None: not known, so no usage is reported."""
     read_only: tuple[str, ...] = ()
     """Modes in which it writes nothing, or nothing without asking; the preferred first."""
     tool_modes: tuple[str, ...] = ()
-    """The modes for turns with client tools, if it calls none in those of `read_only`."""
+    """For turns with client tools, if it calls none in those of `read_only`."""
     writing: Mapping[str, str] = {}
-    """The mode for each sandbox that may write, if the agent has its own sandbox (`sandboxed`)."""
+    """The mode for each sandbox that may write, if it has its own sandbox."""
     asks_permission: bool = False
     """Whether it asks before it runs or writes anything."""
     sandboxed: bool = False
-    """Whether the agent runs commands in its own sandbox, which its modes select."""
+    """Whether it runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
     settings_file: SettingsFile | None = None
     session_meta: Mapping[str, Any] = {}
@@ -71,13 +71,13 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     titled_by: str = ""
     """The method that sets a session's title, for which the agent would call its model."""
     state_folders: tuple[str, ...] = ()
-    """Folders in the user's home with the agent's state. A confined agent may write to them."""
+    """In the user's home. A confined agent may write to them."""
     state_files: tuple[str, ...] = ()
-    """Further such paths, which only confined processes of plain-model turns may write to. They are not created."""
+    """Further such paths, for plain-model turns alone. They are not created."""
     sign_ins: tuple[str, ...] = ()
-    """Paths in the user's home with another program's sign-in, which the agent reads."""
+    """Paths in the user's home with another program's sign-in, which it reads."""
     keys: tuple[str, ...] = ()
-    """Environment variables with its settings and credentials, which are passed on."""
+    """Variables with its settings and credentials, which are passed on."""
     sign_in: str = ""
     """How to sign in, for messages."""
     errors_as_text: bool = False
@@ -88,19 +88,16 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     one_call_at_a_time: bool = False
     """Whether it announces the calls of a step together, and makes them one after the other."""
     error_log: str = ""
-    """A regular expression for lines of stderr that report a failed model call, with the groups `session` and
-    `error`.
-    """
+    """A regular expression for lines of stderr about a failed model call, with the groups `session` and `error`."""
     silence_hint: str = ""
-    """What it is probably doing if it sends nothing for long, for the message of a time limit."""
+    """What it is probably doing if it sends nothing for long, for messages."""
     reopens: bool = False
     """Whether it can open a closed session again with all its messages, also in another process."""
     max_output: int | None = 10_000
-    """The largest output of a client's tool, in bytes, that reaches the model whole in a waiting call; None: any. A
-    larger one is put into the prompt of a new session."""
+    """The largest output of a client's tool, in bytes, that reaches the model whole in a waiting call; None: any."""
     declining_env: Mapping[str, str] = {}
-    """Variables in place of those in `env` if this server declines all that the agent asks for, so that the model is
-    not offered it."""
+    """In place of those in `env` if this server declines all that the agent asks for, so that the model is not offered
+    it."""
     adds_skills: bool = False
     """Whether a text with `$NAME` adds an installed skill of Codex's."""
     lists_late: bool = False
@@ -309,4 +306,4 @@ PRESETS: Final[Mapping[str, AcpPreset]] = {
 }
 
 READ_ONLY_MODES: Final = ("plan", "read-only", "readonly", "ask")
-"""Mode names that are taken as read-only for an agent without a preset."""
+"""For an agent without a preset."""

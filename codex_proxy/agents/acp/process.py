@@ -26,19 +26,17 @@ from codex_proxy.process.child import Command, Exit
 
 CLIENT_NAME = "codex-proxy"
 MAX_LOG_LINE = 1 << 20
-"""The most bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
+"""Bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
 SEARCHED_LOG_BYTES = 4096
-"""The bytes of a line in which an error is looked for."""
+"""Of a line, in which an error is looked for."""
 AHEAD_PAUSE_SECONDS = 0.2
-"""Seconds without a running turn until the next session is opened ahead, so that no request waits for that."""
+"""Without a running turn, until the next session is opened ahead."""
 AHEAD_SECONDS = 10.0
-"""Seconds until an unused one is closed, so that its instructions, files and date are no older."""
+"""Until an unused one is closed, so that its instructions, files and date are no older."""
 
 
 class AcpProcess(SharedProcess[AcpConnection]):
-    """Call `start` and `probe`, then `open_channel` for each session. When no turn runs, it opens one session ahead,
-    for `take_ahead`.
-    """
+    """Call `start` and `probe`, then `open_channel` for each session. When no turn runs, it opens one session ahead."""
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
         """`alone`: it serves one session at a time, and opens none ahead."""
@@ -48,17 +46,17 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._preset = preset
         self._opens_ahead = not alone
         self._folder = ""
-        """The folder of sessions that are opened ahead; empty if none are to be."""
+        """Of sessions that are opened ahead; empty if none are to be."""
         self._ahead_answer: Message | None = None
-        """The answer to the `session/new` of the session that was opened ahead, if it has come."""
+        """To the `session/new` of the session that was opened ahead."""
         self._ahead_timer: asyncio.TimerHandle | None = None
         """Opens a session ahead, or closes it because no turn has taken it."""
         self._error_log = re.compile(preset.error_log) if preset.error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Starts the process, and waits for its answer to `initialize`. Raises `Fault` if it cannot be started, ends,
-        refuses, or is too late.
+        """Waits for the answer to `initialize`. Raises `Fault` if the process cannot be started, ends, refuses, or is
+        too late.
         """
         child = await self._spawn(command, None if self._error_log is None else self._log_received)
         child.write(self.connection.initialize())
@@ -69,9 +67,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
             raise
 
     async def probe(self, folder: str, *, timeout_seconds: float) -> None:
-        """Opens and closes a session in the folder; `connection.probe` has the answer. Raises `Fault` if the process
-        ends or is too late.
-        """
+        """Opens and closes a session; `connection.probe` has the answer. Raises `Fault`."""
         self._write(self.connection.open_probe(folder))
         await self._until(lambda: self.connection.probe is not None, timeout_seconds)
         self._write(self.connection.close_probe())
@@ -102,7 +98,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
 
     def open_channel(self) -> int:
-        """Opens a channel for a session. A process for one session at a time closes the one that it keeps."""
+        """A process for one session at a time closes the one that it keeps."""
         if self.alone_with is not None and self.alone_with.can_resume:
             self.alone_with.close()
         return self._serve(self.connection.open_channel())
@@ -153,7 +149,6 @@ class AcpProcess(SharedProcess[AcpConnection]):
             self._close_ahead()
 
     def _close_ahead(self) -> None:
-        """Closes the session that was opened ahead, if there is one, and stops the timer."""
         self._stop_ahead_timer()
         channel, answer = self.connection.ahead, self._ahead_answer
         if channel is not None:
@@ -194,7 +189,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         super().ended(exit)
 
     def _log_received(self, chunk: bytes) -> None:
-        """Passes each failed model call in the agent's stderr to the session that its line names."""
+        """Passes each failed model call in stderr to the session that its line names."""
         assert self._error_log is not None
         try:
             lines = self._log_framer.feed(chunk)
@@ -226,8 +221,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
 
 class AcpTransport(SharedTransport[AcpProcess]):
-    """The `Transport` of one session: writes to the process, and passes results of calls to the session's tool server
-    (`endpoint`; None without tools).
+    """Writes to the process, and passes results of calls to the session's tool server (`endpoint`; None without
+    tools).
     """
 
     def __init__(

@@ -23,12 +23,12 @@ INITIALIZE: Final[dict[str, Any]] = {
         "_meta": CLIENT_META,
     },
 }
-"""The parameters of `initialize`. No files and terminals are offered, because the agent has its own and asks before it
-uses them."""
+"""The parameters of `initialize`. No files and terminals are offered: the agent has its own and asks before it uses
+them."""
 
 
 class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an agent declared in its answer to `initialize`."""
+    """In the answer to `initialize`."""
 
     name: str = ""
     version: str = ""
@@ -39,15 +39,15 @@ class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
     closes: bool = False
     """Whether sessions can be closed."""
     resumes: bool = False
-    """Whether it knows `session/resume`, which opens a closed session."""
+    """Whether it knows `session/resume`."""
     loads: bool = False
-    """Whether it knows `session/load`, which also sends the session's messages again as updates."""
+    """Whether it knows `session/load`, which also sends the session's messages again."""
     sign_in: str = ""
     """Its own description of how to sign in."""
 
 
 def declared_in(result: object) -> DeclaredFeatures:
-    """Reads the result of `initialize`. Fields of an unexpected type count as missing."""
+    """Fields of an unexpected type count as missing."""
     able = object_at(result, "agentCapabilities")
     sessions = object_at(able, "sessionCapabilities")
     descriptions = (
@@ -68,18 +68,16 @@ def declared_in(result: object) -> DeclaredFeatures:
 
 
 class Program(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The facts about a program: its preset, what it declared, and the operator's settings."""
-
     preset: AcpPreset
     declared: DeclaredFeatures = DeclaredFeatures()
     unconfined: bool = False
-    """The setting `acp.unconfined` (see `AcpLaunch`)."""
+    """See `AcpLaunch`."""
     confined: bool = False
-    """Whether this server confines its process to the turn's sandbox."""
+    """Whether this server confines it to the turn's sandbox."""
 
     def facts(self) -> dict[str, Any]:
-        """Returns, as JSON, what `remade_program` makes such a program from. A preset of ours comes by its name, so
-        that it is read as it is today.
+        """Returns, as JSON, what `remade_program` needs. A preset of ours comes by its name, so that it is read as it
+        is today.
         """
         facts: dict[str, Any] = msgspec.to_builtins(self)
         if self.preset.name in PRESETS:
@@ -101,17 +99,13 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def reopening(self) -> str:
-        """The method that opens a closed session again; empty if the agent declares none, or the preset does not say
-        that it works.
-        """
+        """The method that opens a closed session again; empty if there is none that works."""
         if not self.preset.reopens:
             return ""
         return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
 
     def modes(self, sandbox: Sandbox, *, tools: bool = False) -> Sequence[str]:
-        """Returns the modes for a turn with this sandbox, the preferred first; empty if any will do. `tools`: it has
-        client tools.
-        """
+        """Returns the modes for a turn, the preferred first; empty if any will do. `tools`: it has client tools."""
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
             return (writing,)
@@ -122,12 +116,11 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.preset.read_only or READ_ONLY_MODES
 
     def allows_all(self, sandbox: Sandbox) -> bool:
-        """Returns whether every request for permission is allowed."""
         return self.unconfined and sandbox == "danger-full-access"
 
 
 def remade_program(facts: dict[str, Any]) -> Program:
-    """Takes a program's facts out of `facts`, and returns one like it. Raises `ValueError` or `KeyError`."""
+    """Takes a program out of `facts`. Raises `ValueError` or `KeyError`."""
     named = facts.pop("preset")
     preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
     preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))

@@ -15,11 +15,11 @@ from codex_proxy.agents.dialects.transcript import flattened
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 
 _COMMAND: Final = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*/")
-"""The beginning of a text that an agent may take for a command."""
+"""Begins a text that an agent may take for a command."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
-    """A prompt's content blocks, and the session's system prompt, which only its first prompt has."""
+    """Content blocks, and the system prompt, which only a session's first prompt has."""
 
     blocks: list[dict[str, Any]]
     system: str = ""
@@ -28,7 +28,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:
-    """Returns the prompt of a new session. `takes_system`: instructions at the beginning are the system prompt."""
+    """`takes_system`: instructions at the beginning are the system prompt."""
     rest = list(history)
     system: list[str] = []
     while takes_system and rest and _is(rest[0], "developer"):

@@ -21,7 +21,7 @@ Request: TypeAlias = tuple[str, dict[str, Any]]
 """A JSON-RPC method and its parameters."""
 
 UNNAMED_MODEL: Final = "default"
-"""The model of an agent that lists none."""
+"""Of an agent that lists none."""
 
 NO_SAFE_MODE: Final = (
     "{} offers no mode that is read-only or asks for permission. To serve its turns, the "
@@ -30,19 +30,19 @@ NO_SAFE_MODE: Final = (
 
 
 class SessionOption(msgspec.Struct, frozen=True):
-    """A setting of a session, and the request that sets it."""
+    """A setting, and the request that sets it."""
 
     method: str
     key: str
     """The request's parameter with the value."""
     values: tuple[str, ...]
-    """The possible values, by the agent's ids."""
+    """The agent's ids."""
     current: str
-    """The value at the beginning; empty if the agent does not say."""
+    """At the beginning; empty if the agent does not say."""
     option: str = ""
-    """The request's parameter `configId`, if it has one."""
+    """The request's `configId`, if it has one."""
     names: tuple[str, ...] = ()
-    """A display name for each of `values`."""
+    """For display, one for each of `values`."""
 
     def request(self, session: str, value: str) -> Request | None:
         """Returns the request that sets the value; None if the session has it."""
@@ -53,8 +53,6 @@ class SessionOption(msgspec.Struct, frozen=True):
 
 
 class SessionOptions(msgspec.Struct, frozen=True):
-    """The settings that a session offers."""
-
     mode: SessionOption | None = None
     model: SessionOption | None = None
     effort: SessionOption | None = None
@@ -65,7 +63,7 @@ class SessionOptions(msgspec.Struct, frozen=True):
         return next((name for name in names if name in offered), None)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the session's models, the current one as the default; a single `default` if it offers no choice."""
+        """Returns the models, the current one as the default; a single `default` if there is no choice."""
         choice = self.model
         if choice is None:
             return (AgentModel(id=UNNAMED_MODEL, is_default=True, owned_by="agent"),)
@@ -112,8 +110,8 @@ class SetupPlan(msgspec.Struct, frozen=True):
 def plan_setup(
     result: object, session: str, turn: Turn, program: Program, *, tools: bool
 ) -> SetupPlan | Failure:
-    """Returns how a session is set up for the turn, or why the turn cannot run on it. `result` is the answer to the
-    request that opened it; `tools`: the turn has client tools.
+    """Returns how a session is set up for the turn, or why the turn cannot run on it. `result` opened it; `tools`: the
+    turn has client tools.
     """
     options = session_options_of(result)
     wanted = program.modes(turn.sandbox, tools=tools)

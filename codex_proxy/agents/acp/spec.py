@@ -37,9 +37,7 @@ NO_FOLDERS: Final = (
 
 
 def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
-    """Returns how the program is started, by preset and settings. Raises `NoAgentError` if its command is missing or
-    cannot be parsed.
-    """
+    """Raises `NoAgentError` if the command is missing or cannot be parsed."""
     from codex_proxy.agents.acp.agent import AcpLaunch
     from codex_proxy.process.child import Command
 
@@ -71,8 +69,8 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
 
 async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with what keeps processes of plain-model turns from reading files, except the program's state
-    and sign-ins. Raises `NoAgentError`.
+    """Adds what keeps plain-model turns from reading files, except the program's state and sign-ins. Raises
+    `NoAgentError`.
     """
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
     from codex_proxy.files.private import make_folder
@@ -91,9 +89,9 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with what confines the program's processes, after creating its folders. Nothing does if the
-    program has its own sandbox or `agent_confinement` is `none`; with `auto` also if `acp.unconfined` is off or no
-    mechanism works. Raises `NoAgentError`.
+    """Adds what confines the program, after creating its folders. Nothing does if it has its own sandbox or
+    `agent_confinement` is `none`; with `auto` also if `acp.unconfined` is off or no mechanism works. Raises
+    `NoAgentError`.
     """
     from codex_proxy.agents.codex.program import find_codex
     from codex_proxy.agents.confinement.confine import find_confinement
@@ -123,7 +121,7 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
 
 
 def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
-    """Returns the program's variables: every child's, those that the preset passes on or sets, and `--agent-env`."""
+    """Returns every child's variables, those that the preset passes on or sets, and `--agent-env`."""
     from codex_proxy.settings.fields import split_list
 
     names, given = [], {}
@@ -139,9 +137,7 @@ def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
 
 
 def preset_variables(own: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that a preset sets (`own`). JSON objects are merged with those in `environ`; the preset's
-    values win.
-    """
+    """Returns the variables that a preset sets (`own`). JSON objects are merged with those in `environ`."""
     out = dict(own)
     for name, value in own.items():
         users = environ.get(name)
@@ -163,8 +159,8 @@ def _merged(theirs: Any, ours: Any) -> Any:
 
 
 def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch with the variable that names the preset's settings file, if any. Writes that file: the
-    machine's own settings, and over them the preset's. Raises `NoAgentError`.
+    """Writes the preset's settings file, if any (the machine's own settings, and over them the preset's), and adds the
+    variable that names it. Raises `NoAgentError`.
     """
     from codex_proxy.files.private import make_folder, replacing
 
@@ -188,7 +184,7 @@ def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
 
 
 def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Returns the launch if its program is found. Raises `NoAgentError` with the command that installs it."""
+    """Raises `NoAgentError`, with the command that installs the program, if it is not found."""
     program, preset = launch.command.argv[0], launch.preset
     if os.sep in program or shutil.which(program, path=launch.command.env.get("PATH", os.defpath)):
         return launch

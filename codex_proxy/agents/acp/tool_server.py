@@ -37,20 +37,20 @@ log = structlog.get_logger(__name__)
 HOST: Final = "127.0.0.1"
 PATH: Final = "/mcp"
 MAX_BODY: Final = 32 << 20
-"""The most bytes of a request's body."""
+"""Of a request, in bytes."""
 PROGRESS_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 0.2
-"""Seconds to wait for another call of the same step."""
+"""For another call of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
-"""Seconds to wait if the agent has reported other calls than it has made."""
+"""If the agent has reported other calls than it has made."""
 LIST_SECONDS: Final = 45.0
-"""The most seconds until a tested program requests a session's tools: one, more on a busy machine."""
+"""Until a tested program requests a session's tools: one is usual, more on a busy machine."""
 UNTESTED_LIST_SECONDS: Final = 10.0
-"""The most seconds for any other program, which then gets its prompt anyway."""
+"""For any other program, which then gets its prompt anyway."""
 MAX_CALLS: Final = 128
-"""The most waiting calls of a session."""
+"""Waiting calls of a session."""
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Supported versions of MCP, the newest first."""
+"""Of MCP, the newest first."""
 EMPTY_LISTS: Final = {
     "prompts/list": "prompts",
     "resources/list": "resources",
@@ -61,7 +61,7 @@ TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
 
 
 class ToolEndpoint:
-    """The endpoint of one session. Its events go to `sink`, on the event loop."""
+    """Of one session. Its events go to `sink`, on the event loop."""
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -84,9 +84,7 @@ class ToolEndpoint:
         return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
 
     def start_list_timer(self, *, tested: bool) -> None:
-        """Starts the time limit for the request of the tool list, after which `sink` gets
-        `ToolsListed(in_time=False)`.
-        """
+        """After the time limit for the request of the tools, `sink` gets `ToolsListed(in_time=False)`."""
         loop = asyncio.get_running_loop()
         seconds = LIST_SECONDS if tested else UNTESTED_LIST_SECONDS
         self._list_timer = loop.call_later(seconds, self._notify, ToolsListed(in_time=False))
@@ -118,7 +116,7 @@ class ToolEndpoint:
         return key, future
 
     def set_result(self, key: str, result: Any) -> None:
-        """Sets the result (`CallToolResult`) of a waiting call."""
+        """`result`: MCP's `CallToolResult`."""
         future = self._calls.pop(key, None)
         if future is not None and not future.done():
             future.set_result(result)
@@ -146,7 +144,7 @@ class ToolEndpoint:
 
 
 class ToolServer:
-    """The HTTP server with the endpoints of all sessions. Listens from the first one on."""
+    """The HTTP server of all sessions. Listens from the first endpoint on."""
 
     def __init__(self) -> None:
         self._endpoints: dict[bytes, ToolEndpoint] = {}
@@ -156,7 +154,7 @@ class ToolServer:
         self.url = ""
 
     async def open(self, tools: Sequence[Tool]) -> ToolEndpoint:
-        """Opens an endpoint with these tools. Raises `OSError` if no port is available."""
+        """Raises `OSError` if no port is available."""
         async with self._starting:
             if self._runner is None:
                 await self._listen()

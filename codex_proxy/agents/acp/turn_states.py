@@ -9,8 +9,6 @@ from codex_proxy.core.states import StateTable
 
 
 class TurnState(Enum):
-    """The states of a session and its current turn."""
-
     OPENING = "the session is being opened and set up, and nothing was asked yet"
     PROMPTING = "the agent works on the prompt, or waits for outputs of its calls"
     REUSABLE = "the agent's turn ended well: the session takes another prompt"
@@ -20,8 +18,6 @@ class TurnState(Enum):
 
 
 class TurnChange(Enum):
-    """An event that moves a turn from one state to another."""
-
     PROMPTED = "the prompt was sent"
     ENDED_WELL = "the agent has answered the prompt, and that was a success"
     ENDED_BADLY = "the session could not be opened, or the agent's turn ended in any other way"

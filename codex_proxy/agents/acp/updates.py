@@ -38,26 +38,26 @@ KINDS: Final[dict[str, ActivityKind]] = {
     "move": "file_change",
     "fetch": "web_search",
 }
-"""The kind of activity for each of ACP's kinds of tool calls; others are `other`."""
+"""By ACP's kinds of tool calls; others are `other`."""
 
 ENDED: Final = ("completed", "failed")
 MAX_OPEN_CALLS: Final = 256
-"""The most open calls; the tool server lets half as many wait."""
+"""The tool server lets half as many wait."""
 MAX_OUTPUT: Final = 8 << 20
-"""The most characters of a call's output; the rest is dropped."""
+"""Characters of a call's output; the rest is dropped."""
 MAX_TITLE: Final = 400
-"""The most characters of an activity's description."""
+"""Characters of an activity's description."""
 MAX_ERROR: Final = 16_384
-"""The most characters of an error; a longer text is part of the answer."""
+"""Characters of an error; a longer text is part of the answer."""
 ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
-"""The beginnings of the official adapters' texts about a retry."""
+"""Begins the official adapters' texts about a retry."""
 RETRIES: Final = ("Retrying...", "retrying...")
-"""The ends of other agents' texts about a retry."""
+"""Ends those of other agents."""
 
 
 class OpenCall(msgspec.Struct):
-    """A tool call that has not ended. `id` is its item's: empty before that begins; None for a client's tool."""
+    """`id` is its item's: empty before that begins; None for a client's tool."""
 
     id: str | None
     known: Update
@@ -67,12 +67,12 @@ class OpenCall(msgspec.Struct):
 
 
 class UpdateReader:
-    """Converts the updates of one session to `events`, which the caller empties."""
+    """Appends to `events`, which the caller empties."""
 
     def __init__(self, new_id: Callable[[str], str], preset: AcpPreset) -> None:
         self.events: list[Event] = []
         self.held = ""
-        """Text that may be an error message; the turn's result shows whether it is."""
+        """Text that may be an error; the turn's result shows whether it is."""
         self.tools = ClientTools()
         self.calls_model_again = False
         """Whether the client's request takes more than one model call."""
@@ -98,7 +98,7 @@ class UpdateReader:
         return [call.known for call in self._client_calls.values()]
 
     def start_turn(self, tools: ClientTools) -> None:
-        """Prepares for another turn of the agent, with these tools."""
+        """Prepares for another turn of the agent."""
         self.tools = tools
         self.held = ""
         self.ran_commands = self._step_called = False
@@ -114,7 +114,6 @@ class UpdateReader:
         self._message_name = None
 
     def read(self, update: Update) -> None:
-        """Appends the events of an update."""
         match update.session_update:
             case "agent_message_chunk":
                 self._add_text(_text_of(update.content), update.message_id)
@@ -154,7 +153,7 @@ class UpdateReader:
                 self.release_held()
 
     def release_held(self) -> None:
-        """Adds the held text as text of the answer."""
+        """Adds the held text to the answer."""
         if held := self.drop_held():
             self._add_message_text(held, None)
 
@@ -196,8 +195,8 @@ class UpdateReader:
     # --- what the agent does --------------------------------------------------------------------
 
     def add_call(self, call: Update) -> Update:
-        """Adds the events of a report about a call. Returns the call with all that was reported. Nothing for one
-        without an id, or that has ended.
+        """Adds the events of a report about a call; none without an id, or after its end. Returns the call with all
+        that was reported.
         """
         name = call.tool_call_id
         if not name or name in self._ended_calls:
@@ -279,17 +278,13 @@ class UpdateReader:
                 self.events.append(Notice("agent_warning", text))
 
     def retry(self, reason: str) -> None:
-        """Adds `Retrying`, and forgets open and held text, because the agent sends all since the last tool call
-        again.
-        """
+        """Adds `Retrying`, and forgets open and held text: the agent sends all since the last tool call again."""
         self._message = self._reasoning = self.held = ""
         self._said.clear()
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
-        """Text or reasoning of a model call begins. Adds `StepCompleted` for a call with tool calls before it, so that
-        a retry does not affect that.
-        """
+        """Adds `StepCompleted` for tool calls before this model call, so that a retry does not affect them."""
         self.spoke = True
         if self._step_called:
             self._step_called = False
@@ -313,7 +308,6 @@ def session_failure(meta: Any) -> dict[str, Any] | None:
 
 
 def _text_of(content: Any) -> str:
-    """Returns the text of a text block, or empty."""
     return text_at(content, "text") if value_at(content, "type") == "text" else ""
 
 
@@ -342,7 +336,7 @@ def _is_unnamed(known: Update, newest: Update) -> bool:
 
 
 def _line_of(call: Update) -> str:
-    """Returns one line that describes the call: its command, else its title."""
+    """Returns the call's command, else its title."""
     command = value_at(call.raw_input, "command")
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
@@ -355,6 +349,5 @@ def _terminal_delta(meta: Any) -> str:
 
 
 def _output_of(call: Update) -> str:
-    """Returns the texts in the update's `content`, joined."""
     contents = (each for each in objects_in(call.content) if each.get("type") == "content")
     return "\n".join(text for each in contents if (text := _text_of(each.get("content"))))

@@ -15,7 +15,7 @@ NO_TOKENS = Usage()
 
 
 def usage_in(counts: object) -> Usage | None:
-    """Converts a count; None if input or output is missing, or all are 0."""
+    """Returns None if input or output is missing, or all are 0."""
     if not isinstance(counts, dict):
         return None
     given = _count(counts, "inputTokens", "input_tokens")
@@ -50,12 +50,12 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
 
 
 class UsageCounter:
-    """Counts the tokens of one session's turns. `rule`: see `AcpPreset.usage`."""
+    """Of one session's turns. `rule`: see `AcpPreset.usage`."""
 
     def __init__(self, rule: UsageRule | None) -> None:
         self._rule = rule
         self._session = NO_TOKENS
-        """The session's total at the last report."""
+        """The total at the last report."""
         self._known = True
         """Whether that is complete: not after a turn without a count."""
         self._turn = NO_TOKENS
@@ -74,7 +74,7 @@ class UsageCounter:
         self._one_call = True
 
     def add_model_call(self) -> None:
-        """Records that the request takes more than one call of the model."""
+        """The request takes more than one call of the model."""
         self._one_call = False
 
     def read_update(self, meta: object) -> Usage | None:
@@ -88,9 +88,7 @@ class UsageCounter:
         return self._turn
 
     def read_result(self, result: object) -> Usage | None:
-        """Returns the request's tokens from the result of `session/prompt`; None if no count covers just this
-        request.
-        """
+        """Returns the request's tokens; None if no count covers just this request."""
         if self._rule in (None, "chunks"):
             return None
         usage = usage_in(_count_in(result))
@@ -111,6 +109,6 @@ class UsageCounter:
 
 
 def _count_in(result: object) -> object:
-    """Returns the token count in the result: ACP's `usage`, or Gemini CLI's `_meta.quota.token_count`."""
+    """Returns ACP's `usage`, or Gemini CLI's `_meta.quota.token_count`."""
     usage = value_at(result, "usage")
     return usage if usage is not None else value_at(result, "_meta", "quota", "token_count")

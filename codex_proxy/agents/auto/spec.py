@@ -1,6 +1,4 @@
-"""The agent `auto`: finds the installed Codex, and chooses the agent for a protocol that this release supports: `codex
-app-server`, else `codex proto`, else `codex exec` (with a warning).
-"""
+"""The agent `auto`: finds the installed Codex, and chooses the agent for a protocol that this release supports."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ if TYPE_CHECKING:
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Returns the agent for the installed release of Codex. Raises `NoAgentError` or `Fault` if there is no Codex,
-    or none that can be used.
-    """
+    """Raises `NoAgentError` or `Fault` if there is no Codex, or none that can be used."""
     from codex_proxy.agents.codex.catalog import CatalogError
     from codex_proxy.agents.codex.program import find_version
     from codex_proxy.agents.codex_app_server.binary_check import check_binary

@@ -33,11 +33,11 @@ KINDS: Final[dict[str, Kind]] = {
     "ExitPlanMode": "plan",
     "AskUserQuestion": "question",
 }
-"""The kind of activity of each tool; others are `other`."""
+"""Others are `other`."""
 
 
 class _Described(msgspec.Struct, frozen=True):
-    """The arguments that describe a call. The first that is a string is shown."""
+    """The arguments that describe a call; the first that is a string is shown."""
 
     command: msgspec.Raw = msgspec.Raw()
     file_path: msgspec.Raw = msgspec.Raw()
@@ -74,9 +74,7 @@ def permission_of(tool: str) -> Permission:
 
 
 def is_allowed(sandbox: Sandbox) -> bool:
-    """Returns whether everything is allowed for which permission is requested: to read outside of the folder, run
-    commands, use the network, change files.
-    """
+    """Returns whether everything is allowed for which permission is requested."""
     return sandbox == "danger-full-access"
 
 
@@ -85,7 +83,7 @@ class _Block(msgspec.Struct, frozen=True):
 
 
 def output_text(content: msgspec.Raw) -> str:
-    """Returns the text of a tool's output: a text or a list of blocks; empty for other JSON."""
+    """Returns a tool's output, which is a text or a list of blocks; empty for other JSON."""
     try:
         value = msgspec.json.decode(content, type=str | list[_Block]) if content else ""
     except UNREADABLE:

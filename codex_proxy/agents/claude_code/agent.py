@@ -1,5 +1,5 @@
 """The agent `claude-code`: one process for each conversation, kept as long as the client may continue, and for each
-mode in use one that waits for the next conversation. Prompt, tools and schema are sent with the turn.
+mode in use one that waits for the next conversation.
 """
 
 from __future__ import annotations
@@ -37,26 +37,24 @@ from codex_proxy.process.launch import find_program
 log = structlog.get_logger(__name__)
 
 RESTOCK_SECONDS: Final = 0.3
-"""Seconds from when a turn takes the waiting process to the start of the next, which would slow the turn's
-beginning.
-"""
+"""From when a turn takes the waiting process to the start of the next, which would slow the turn's beginning."""
 MAX_WAIT_SECONDS: Final = 3600.0
-"""The most seconds that a process waits: it has read settings and sign-in at its start."""
+"""That a process waits: it has read settings and sign-in at its start."""
 MAX_MEMORY: Final = 2 << 30
-"""The resident memory in bytes at which a conversation that only waits is ended."""
+"""In bytes; a conversation that only waits is ended then."""
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
-    """How Claude Code's processes are started, and how many are kept."""
+    """How the processes are started, and how many are kept."""
 
     name: str
     version: str
     command: Callable[[LaunchKey], Command]
-    """Returns the command of a process of this kind, unconfined."""
+    """Unconfined."""
     confinement: PlainConfinement
-    """What keeps plain-model turns from reading the user's files."""
+    """Of plain-model turns."""
     empty_folder: str
-    """The working folder of plain-model turns."""
+    """Of plain-model turns."""
     warm: LaunchKey
     """The kind of the first process, and of those that only answer `initialize`."""
     advice: str = ""
@@ -67,8 +65,6 @@ class ClaudeProcesses(msgspec.Struct, frozen=True):
 
 
 class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
-    """The `Agent` that runs Claude Code. `start` reads its models."""
-
     any_model = True
 
     def __init__(self, processes: ClaudeProcesses, clock: Clock) -> None:

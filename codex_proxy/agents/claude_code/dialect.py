@@ -68,15 +68,15 @@ from codex_proxy.core.turn import Turn, without_content
 
 INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
 SYNTHETIC: Final = "<synthetic>"
-"""The model of messages that Claude Code writes, which report errors."""
+"""The model of messages that Claude Code writes itself, which report errors."""
 EFFORTS: Final = {"none": "low", "minimal": "low"}
-"""In place of efforts that Claude Code lacks."""
+"""In place of those that Claude Code lacks."""
 STOPS: Final = {
     "max_tokens": Stop.LENGTH,
     "model_context_window_exceeded": Stop.LENGTH,
     "refusal": Stop.CONTENT_FILTER,
 }
-"""The end of a turn for Anthropic's stop reasons of answers that are incomplete or refused."""
+"""For Anthropic's stop reasons of incomplete or refused answers."""
 BAD_ANSWER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="Claude Code sent a message that this server does not understand. Try again; if it "
@@ -86,10 +86,10 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
-    """The `Dialect` of a Claude Code process, for the turns of one conversation."""
+    """The `Dialect` of a process, for the turns of one conversation."""
 
     def __init__(self, *, takes_mark: bool = True) -> None:
-        """`takes_mark`: the program knows the mark of text that nobody typed (see `user_line`)."""
+        """`takes_mark`: see `user_line`."""
         self._tools = OfferedTools((), model_name)
         self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
@@ -100,12 +100,12 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._pending = PendingCalls(_output_answer)
         self._usage = TurnUsage()
         self._reported_usage = Usage()
-        """Last reported for the current request."""
+        """Last, for the current request."""
         self._step_open = False
         """Whether a message of the model is open."""
         self._started = False
         self._error_code: str | None = None
-        """That of the last synthetic message."""
+        """Of the last synthetic message."""
 
     def facts(self) -> dict[str, Any]:
         return {} if self._takes_mark else {"takes_mark": False}
@@ -207,7 +207,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
     def _unreadable(self, line: bytes) -> None:
-        """Fails the turn for a line of the type `result` that cannot be decoded; adds a notice for any other."""
+        """Fails the turn for a `result`; adds a notice for any other line."""
         if self._state is TurnState.ENDED:
             return
         if b'"type":"result"' in line and self._state in (TurnState.FEEDING, TurnState.ACTIVE):
@@ -240,7 +240,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._ready(id)
 
     def _ready(self, what: str) -> None:
-        """Removes `what` from `_unready`. After the last, writes the first lines of the history."""
+        """After the last of `_unready`, writes the first lines of the history."""
         self._unready.discard(what)
         if self._state is TurnState.STARTING and not self._unready:
             self._change(TurnChange.READY)
@@ -338,8 +338,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the line that answers a message to the MCP server with the client's tools; empty if the answer must
-        wait or was written.
+        """Returns the answer to a message to the MCP server with the client's tools; empty if it must wait or was
+        written.
         """
         match rpc.method:
             case "initialize":
@@ -359,8 +359,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return rpc_refusal(request_id, rpc.id)
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Handles `tools/call`. Returns the answer; empty if there is no output yet. If the call was not in the stream,
-        asks the client. Refuses requests without a running turn or an offered tool.
+        """Handles `tools/call`. Returns the answer; empty if there is no output yet. A call that was not in the stream
+        is asked of the client. Refuses requests without a running turn or an offered tool.
         """
         params = rpc.params or RpcParams()
         id = params.meta.call_id if params.meta is not None else None

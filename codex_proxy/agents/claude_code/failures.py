@@ -1,6 +1,6 @@
-"""Converts Claude Code's errors to failures, by its codes, its provider's HTTP status, and its texts. The program
-reports an error by a message of the model `<synthetic>` with a code, then by a `result` with the status. Source:
-recordings of release 2.1.330, and its list of codes.
+"""Converts Claude Code's errors to failures, by its codes, its provider's HTTP status, and its texts. An error is a
+message of the model `<synthetic>` with a code, then a `result` with the status. Source: recordings of release 2.1.330,
+and its list of codes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CODES: Final[dict[str, FaultKind]] = {
     "overloaded": K.UNAVAILABLE,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""Codes that decide the kind of fault."""
+"""Those that decide the kind of fault."""
 
 STATUSES: Final[dict[int, FaultKind]] = {
     401: K.AGENT_NOT_AUTHENTICATED,
     403: K.AGENT_NOT_AUTHENTICATED,
     404: K.MODEL_NOT_FOUND,
 }
-"""The kind of fault by those HTTP statuses that mean something else than with other agents."""
+"""Those that mean something else than with other agents."""
 BROKE_OFF: Final = "Claude Code is retrying its model request: the connection was lost."
 TOO_LONG: Final = "prompt_too_long"
 """The `terminal_reason` of a conversation that is too long."""
@@ -60,7 +60,7 @@ TEXTS: Final = kinds_by_text(
     (r"ETIMEDOUT|timed? ?out", K.UPSTREAM_TIMEOUT),
     (_LIMIT.pattern, K.USAGE_LIMIT_REACHED),
 )
-"""The kind of fault by texts. They are used if neither a code nor a status determines the kind."""
+"""If neither a code nor a status decides."""
 _FRAME: Final = re.compile(
     r"^(?:Failed to authenticate\. )?API Error: (?:Request rejected \(\d+\) · |\d{3} )?"
 )
@@ -70,8 +70,8 @@ _ADVICE: Final = re.compile(
 
 
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
-    """Returns the failure of a turn whose `result` is an error. `code` is the `<synthetic>` message's, `status` the
-    provider's, `reason` the `terminal_reason`, or None.
+    """Returns the failure of a turn whose `result` is an error. `code` is the `<synthetic>` message's, `reason` the
+    `terminal_reason`.
     """
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:

@@ -30,13 +30,13 @@ from codex_proxy.core.items import (
 Block = dict[str, Any]
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The output of a call without one, which the provider refuses."""
+"""Of a call without one, which the provider refuses."""
 CONTINUE: Final = "Continue."
 """The user's last line after a message of the assistant."""
 BEGIN: Final = "(The conversation begins with your message.)"
 """The user's first line before a message of the assistant, which may not be the first."""
 LATER_INSTRUCTIONS: Final = "<developer_message>\n{}\n</developer_message>"
-"""For instructions in the middle of a conversation."""
+"""In the middle of a conversation."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -45,15 +45,15 @@ _SEAL: Final = "claude-thinking:"
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A thinking block of Anthropic's API, which it accepts in a history only for the `model` that wrote it, and with
-    its `signature`.
+    """A thinking block of Anthropic's API, which it accepts only for the `model` that wrote it, and with its
+    `signature`.
     """
 
     model: str
     thinking: str = ""
     signature: str = ""
     data: str = ""
-    """The encrypted content of a `redacted_thinking` block, which has nothing else."""
+    """Of a `redacted_thinking` block, which has nothing else."""
 
     @property
     def block(self) -> Block:
@@ -63,7 +63,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
         return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
 
     def raw_item(self) -> RawItem:
-        """Returns the block as a reasoning item of the Responses API. `thinking_block_in` reads it."""
+        """Returns the block as a reasoning item, which `thinking_block_in` reads."""
         sealed = _SEAL + base64.b64encode(msgspec.json.encode(self)).decode()
         item = {"type": "reasoning", "summary": [], "encrypted_content": sealed}
         return RawItem("reasoning", msgspec.json.encode(item))
@@ -75,7 +75,7 @@ class _RawThinking(msgspec.Struct, frozen=True):
 
 
 def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
-    """Returns the thinking block in a reasoning item of `ThinkingBlock.raw_item`; None for others."""
+    """Returns the thinking block in a reasoning item, if any."""
     try:
         item = msgspec.json.decode(raw, type=_RawThinking)
         sealed = item.encrypted_content or ""
@@ -94,18 +94,16 @@ class Line(msgspec.Struct):
     role: Literal["user", "assistant"]
     blocks: list[Block]
     model: str = ""
-    """The model that signed the thinking blocks in it, if any."""
+    """That signed the thinking blocks in it, if any."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """The system prompt, and the lines."""
-
     system: str
     lines: tuple[Line, ...]
 
 
 def conversation(history: Sequence[HistoryItem]) -> Conversation:
-    """Converts a whole history. Instructions at its beginning become the system prompt; if there is nothing else, the
+    """Converts a whole history. Instructions at its beginning become the system prompt; without anything else, the
     user's message.
     """
     items = list(_plain(history))
@@ -140,7 +138,7 @@ class PendingLines:
 
     @property
     def number(self) -> int:
-        """The next assistant line's number (see `assistant_line`)."""
+        """The next assistant line's (see `assistant_line`)."""
         return self._number
 
     def next(self) -> tuple[bytes, bool]:
@@ -161,14 +159,12 @@ class PendingLines:
 
 
 class _Writer:
-    """Collects a history's blocks into lines."""
-
     def __init__(self) -> None:
         self._lines: list[Line] = []
         self._waiting: dict[str, str] = {}
         """Calls without an output: the id that is written, by the client's."""
         self._thoughts: list[ThinkingBlock] = []
-        """Thinking blocks for the assistant's next block: no line may end with one."""
+        """For the assistant's next block: no line may end with one."""
 
     def add(self, item: HistoryItem | ThinkingBlock) -> None:
         if isinstance(item, ThinkingBlock):
@@ -250,7 +246,6 @@ def _is_instruction(item: HistoryItem | ThinkingBlock) -> bool:
 
 
 def _usable_id(call_id: str) -> str:
-    """Returns the call id as Anthropic's API accepts it."""
     return call_id if _ID.fullmatch(call_id) else re.sub(r"[^A-Za-z0-9_-]", "_", call_id) or "call"
 
 

@@ -41,23 +41,23 @@ AGENT: Final = (
     *("--permission-prompt-tool", "stdio"),  # what needs permission is asked of us
 )
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
-"""The tools of a read-only turn."""
+"""Of a read-only turn."""
 WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
-"""The tools of other turns, without questions and tools that would outlive the turn."""
+"""Without questions, and tools that would outlive the turn."""
 MODES: Final[Mapping[Sandbox, str]] = {
     "read-only": "default",
     "workspace-write": "acceptEdits",
     "danger-full-access": "default",
 }
-"""The permission mode for each sandbox. `acceptEdits` allows changes of files in the folder. In `danger-full-access`
-this server gives every permission, because the program refuses its own mode for that to root."""
+"""Permission modes. `acceptEdits` allows changes of files in the folder. In `danger-full-access` this server gives
+every permission, because the program refuses its own mode for that to root."""
 
 SWITCHES: Final[Mapping[str, str]] = {
     **CLAUDE_VARIABLES,
     # A command in the background would outlive its turn.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
 }
-"""Variables of every process; the operator's (PROXY_CHILD_ENV) win."""
+"""Of every process; the operator's (PROXY_CHILD_ENV) win."""
 
 ALLOWED_NAMES: Final = (
     "CLAUDE_CONFIG_DIR",
@@ -68,10 +68,9 @@ ALLOWED_NAMES: Final = (
     *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
     *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
 )
-"""Further variables: the provider's addresses, and the program's home. No keys, which would be charged in place of the
-user's sign-in."""
+"""The provider's addresses, and the program's home. No keys, which would be charged in place of the user's sign-in."""
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
-"""Variables with keys that the operator may pass on (PROXY_CHILD_ENV)."""
+"""Keys that the operator may pass on (PROXY_CHILD_ENV)."""
 
 NEWEST_TESTED: Final = (2, 1, 330)
 """Other releases are used, too."""
@@ -79,7 +78,7 @@ _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code",
 
 
 class LaunchKey(msgspec.Struct, frozen=True):
-    """What cannot change after a process's start. One that waits can serve any turn with an equal key."""
+    """What cannot change after a process's start."""
 
     mode: Mode
     cwd: str
@@ -87,7 +86,7 @@ class LaunchKey(msgspec.Struct, frozen=True):
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns a process's arguments. `unreadable` are absolute paths that the agent's own tools may not read."""
+    """`unreadable` are absolute paths that the agent's own tools may not read."""
     if key.mode == "model":
         return (program, *COMMON, *PLAIN)
     tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
@@ -97,7 +96,7 @@ def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) ->
 
 
 def version_in(text: str) -> tuple[int, int, int] | None:
-    """Returns the release in the output of `claude --version`; None if it is another program's."""
+    """Returns the release in the output of `claude --version`, if it is one."""
     found = _VERSION.search(text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 

@@ -21,7 +21,7 @@ class TokenDetails(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamTokens(msgspec.Struct, frozen=True, gc=False):
-    """The `usage` of a stream event. `input_tokens` excludes the cache."""
+    """`input_tokens` excludes the cache."""
 
     input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -31,7 +31,7 @@ class StreamTokens(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """The `delta` of an event, with the fields of its type."""
+    """The fields of all types of deltas."""
 
     type: str = ""
     text: str | None = None
@@ -42,8 +42,6 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ContentBlock(msgspec.Struct, frozen=True, gc=False):
-    """The `content_block` of a `content_block_start` event."""
-
     type: str = ""
     id: str | None = None
     name: str | None = None
@@ -51,15 +49,13 @@ class ContentBlock(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamHead(msgspec.Struct, frozen=True, gc=False):
-    """The `message` of `message_start`."""
-
     id: str = ""
     model: str = ""
     usage: StreamTokens | None = None
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event of Anthropic's stream, passed on unchanged."""
+    """An event of Anthropic's stream."""
 
     type: str = ""
     index: int = 0
@@ -90,7 +86,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class Retry(msgspec.Struct, frozen=True):
-    """`system/api_retry`: a model call that failed with the HTTP status `error_status` is repeated."""
+    """`system/api_retry`: a model call that failed is repeated."""
 
     attempt: int | None = None
     max_retries: int | None = None
@@ -103,19 +99,19 @@ class Result(msgspec.Struct, frozen=True):
 
     is_error: bool = False
     result: str = ""
-    """The text of the answer or error."""
+    """The answer or error."""
     stop_reason: str | None = None
     terminal_reason: str | None = None
-    """Why the turn has ended, such as `aborted_streaming`."""
+    """Such as `aborted_streaming`."""
     api_error_status: int | None = None
-    """The HTTP status of a refused model call, if any."""
+    """Of a refused model call."""
     structured_output: msgspec.Raw = msgspec.Raw()
     """The answer that had to follow a schema."""
     usage: StreamTokens | None = None
 
 
 class WholeBlock(msgspec.Struct, frozen=True):
-    """A block of a complete message, with the fields of its type."""
+    """A block of a complete message, with the fields of all types."""
 
     type: str = ""
     text: str | None = None
@@ -144,8 +140,6 @@ class WholeMessage(msgspec.Struct, frozen=True):
 
 
 class RpcParams(msgspec.Struct, frozen=True):
-    """The parameters of any JSON-RPC message to that server."""
-
     protocol_version: str = msgspec.field(default="2025-06-18", name="protocolVersion")
     name: str = ""
     arguments: msgspec.Raw = msgspec.Raw()
@@ -159,7 +153,7 @@ class RpcMeta(msgspec.Struct, frozen=True):
 
 
 class RpcMessage(msgspec.Struct, frozen=True):
-    """A JSON-RPC message to the MCP server with the client's tools."""
+    """To the MCP server with the client's tools."""
 
     method: str = ""
     id: int | str | None = None
@@ -167,7 +161,7 @@ class RpcMessage(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """A control request of the program (`mcp_message`, `can_use_tool`)."""
+    """Of the program (`mcp_message`, `can_use_tool`)."""
 
     subtype: str = ""
     server_name: str = ""
@@ -177,7 +171,7 @@ class ControlRequest(msgspec.Struct, frozen=True):
 
 
 class ControlResponse(msgspec.Struct, frozen=True):
-    """The answer to a control request of this server: `response` after `success`, else `error`."""
+    """To this server's control request: `response` after `success`, else `error`."""
 
     subtype: str = ""
     request_id: str = ""
@@ -189,12 +183,12 @@ _DECODER: Final = msgspec.json.Decoder(Message)
 
 
 def decode(line: bytes) -> Message:
-    """Decodes a line. Raises an exception of `UNREADABLE`."""
+    """Raises one of `UNREADABLE`."""
     return _DECODER.decode(line)
 
 
 def decode_part(json: msgspec.Raw, type: type[T]) -> T:
-    """Decodes a raw field. Raises an exception of `UNREADABLE`, also for too many values."""
+    """Decodes a raw field. Raises one of `UNREADABLE`, also for too many values."""
     if len(json) > LONG_JSON and has_too_many_values(bytes(json)):
         raise msgspec.DecodeError("it has too many values")
     return msgspec.json.decode(json, type=type)
@@ -227,7 +221,7 @@ def control_answer(request_id: str, answer: dict[str, Any]) -> bytes:
 
 
 def control_refusal(request_id: str) -> bytes:
-    """Refuses a control request that this server does not support; the program would wait."""
+    """Refuses a control request; without an answer the program would wait."""
     response = {"subtype": "error", "request_id": request_id, "error": "not supported"}
     return encoded({"type": "control_response", "response": response})
 
@@ -241,7 +235,6 @@ def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]
 
 
 def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
-    """Refuses such a message: its method is not supported."""
     error = {"code": -32601, "message": "Method not found"}
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "error": error}
     return control_answer(request_id, {"mcp_response": answer})

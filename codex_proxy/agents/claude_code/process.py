@@ -22,15 +22,13 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
 
 START_SECONDS: Final = 30.0
-"""The most seconds until `initialize` is answered: 0.4 are usual, ten times that on a busy machine."""
+"""For `initialize`: 0.4 are usual, ten times that on a busy machine."""
 VERSION_SECONDS: Final = 20.0
 VERSION_BYTES: Final = 1 << 16
 NO_SIGN_IN: Final = ("none", "", None)
 
 
 class InitializeResult(msgspec.Struct, frozen=True):
-    """The answer to `initialize`."""
-
     models: tuple[AgentModel, ...] = ()
     signed_in: bool = True
     account: str = ""
@@ -63,7 +61,7 @@ class _Initialized(msgspec.Struct, frozen=True):
 
 
 def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
-    """Reads the answer to `initialize`. Raises an exception of `UNREADABLE`."""
+    """Raises one of `UNREADABLE`."""
     told = msgspec.json.decode(response, type=_Initialized)
     models = tuple(
         AgentModel(
@@ -88,8 +86,8 @@ def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
 
 
 class _Question:
-    """Reads output until `initialize` and a marked command are answered; then `answer` is done. If the process ends
-    before, it raises `Fault`.
+    """Reads output until `initialize` and a marked command are answered; then `answer` is done. It raises `Fault` if
+    the process ends before.
     """
 
     def __init__(self) -> None:
@@ -147,7 +145,7 @@ async def request_initialize(command: Command) -> InitializeResult:
 
 
 async def ask_version(command: Command) -> str:
-    """Returns what `--version` prints. Raises `Fault` if that fails or takes too long."""
+    """Returns what `--version` prints. Raises `Fault`."""
     try:
         exit, out = await run_for_output(command, VERSION_SECONDS, VERSION_BYTES)
     except SpawnError as error:

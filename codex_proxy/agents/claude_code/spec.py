@@ -30,7 +30,7 @@ OLD: Final = "Claude Code {} is installed; the tested release is {}. Update it w
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Makes the agent. Raises `NoAgentError`, or `Fault` if `claude --version` fails."""
+    """Raises `NoAgentError`, or `Fault` if `claude --version` fails."""
     from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
     from codex_proxy.agents.claude_code.launch import (
         NEWEST_TESTED,
@@ -83,7 +83,7 @@ async def _make(context: AgentContext) -> Agent:
 
 
 async def _plain_confinement(context: AgentContext) -> PlainConfinement:
-    """Returns what confines plain-model turns. The program may use its settings and sign-in."""
+    """The program may use its settings and sign-in."""
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 
     env = claude_environment(context)
@@ -109,8 +109,8 @@ def program_of(context: AgentContext) -> str:
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:
-    """Returns a process's variables: every child's, `ALLOWED_NAMES`, those of the operator (only these may have keys),
-    and `SWITCHES`.
+    """Returns every child's variables, `ALLOWED_NAMES`, those of the operator (only these may have keys), and
+    `SWITCHES`.
     """
     from codex_proxy.agents.claude_code.launch import ALLOWED_NAMES, SWITCHES
 
@@ -126,7 +126,7 @@ def _version_command(context: AgentContext, program: str) -> Command:
 
 
 async def _check(context: AgentContext) -> list[Check]:
-    """Returns the checks of program, release and sign-in, without a model call."""
+    """Checks program, release and sign-in, without a model call."""
     import tempfile
 
     from codex_proxy.agents.claude_code.launch import (
@@ -196,9 +196,7 @@ def _text_check(takes_mark: bool, version: str) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """Returns the check of the sign-in. `account` is its kind; `unseen` are variables with keys that the program does
-    not get.
-    """
+    """`account` is the kind of sign-in; `unseen` are variables with keys that the program does not get."""
     from codex_proxy.agents.claude_code.failures import SIGN_IN
 
     checking = Checking("sign-in", account=account, models=models, keys_not_passed_on=", ".join(unseen))

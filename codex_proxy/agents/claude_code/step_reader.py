@@ -87,16 +87,16 @@ class StepReader:
         self._streamed: set[str] = set()
         """Messages that arrived in deltas, and are ignored as a whole."""
         self._open: dict[int, str] = {}
-        """Open text and reasoning items, by block index."""
+        """Text and reasoning items, by block index."""
         self._complete: list[ItemEnded | RawItem] = []
         """The ends of items whose block has ended, and thinking blocks, until more arrives: a stream that breaks off
         ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, _Thought] = {}
-        """Open blocks of thinking, by index."""
+        """Open blocks, by index."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
-        """This step's calls of the client's tools."""
+        """This step's, of the client's tools."""
         self._held_size = HeldSize("arguments of calls, signatures and texts before an answer")
         self._held: list[Event] = []
         """Events of texts that may be no part of the answer."""
@@ -114,7 +114,7 @@ class StepReader:
     # --- the stream -----------------------------------------------------------------------------
 
     def feed(self, event: StreamEvent) -> None:
-        """Reads a stream event. The dialect handles `message_delta` itself."""
+        """Reads a stream event; the dialect handles `message_delta`."""
         match event.type:
             case "content_block_delta":
                 self._delta(event)
@@ -211,7 +211,7 @@ class StepReader:
             self._complete.append(ThinkingBlock(self._model, thinking=text, signature=signature).raw_item())
 
     def _add_complete(self) -> None:
-        """Adds `_complete`. The end of an item whose text is held is held, too."""
+        """The end of an item whose text is held is held, too."""
         for event in self._complete:
             held = isinstance(event, ItemEnded) and event.id in self._held_texts
             (self._held if held else self.events).append(event)
@@ -289,9 +289,7 @@ class StepReader:
         return call.request()
 
     def finish(self, structured: str | None) -> None:
-        """Ends the answer of a turn that has succeeded. `structured` is the structured answer; None: the held text is
-        added.
-        """
+        """Ends the answer of a turn that has succeeded. `structured` None: the held text is the answer."""
         self._add_complete()
         if structured is None:
             self._add_held()

@@ -1,5 +1,5 @@
 """The client's tools as Claude Code takes them: tools of an MCP server, with the prefix `mcp__<server>__`. It replaces
-unusual characters of names, so that such a name is generated.
+unusual characters of names, so such a name is generated.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from codex_proxy.core.items import Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
-"""Of a name: the provider accepts 128 characters with the prefix."""
+"""The provider accepts 128 with the prefix."""
 _VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which a tool is offered: its own if Claude Code keeps it."""
+    """Returns the tool's own name if Claude Code keeps it, else a generated one."""
     if _VALID.fullmatch(name) and len(name) <= MAX_CHARS and not _CHANGED.fullmatch(name):
         return name
     return generated_name(name, "client_", kept=MAX_CHARS - 24, digits=16)

@@ -9,8 +9,6 @@ from codex_proxy.core.states import StateTable
 
 
 class TurnState(Enum):
-    """The states of a turn in a Claude Code process."""
-
     STARTING = "the program is given the prompt, the tools and the settings"
     FEEDING = "the program is given the history, message by message"
     ACTIVE = "the model works on the turn, or waits for outputs of its calls"
@@ -19,8 +17,6 @@ class TurnState(Enum):
 
 
 class TurnChange(Enum):
-    """An event that moves a turn from one state to another."""
-
     READY = "the program has taken the settings and listed the tools"
     ASKED = "the program was given the message that it answers"
     ENDED_WELL = "the program has reported the end of its turn"

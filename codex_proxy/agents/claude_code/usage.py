@@ -9,7 +9,6 @@ from codex_proxy.core.events import Usage
 
 
 def usage_of(tokens: StreamTokens) -> Usage:
-    """Converts token counts of Anthropic's API."""
     details = tokens.output_tokens_details
     cached = tokens.cache_read_input_tokens or 0
     return Usage(
@@ -21,11 +20,11 @@ def usage_of(tokens: StreamTokens) -> Usage:
 
 
 class TurnUsage:
-    """The tokens of one turn of the program, and of the client's current request."""
+    """Of one turn of the program, and of the client's current request."""
 
     def __init__(self) -> None:
         self._calls = Usage()
-        """Of ended model calls, since the turn began."""
+        """Of ended model calls."""
         self._before = Usage()
         """Reported to earlier requests."""
         self._begun = StreamTokens()
@@ -36,7 +35,7 @@ class TurnUsage:
         self._begun = StreamTokens()
 
     def begin_request(self) -> None:
-        """Begins the client's next request, which continues the turn."""
+        """The client's next request continues the turn."""
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:

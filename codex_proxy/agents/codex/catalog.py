@@ -1,7 +1,6 @@
 """The models of the installed Codex (`codex debug models --bundled`): the list for clients, and a patched catalog for
 plain-model turns (`model_catalog_json`). Unpatched entries put a client's tools behind a JavaScript tool, add tools of
-the agent, cut outputs, and summarise a long history. `CatalogError` names entry and field, also if one to patch is
-missing.
+the agent, cut outputs, and summarise a long history.
 """
 
 from collections.abc import Iterable
@@ -24,7 +23,7 @@ PLAIN_PATCH: Final[dict[str, Any]] = {
     "supports_reasoning_effort_updates": False,  # the effort of the request stays as the client gave it
 }
 PLAIN_REMOVED: Final = ("multi_agent_version", "model_messages")
-"""Fields that add sub-agent tools and texts of Codex."""
+"""They add sub-agent tools and texts of Codex."""
 
 CUSTOM_EFFORTS: Final = ("minimal", "low", "medium", "high")
 
@@ -48,15 +47,15 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
     "supports_reasoning_effort_updates": (bool,),
     "use_responses_lite": (bool,),
 }
-"""Fields that older releases lack."""
+"""Older releases lack these."""
 
 
 class CatalogError(ValueError):
-    """The catalog has an unknown form; the text says where."""
+    """The catalog has an unknown form; the text names entry and field."""
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
-    """A model of the bundled catalog, not patched."""
+    """Not patched."""
 
     slug: str
     display_name: str
@@ -67,7 +66,7 @@ class CatalogModel(msgspec.Struct, frozen=True):
     visibility: str
     """`list` if Codex's model picker shows it."""
     service_tiers: tuple[str, ...] = ()
-    """Those beside the default."""
+    """Beside the default."""
     verbosity: bool = True
     """Whether it gets a request's verbosity."""
     priority: int = 0
@@ -103,9 +102,7 @@ def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...
 
 
 def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -> tuple[CatalogModel, ...]:
-    """Returns the models with `is_own_default` at the `configured` one (added if needed), else the first in Codex's
-    picker.
-    """
+    """Sets `is_own_default` of the `configured` model (added if needed), else of the first in Codex's picker."""
     shown = sorted((model for model in models if model.listed), key=lambda model: model.priority)
     own = configured or next((model.slug for model in shown), None)
     marked = tuple(msgspec.structs.replace(model, is_own_default=model.slug == own) for model in models)

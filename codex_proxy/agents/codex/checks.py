@@ -45,7 +45,7 @@ from codex_proxy.process.launch import child_environment
 from codex_proxy.settings.fields import Settings
 
 SANDBOX_SECONDS = 20.0
-"""Seconds for `true` in Codex's sandbox; 0.1 is usual."""
+"""For `true` in Codex's sandbox; 0.1 is usual."""
 
 SANDBOX_ADVICE = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`) or allow user namespaces; until then the agent's "
@@ -54,7 +54,7 @@ SANDBOX_ADVICE = (
 
 
 async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgentName) -> list[Check]:
-    """Returns the checks, without those that depend on a failed one."""
+    """Leaves out those that depend on a failed one."""
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)
     program = find_codex(settings.codex_bin, search_path)
@@ -82,7 +82,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
 
 
 def version_check(version: Version) -> Check:
-    """Returns the check of the release, always `ok`."""
+    """Always `ok`."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
     checking = Checking(
         "version",
@@ -99,7 +99,7 @@ def version_check(version: Version) -> Check:
 
 
 def protocol_check(protocol: CodexProtocol) -> Check:
-    """Returns the check of the protocol: `failed` if the release cannot be driven, `warning` if it lacks something."""
+    """`failed` if the release cannot be driven, `warning` if it lacks something."""
     if protocol.fault:
         return failed_check("protocol", protocol.fault)
     checking = Checking("protocol", agent=protocol.agent)
@@ -125,9 +125,7 @@ def protocol_check(protocol: CodexProtocol) -> Check:
 
 
 def program_check(program: str, named: str | None) -> Check:
-    """Returns the check of the program: `warning` for npm's slower wrapper. `named` is the path in the settings or on
-    PATH.
-    """
+    """`warning` for npm's slower wrapper. `named` is the path in the settings or on PATH."""
     path = os.path.realpath(program)
     wrapper = _is_script(path)
     checking = Checking("agent", path=program, kind="wrapper" if wrapper else "native")
@@ -185,7 +183,7 @@ async def plain_turns(program: str, provider: ProviderConfig, context: AgentCont
 
 
 def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
-    """Returns the check of the sign-in's file, if Codex cannot be asked."""
+    """Looks for the sign-in's file, if Codex cannot be asked."""
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
         return Checking("sign-in").ok(f"Codex has a sign-in in {settings.codex_home}.")

@@ -1,4 +1,4 @@
-"""What the dialects with a Codex process per turn share: how a turn begins and ends, and the form of token counts."""
+"""What the dialects with a Codex process per turn share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from codex_proxy.core.faults import Failure
 
 
 class TokenCounts(msgspec.Struct, gc=False):
-    """Token counts as `codex exec` and `codex proto` report them."""
+    """As `codex exec` and `codex proto` report them."""
 
     input_tokens: int = 0
     cached_input_tokens: int = 0
@@ -28,12 +28,10 @@ class TokenCounts(msgspec.Struct, gc=False):
 
 
 class ChildTurn(SingleTurn):
-    """One turn of a process that ends with it. `_error_text` is the child's error, with which the turn fails if nothing
-    else ends it.
-    """
+    """One turn of a process that ends with it. If nothing else ends it, it fails with the child's `_error_text`."""
 
     _unframed_error: ClassVar[str | None] = None
-    """The name in Codex's `codexErrorInfo` that an error text without a status stands for; None: unknown."""
+    """The name in Codex's `codexErrorInfo` that an error text without a status stands for, if any."""
 
     def __init__(self) -> None:
         self._started = False
@@ -56,7 +54,7 @@ class ChildTurn(SingleTurn):
             out.append(Notice("bad_line", f"{len(line)} bytes that are not an event"))
 
     def _start(self, thread: str, model: str, out: list[Event]) -> None:
-        """Reports the start of the turn, once."""
+        """Once."""
         if not self._started:
             self._started = True
             out.append(TurnStarted(thread, model))
@@ -66,7 +64,7 @@ class ChildTurn(SingleTurn):
         return TurnEnded(stop, trigger, failure)
 
     def _end_by_error(self, text: str) -> TurnEnded:
-        """Ends the turn after an error: failed, or `length` or `content_filter` for an answer that was cut off."""
+        """Ends the turn: failed, or `length` or `content_filter` for an answer that was cut off."""
         stop = stop_from_text(text)
         if stop is not None:
             return self._end(stop, "error")

@@ -1,6 +1,6 @@
 """Locks on Codex's files, for all servers with one state folder. Two first starts of a release at once fail at its
-database, so they follow each other (`first_start_lock`). A temporary home (`private_home`) is locked while it is used;
-the next start removes unlocked ones.
+database (`first_start_lock`). A temporary home (`private_home`) is locked while it is used; the next start removes
+unlocked ones.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 POLL_SECONDS = 0.02
-"""Seconds between tries for a lock."""
+"""Between tries for a lock."""
 
 
 @asynccontextmanager
 async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
-    """Runs its body under a lock if `mark` does not exist, then creates that. Waits up to `within` seconds, then runs
-    without the lock.
+    """Runs its body under a lock if `mark` does not exist, then creates that. After `within` seconds, runs without the
+    lock.
     """
     if not mark or _exists(mark):
         yield
@@ -85,7 +85,7 @@ def _new_home(state: str) -> tuple[str, int]:
 
 
 def _lock(folder: str) -> int | None:
-    """Locks the folder; None if it is locked or gone."""
+    """Returns None if the folder is locked or gone."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

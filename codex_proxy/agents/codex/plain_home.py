@@ -1,5 +1,5 @@
-"""The paths and variables of Codex's processes; and creates what those of plain-model turns need in the state folder:
-a Codex home (`shadow_home`), a patched model catalog (`catalog`), an empty working folder.
+"""The paths and variables of Codex's processes; and what those of plain-model turns need in the state folder: a Codex
+home (`shadow_home`), a patched model catalog (`catalog`), an empty working folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class CodexPaths(msgspec.Struct, frozen=True):
     """The paths of Codex's processes, and what commands in its sandboxes may do."""
 
     program: str
-    """The Codex binary."""
     codex_home: str
     """The user's; may not exist yet."""
     state: str
@@ -44,14 +43,12 @@ class CodexPaths(msgspec.Struct, frozen=True):
 def codex_environment(
     environment: Mapping[str, str], child_env: tuple[str, ...], provider: ProviderConfig
 ) -> dict[str, str]:
-    """Returns a process's variables: harmless ones, `child_env`, and credentials of Codex and its provider."""
+    """Returns harmless variables, `child_env`, and credentials of Codex and its provider."""
     return child_environment(environment, extra=child_env, env_keys=provider.env_names, credentials=True)
 
 
 def in_own_home(env: Mapping[str, str], codex_home: str) -> dict[str, str]:
-    """Returns the variables with CODEX_HOME; without it if that folder does not exist: Codex then creates its default
-    one.
-    """
+    """Adds CODEX_HOME, unless that folder does not exist: Codex then creates its default one."""
     env = {name: value for name, value in env.items() if name != "CODEX_HOME"}
     return {**env, "CODEX_HOME": codex_home} if os.path.isdir(codex_home) else env
 
@@ -74,7 +71,7 @@ def user_config(codex_home: str) -> tuple[str, ShadowHome]:
 
 
 def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
-    """Creates the home of plain-model turns; returns its path. Raises `OSError`."""
+    """Creates the home of plain-model turns. Raises `OSError`."""
     name = hashlib.sha256(os.fsencode(os.path.realpath(codex_home))).hexdigest()[:16]
     home = Path(state) / "homes" / name
     make_folder(home)

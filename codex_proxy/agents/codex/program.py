@@ -80,7 +80,7 @@ def _is_node_program(path: Path) -> bool:
 
 
 class Version(NamedTuple):
-    """A release of Codex, without a pre-release suffix."""
+    """Without a pre-release suffix."""
 
     major: int
     minor: int
@@ -102,14 +102,14 @@ def version_from(text: str) -> Version | None:
 TESTED_RELEASES: Final[Mapping[Version, int]] = {
     Version(*(int(part) for part in release.split("."))): failed for release, failed in TESTED.items()
 }
-"""How many tests failed with each tested release."""
+"""How many tests failed with each."""
 
 NEWEST_TESTED: Final = max(TESTED_RELEASES)
 """A newer release is used, too, if its schema has what is needed."""
 
 
 ASK_SECONDS = 20.0
-"""The most seconds for version or models; 0.1 is usual."""
+"""For version or models; 0.1 is usual."""
 
 
 ANSWER_BYTES = 64 << 20
@@ -123,7 +123,7 @@ NOT_SIGNED_IN = Failure(
 
 
 async def find_version(program: str, environment: Mapping[str, str]) -> Version:
-    """Returns the release that `codex --version` prints. Raises `Fault`."""
+    """Raises `Fault`."""
     text = await output_of((program, "--version"), dict(environment))
     version = version_from(text.decode(errors="replace"))
     if version is None:
@@ -132,8 +132,8 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Runs a short command (see `run_short`) in an empty home, if `environment` names none: every command would create
-    the user's.
+    """Runs a short command in an empty home, if `environment` names none: every command would create the user's. Raises
+    as `run_short`.
     """
     with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as home:
         return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))
@@ -154,7 +154,6 @@ async def run_short(command: Command) -> bytes:
 
 
 def _reason(exit: Exit) -> str:
-    """Returns why a command failed, by its stderr, exit code or signal."""
     said = exit.stderr_tail.strip()
     error = re.search(r"^error: .*(?:\n.+)*", said, re.MULTILINE | re.IGNORECASE)
     if said:
@@ -163,5 +162,4 @@ def _reason(exit: Exit) -> str:
 
 
 def misconfigured(message: str) -> Fault:
-    """Returns a `Fault`; `message` says what to change."""
     return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

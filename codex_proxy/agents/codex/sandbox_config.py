@@ -23,7 +23,7 @@ class WorkspaceWrite(msgspec.Struct, frozen=True):
 
 
 def workspace_write(config_toml: str) -> WorkspaceWrite:
-    """Reads the user's table. Raises `ConfigError`; a flag that is no boolean is False."""
+    """Raises `ConfigError`; a flag that is no boolean is False."""
     table = table_of(parse_config(config_toml), "sandbox_workspace_write")
 
     def flag(name: str) -> bool:
@@ -54,7 +54,7 @@ def _bool(value: bool) -> str:
 
 class Profiles(msgspec.Struct, frozen=True):
     """The permission profiles of a process, one for each sandbox, with the `denied` paths and the user's `policy`.
-    `name` begins their names and must not be guessable, because a project's config.toml could change them.
+    `name` begins their names and must not be guessable: a project's config.toml could change them.
     """
 
     name: str
@@ -62,13 +62,13 @@ class Profiles(msgspec.Struct, frozen=True):
     policy: WorkspaceWrite = WorkspaceWrite()
 
     def of(self, sandbox: Sandbox) -> str | None:
-        """Returns a sandbox's profile; None for `danger-full-access`."""
+        """None for `danger-full-access`."""
         if sandbox == "danger-full-access":
             return None
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the pairs that define the profiles; Codex requires a default."""
+        """Returns the pairs for `-c`; Codex requires a default."""
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
             (f"permissions.{read}", self._table(":read-only", {})),
@@ -98,7 +98,6 @@ def outermost_paths(paths: Sequence[str]) -> tuple[str, ...]:
 
 
 def toml_string(text: str) -> str:
-    """Returns a TOML string."""
     return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
 
 

@@ -11,7 +11,7 @@ import tomli_w
 DEFAULT_PROVIDER: Final = "openai"
 
 BUILT_IN_PROVIDERS: Final = frozenset({"openai", "ollama", "lmstudio", "amazon-bedrock"})
-"""Ids that Codex reserves; their settings cannot be changed."""
+"""Their settings cannot be changed."""
 
 PROVIDER_KEYS: Final = (
     "model",
@@ -24,19 +24,19 @@ PROVIDER_KEYS: Final = (
     "forced_chatgpt_workspace_id",
     "service_tier",  # what the user pays for, not what the model reads
 )
-"""Keys that say where requests go and who pays; only these are copied."""
+"""They say where requests go and who pays; only these are copied."""
 
 LINKED_FILES: Final = ("auth.json",)
-"""Linked, because a renewal of tokens in a copy would invalidate the other. The target need not exist."""
+"""A renewal of tokens in a copy would invalidate the other. The target need not exist."""
 
 
 class ConfigError(ValueError):
-    """config.toml cannot be used; the text names line or key."""
+    """The text names line or key."""
 
 
 class ProviderConfig(msgspec.Struct, frozen=True):
     """The model provider of a Codex home. `custom`: the user has defined it. `env_names` are variables for Codex but
-    not for its shells. `shell_exclude` is the user's own such list, which a switch replaces.
+    not for its shells. `shell_exclude` is the user's own such list.
     """
 
     id: str = DEFAULT_PROVIDER
@@ -52,8 +52,8 @@ class ProviderConfig(msgspec.Struct, frozen=True):
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
-    """The shadow home's config.toml, and its links to the user's files. `notices` are sentences about settings that
-    could not be copied.
+    """Its config.toml, and links to the user's files. `notices` are sentences about settings that could not be
+    copied.
     """
 
     config_toml: str
@@ -63,7 +63,7 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
-    """Returns the shadow home for a config.toml. Raises `ConfigError`."""
+    """Raises `ConfigError`."""
     config = parse_config(config_toml)
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
@@ -76,7 +76,7 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Parses a config.toml. Raises `ConfigError`."""
+    """Raises `ConfigError`."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:
@@ -125,7 +125,7 @@ def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, An
 
 
 def strings_of(values: Any, where: str) -> tuple[str, ...]:
-    """Returns a list of strings as a tuple. Raises `ConfigError` for other values."""
+    """Raises `ConfigError` for anything but a list of strings."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} must contain only strings")
     return tuple(values)

@@ -10,7 +10,6 @@ from codex_proxy.core.checks import Check, Checking
 from codex_proxy.core.shown_text import excerpt
 
 MAX_SHOWN: Final = 10
-"""The most skills that the check names."""
 
 
 def skills_check(codex_home: Path, home: str, workdir: Path, *, bundled: bool) -> list[Check]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
-"""One for each of Codex's protocols."""
+"""One for each protocol."""
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "child_env"})
 PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
@@ -152,7 +152,7 @@ async def protocol_of(
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
-    """Returns whether the program's help has `codex proto`: a release without it would take the word as a prompt."""
+    """Asks the program's help: a release without `codex proto` would take the word as a prompt."""
     from codex_proxy.agents.codex.program import output_of
 
     try:

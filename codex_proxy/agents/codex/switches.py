@@ -94,9 +94,7 @@ def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
 
 
 def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Version) -> list[tuple[str, str]]:
-    """Returns the switches that keep `hidden` variables and the provider's keys from the agent's shells, and turn
-    unsafe shell snapshots off.
-    """
+    """Keeps variables from the agent's shells (see `exclude_pairs`), and turns unsafe shell snapshots off."""
     pairs = exclude_pairs(provider, hidden)
     if version < SAFE_SNAPSHOTS_SINCE:
         pairs.append(("features.shell_snapshot", "false"))
@@ -104,8 +102,8 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
 
 
 def exclude_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[str, str]]:
-    """Returns the switch that keeps variables from the agent's shells: the user's own list, the provider's keys and
-    `hidden`; none without the last two, because a switch replaces the user's list.
+    """Keeps the user's own list, the provider's keys and `hidden` from the agent's shells. Empty without the last two,
+    because a switch replaces the user's list.
     """
     ours = (*provider.env_names, *hidden)
     names = dict.fromkeys((*provider.shell_exclude, *ours)) if ours else ()
@@ -113,5 +111,5 @@ def exclude_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple
 
 
 def arguments_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the arguments; of a repeated key Codex uses the last."""
+    """Of a repeated key Codex uses the last."""
     return tuple(part for key, value in pairs for part in ("-c", f"{key}={value}"))

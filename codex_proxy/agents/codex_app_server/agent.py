@@ -27,7 +27,7 @@ START_SECONDS = 20.0
 """For `initialize`: 70 ms usually, more in a new home or from a cold disk."""
 
 LIMITS_SECONDS = 5.0
-"""The agent asks its provider for the account's limits."""
+"""The agent asks its provider."""
 
 CLIENT_NAME = "codex_openai_proxy"
 MODES: tuple[Mode, ...] = ("model", "agent")
@@ -39,16 +39,15 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     name: str
     version: str
     plain: Command
-    """For plain-model turns, unconfined."""
+    """Unconfined."""
     confinement: PlainConfinement
-    """What keeps plain-model turns from reading the user's files."""
+    """Of plain-model turns."""
     agent: Command | None
-    """For agent turns; None if one kind serves both."""
+    """None if one kind serves both modes."""
     empty_folder: str
     """Of plain-model turns; empty: the turn's."""
     models: tuple[AgentModel, ...]
     any_model: bool
-    """Whether any model name is accepted."""
     sign_in_file: str = ""
     """Changes when somebody signs in."""
     start_mark: str = ""
@@ -61,15 +60,12 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     notices: tuple[str, ...] = ()
     """Sentences for the operator about the user's config.toml."""
     contract: ContractCheck = ContractCheck()
-    """What the binary lacks."""
     renew_check: Callable[[], Awaitable[None]] | None = None
     """Asks the binary again, for the next start, if the stored answer is a day old."""
 
 
 class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
-    """An `Agent` with processes for plain-model turns and for agent turns, or one kind for both. `start` starts the
-    first if `warm_plain`, else the second.
-    """
+    """`start` starts the processes of plain-model turns if `warm_plain`, else those of agent turns."""
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
         super().__init__()
@@ -129,9 +125,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             self._renewal = asyncio.ensure_future(self._processes.renew_check())
 
     async def _try_confined(self) -> None:
-        """Tries out whether Codex works confined. Raises `Fault` if not with the mechanism that the operator has
-        named.
-        """
+        """Raises `Fault` if Codex does not work with the mechanism that the operator has named."""
         if self._processes.confinement.confinement is None or "plain_model" in self.missing_features:
             return
 

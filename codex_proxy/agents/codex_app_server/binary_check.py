@@ -26,22 +26,20 @@ log = structlog.get_logger(__name__)
 SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
 
 KEPT_SECONDS: Final = 86400.0
-"""The age after which the binary is asked again."""
+"""Then the binary is asked again."""
 
 _NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
 """The key in the binary's error about a switch."""
 
 
 class BinaryCheck(msgspec.Struct, frozen=True):
-    """What a binary lacks."""
-
     contract: ContractCheck = ContractCheck()
     unknown_switches: tuple[str, ...] = ()
     """Some would prevent its start."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """The stored answer, for this `binary` and a digest of contract and switches."""
+    """`contract` is a digest of contract and switches."""
 
     binary: tuple[str, int, int]
     contract: str
@@ -71,7 +69,7 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Runs the binary and returns what it lacks. Raises `Fault`."""
+    """Raises `Fault`."""
     with private_home(state) as home:
         base = {**environment, "CODEX_HOME": home}
         schema = await schema_of(program, home, base)
@@ -133,7 +131,7 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
-    """Returns the stored answer that is valid, or None."""
+    """Returns the stored answer if it is valid."""
     try:
         kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
     except (FileNotFoundError, msgspec.DecodeError):

@@ -43,8 +43,8 @@ _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
 
 def agent_name(name: str) -> str:
-    """Returns the name under which Codex is offered a tool: the same, or with `client_` if Codex reserves or ignores
-    it, and with a digest if it is not allowed or ends like one.
+    """Returns the same name, or with `client_` if Codex reserves or ignores it, and with a digest if it is not allowed
+    or ends like one.
     """
     if not _must_rename(name):
         return name
@@ -104,10 +104,10 @@ class ModelItems:
         self._events: list[Event] = []
         self._held = HeldSize("items of the model")
         self._calls: dict[str, ToolCallRequested] = {}
-        """Calls of the client's tools."""
+        """Of the client's tools."""
         self._response_open = False
         self._agent_calls: set[str] = set()
-        """Calls that the agent has still to answer before it asks the client."""
+        """Those that the agent has still to answer before it asks the client."""
         self._outputs_from_client: set[str] = set()
         """Calls whose outputs are in the client's history."""
 
@@ -150,8 +150,8 @@ class ModelItems:
         self._outputs_from_client.update(call_ids)
 
     def _add_call(self, head: RawItemHead, call: RawItemCall) -> None:
-        """Adds a call of a client's tool. If Codex answers it itself (unknown tool, invalid arguments), adds a
-        `Notice`, but not for unknown tools in agent turns.
+        """If Codex answers the call itself (unknown tool, invalid arguments), adds a `Notice`, but not for unknown
+        tools in agent turns.
         """
         tool = self._tools.find(call.name)
         if tool is None:
@@ -230,7 +230,7 @@ class ModelItems:
 def _tool_call_request(
     call_id: str, tool: Tool, text: str, item_id: str | None, *, as_function: bool
 ) -> ToolCallRequested:
-    """Returns the event for a call. `text` is JSON arguments or a custom tool's input."""
+    """`text` is JSON arguments or a custom tool's input."""
     if tool.kind == "custom" and as_function:
         text = custom_input(text)
     return ToolCallRequested(call_id, call_id, tool.name, text, item_id or call_id, tool.kind)

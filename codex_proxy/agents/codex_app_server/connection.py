@@ -24,10 +24,10 @@ from codex_proxy.agents.dialect import UNREADABLE, Received
 from codex_proxy.core.json_cost import LONG_JSON
 
 MAX_IN_FLIGHT = 64
-"""Unanswered requests; from about 400 on Codex loses some."""
+"""From about 400 unanswered requests on Codex loses some."""
 
 MAX_CHANNEL_DIGITS = 18
-"""Digits of a channel in an answer's id; longer ones are invalid."""
+"""In an answer's id; longer ones are invalid."""
 
 INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
 
@@ -61,7 +61,7 @@ OPT_OUT_NOTIFICATIONS: Final = (
 
 
 def initialize_params(client_name: str, version: str) -> dict[str, Any]:
-    """Returns the parameters of `initialize`; Codex sends `client_name` as `originator`."""
+    """Codex sends `client_name` as `originator`."""
     return {
         "clientInfo": {"name": client_name, "title": client_name, "version": version},
         "capabilities": {
@@ -99,22 +99,20 @@ class AppServerConnection:
         self._thread_of: dict[int, str] = {}
         """The thread of each channel that has one."""
         self._unanswered: dict[int, int] = {}
-        """Unanswered requests by open channel."""
+        """Requests by open channel."""
         self._in_flight = 0
         self._held_writes: deque[tuple[int, bytes]] = deque()
-        """Writes that wait until fewer requests are in flight."""
+        """Until fewer requests are in flight."""
 
     def open(self) -> bytes:
         return request(INITIALIZE, "initialize", initialize_params(*self._client))
 
     def account_request(self) -> bytes:
-        """Returns the question who is signed in. The answer updates `signed_in`."""
+        """Asks who is signed in. The answer updates `signed_in`."""
         return request(ACCOUNT, "account/read", {})
 
     def limits_request(self) -> bytes:
-        """Returns the request for the account's limits, which Codex asks its provider for. The answer is in
-        `Received.limits`.
-        """
+        """Asks for the account's limits. The answer is in `Received.limits`."""
         return request(LIMITS, "account/rateLimits/read", None)
 
     # --- channels -------------------------------------------------------------------------------
@@ -125,7 +123,7 @@ class AppServerConnection:
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel: its messages are dropped, requests among them refused. Returns writes of others that were
+        """Drops the channel's messages from now on, and refuses requests among them. Returns writes of others that were
         held until then.
         """
         self._in_flight -= self._unanswered.pop(channel, 0)
@@ -245,7 +243,7 @@ class AppServerConnection:
             self._thread_of[channel] = thread
 
     def _handle_own_answer(self, message: Message) -> bytes:
-        """Handles an answer on channel 0. Returns lines to write."""
+        """Returns lines to write."""
         if message.error is not None:
             if message.id == INITIALIZE:
                 self.fault = f"the agent refused to start: {message.error.message}"
@@ -264,7 +262,7 @@ class AppServerConnection:
             return b""
 
     def _handle_own_result(self, message: Message) -> bytes:
-        """Handles a result on channel 0. Returns lines to write. Raises one of `UNREADABLE`."""
+        """Returns lines to write. Raises one of `UNREADABLE`."""
         result = message.result or b"{}"
         if message.id == INITIALIZE:
             self.user_agent = msgspec.json.decode(result, type=_InitializeResult).user_agent

@@ -25,14 +25,14 @@ LISTS: Final[Mapping[MessageKind, str]] = {
     "question": "ServerRequest",
     "reply": "ServerRequest",
 }
-"""The schema's list with the method of each kind."""
+"""Of the schema, with the method of each kind."""
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponseItem/completed": "RawResponseItemCompletedNotification",
     "rawResponse/completed": "RawResponseCompletedNotification",
     "account/read": "GetAccountResponse",
 }
-"""What the schema's lists lack, or do not name after the request."""
+"""What these lists lack, or do not name after the request."""
 
 
 class SchemaError(ValueError):
@@ -331,7 +331,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def missing_features(self) -> dict[str, tuple[str, ...]]:
-        """The features that are off, with what each lacks."""
+        """With what each lacks."""
         missing_features: dict[str, tuple[str, ...]] = {}
         for each in self.missing:
             if each.feature is None:
@@ -348,7 +348,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
 
 def check_contract(schema: bytes) -> ContractCheck:
-    """Returns what `schema` lacks. Raises `SchemaError`."""
+    """Raises `SchemaError`."""
     return ContractCheck(tuple(_missing(ProtocolSchema(schema))))
 
 

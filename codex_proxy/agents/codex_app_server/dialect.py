@@ -69,7 +69,7 @@ BAD_ANSWER = Failure(
 
 
 class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
-    """The `Dialect` of `codex app-server`. It reads the messages of one channel."""
+    """Reads the messages of one channel."""
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
         """`channel` begins its request ids. `parallel_calls`: the release reports the end of a model's response, so
@@ -175,7 +175,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def _request(
         self, method: str, params: dict[str, Any], what: str, on_result: Callable[[Message], None] | None
     ) -> None:
-        """Sends a request. An error fails the turn: the agent could not do `what`."""
+        """An error fails the turn: the agent could not do `what`."""
 
         def on_response(message: Message) -> None:
             if message.error is None:

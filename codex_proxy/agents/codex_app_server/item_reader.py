@@ -34,13 +34,11 @@ MAX_OUTPUT_CHARS = 8 << 20
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False):
-    """Of a `fileChange` item."""
-
     path: str = ""
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
-    """An item of a thread, with the fields that are read."""
+    """With the fields that are read."""
 
     type: str
     id: str = ""
@@ -48,7 +46,6 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     phase: str | None = None
     """`commentary`, `final_answer`, or not said."""
     summary: list[str] | None = None
-    """The parts of reasoning's summary."""
     content: msgspec.Raw = msgspec.Raw()
     """The parts of raw reasoning, as a JSON list."""
     command: str | None = None
@@ -63,8 +60,6 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlanStep(msgspec.Struct, frozen=True, gc=False):
-    """A step of the agent's plan."""
-
     step: str = ""
     status: str = ""
 
@@ -82,7 +77,7 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[ThreadItem], str]]]
 }
 """Kind, and what describes it."""
 TEXT_AT_END = frozenset({"webSearch"})
-"""Types whose description comes when they are completed."""
+"""Their description comes when they are completed."""
 
 _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
@@ -117,14 +112,13 @@ class ItemReader:
         self._output_room = MAX_OUTPUT_CHARS
 
     def start_turn(self) -> None:
-        """Drops open items."""
         self.open_items.clear()
         self.seen_messages.clear()
         self._forget_outputs()
         self.ran_commands = False
 
     def discard_for_retry(self) -> None:
-        """Drops open items: Codex never completes them."""
+        """Codex never completes these items."""
         self.open_items.clear()
 
     def add_refusals(self) -> None:
@@ -220,7 +214,6 @@ class ItemReader:
 
 
 def _texts(content: msgspec.Raw) -> list[str]:
-    """Returns the parts of raw reasoning."""
     try:
         return msgspec.json.decode(content, type=list[str]) if content else []
     except UNREADABLE:

@@ -20,9 +20,7 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         self.parallel_calls = parallel_calls
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Starts and initializes the process. Raises `Fault`, and ends it, if that fails or takes more than
-        `timeout_seconds`.
-        """
+        """Raises `Fault`, and ends the process, if it cannot be started and initialized in time."""
         child = await self._spawn(command)
         child.write(self.connection.open())
         try:
@@ -52,13 +50,11 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         self._write(self.connection.send(channel, writes))
 
     def ask_limits(self) -> None:
-        """Requests the account's limits; `on_limits` gets them as JSON, empty after an error."""
+        """`on_limits` gets the account's limits as JSON, empty after an error."""
         self._write(self.connection.limits_request())
 
 
 class ThreadTransport(SharedTransport[AppServerProcess]):
-    """The `Transport` of one thread."""
-
     def __init__(self, process: AppServerProcess, channel: int) -> None:
         super().__init__(process, channel)
         self.dialect = AppServerTurn(channel, parallel_calls=process.parallel_calls)

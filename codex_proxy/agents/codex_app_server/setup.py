@@ -1,5 +1,6 @@
 """Prepares the start of app-server processes: asks the binary, reads config.toml, and creates home and catalog of
-plain-model turns.
+plain-model turns. A *plain-model* process runs in a home of its own (the shadow home) and only calls the model; an
+*agent* process in the user's home.
 """
 
 from __future__ import annotations
@@ -50,7 +51,6 @@ class CodexSetup(msgspec.Struct, frozen=True):
     start_mark: str = ""
     """Is there once this release has started; until then one process starts at a time."""
     check: BinaryCheck = BinaryCheck()
-    """What the binary supports."""
     notices: tuple[str, ...] = ()
     """Sentences for the operator about the user's config.toml."""
 
@@ -65,8 +65,8 @@ def app_server_argv(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
-    """Returns the arguments of an app-server, for plain-model turns if there is a patched model `catalog`. `extra` are
-    further pairs for `-c`; others: see `switch_pairs`.
+    """For plain-model turns if there is a patched model `catalog`. `extra` are further pairs for `-c`; others: see
+    `switch_pairs`.
     """
     # As arguments, because in `thread/start` switches would be too late, or ignored.
     pairs = switch_pairs(provider, catalog=catalog, hidden=hidden, unknown=unknown, version=version)
@@ -76,8 +76,8 @@ def app_server_argv(
 async def prepare_app_server(
     paths: CodexPaths, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
-    """Creates what processes need. Raises `Fault`. Children get harmless variables of `environment`, and `child_env`.
-    `lite`: see `plain_catalog`.
+    """Raises `Fault`. Children get harmless variables of `environment`, and `child_env`. `lite`: see
+    `plain_catalog`.
     """
     base = child_environment(environment, extra=child_env)
     version = await find_version(paths.program, base)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MAX_AGE: Final = 6 * 3600.0
-"""Seconds after which a process is replaced."""
+"""Then a process is replaced."""
 MAX_TURNS: Final = 10_000
 """One that leaks memory is replaced before."""
 
@@ -40,7 +40,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Returns the agent, not started. Raises `NoAgentError` or `Fault`."""
+    """Raises `NoAgentError` or `Fault`."""
     import msgspec
 
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses
@@ -82,7 +82,7 @@ def lite_form(settings: Settings) -> bool | None:
 
 
 def agent_model(model: CatalogModel, tier: str) -> AgentModel:
-    """Converts a model of the catalog. `tier` is the service tier of config.toml."""
+    """`tier` is the service tier of config.toml."""
     from codex_proxy.core.account import AgentModel
 
     tiers = ("flex", *model.service_tiers)  # which Codex passes on for every model

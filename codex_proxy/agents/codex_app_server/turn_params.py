@@ -36,7 +36,7 @@ MENTION = re.compile("[$@]")
 Injected items are not searched."""
 
 ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
-"""That the provider requires, by type."""
+"""That the provider requires."""
 MAX_ID_CHARS = 64
 """That the provider accepts."""
 
@@ -68,7 +68,7 @@ def _digest(index: int, item: dict[str, Any]) -> str:
 
 
 def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
-    """Converts an item, without an id."""
+    """Without an id."""
     if isinstance(item, HistoryMessage):
         return _message(item)
     if isinstance(item, HistoryOutput):
@@ -85,7 +85,7 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
 
 
 def _message(item: HistoryMessage) -> dict[str, Any] | None:
-    """Converts a message; None without parts."""
+    """None without parts."""
     if not item.parts:
         return None
     content = content_of(item.parts, text_type_of(item.role), _detail)
@@ -96,7 +96,7 @@ def _message(item: HistoryMessage) -> dict[str, Any] | None:
 
 
 def _detail(part: ImagePart) -> str:
-    """Returns an image's detail. Codex replaces `low` by a text."""
+    """Codex replaces images of `low` detail by a text."""
     return "auto" if part.detail in (None, "low") else str(part.detail)
 
 
@@ -123,8 +123,8 @@ def _input(part: Part) -> dict[str, Any]:
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:
-    """Returns the parameters of `thread/start`. A plain-model turn has no prompt, no environment, and only the client's
-    tools; its folder should be empty, because Codex looks there for a project's configuration.
+    """A plain-model turn has no prompt, no environment, and only the client's tools; its folder should be empty,
+    because Codex looks there for a project's configuration.
     """
     plain = turn.mode == "model"
     params: dict[str, Any] = {

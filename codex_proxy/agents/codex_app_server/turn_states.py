@@ -21,8 +21,6 @@ class TurnState(Enum):
 
 
 class TurnChange(Enum):
-    """An event that changes the state of a turn."""
-
     ENDED_WELL = "the agent has completed its turn"
     ENDED_BADLY = "the agent's turn has ended in any other way, or its thread cannot be resumed"
     GIVEN_UP = "the client's turn cannot continue, but the agent may still work on it"

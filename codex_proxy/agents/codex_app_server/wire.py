@@ -25,7 +25,7 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
 
 class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """The parameters of any message; a `msgspec.Raw` is decoded when used."""
+    """Of any message; a `msgspec.Raw` is decoded when used."""
 
     thread_id: str | None = None
     turn_id: str | None = None
@@ -72,8 +72,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Address(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Thread and turn, if named."""
-
     thread_id: str | None = None
     turn_id: str | None = None
 
@@ -105,7 +103,7 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC. Of one with a wrong field or too many values, reads what it can: a
+    """Returns None if the line is no JSON-RPC. Of one with a wrong field or too many values, reads what it can: a
     request must be refused and a turn must end.
     """
     try:
@@ -132,7 +130,7 @@ def _decode_loosely(line: bytes) -> Message | None:
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
-    """Encodes a request; line breaks in a client's JSON become spaces."""
+    """Line breaks in a client's JSON become spaces."""
     line = msgspec.json.encode({"id": id, "method": method, "params": params})
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
@@ -187,21 +185,15 @@ class Named(msgspec.Struct, frozen=True):
 
 
 class TurnStartResult(msgspec.Struct, frozen=True):
-    """The result of a `turn/start` request."""
-
     turn: Named
 
 
 class ThreadStartResult(msgspec.Struct, frozen=True):
-    """`model` is the thread's."""
-
     thread: Named
     model: str | None = None
 
 
 class Tokens(msgspec.Struct, frozen=True, rename="camel"):
-    """Token counts as the app-server reports them."""
-
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
@@ -223,8 +215,6 @@ def decode_usage(tokens: msgspec.Raw) -> Usage | None:
 
 
 class ThreadTokenUsage(msgspec.Struct, frozen=True):
-    """`total` is the sum of all turns."""
-
     total: Tokens
 
 
@@ -257,16 +247,12 @@ class TurnUsage:
 
 
 class RawItemHead(msgspec.Struct, frozen=True):
-    """Of a raw item of any type."""
-
     type: str = ""
     id: str | None = None
     role: str | None = None
 
 
 class RawItemPart(msgspec.Struct, frozen=True):
-    """A content part of a raw item."""
-
     text: str | None = None
 
 
@@ -281,9 +267,7 @@ class ReadableRawItem(RawItemHead, frozen=True):
 
 
 def check_readable(item: msgspec.Raw) -> None:
-    """Raises `msgspec.DecodeError`, `UnicodeDecodeError` or `RecursionError` for a raw item that could not be decoded
-    again.
-    """
+    """Raises one of `UNREADABLE` for a raw item that could not be decoded again."""
     if (
         len(item) > LONG_JSON
     ):  # as a whole it would take long, if it is no text or image but very many numbers
@@ -294,7 +278,7 @@ def check_readable(item: msgspec.Raw) -> None:
 
 
 class RawItemCall(msgspec.Struct, frozen=True):
-    """A raw item that is a call or an output."""
+    """A call or an output."""
 
     call_id: str
     name: str = ""
@@ -341,7 +325,7 @@ def question_event(message: Message, id: int | str) -> ApprovalRequested | Input
 
 
 def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
-    """Encodes the client's decision; `request_id`, of the event, determines its form."""
+    """`request_id`, of the event, determines the form."""
     method = request_id.partition(":")[0]
     decision = "accept" if reply.approve else "decline"
     if method == "mcpServer/elicitation/request":
@@ -410,7 +394,6 @@ def failed_end(error: TurnError | None) -> TurnEnded:
 
 
 def turn_end(turn: TurnPayload) -> TurnEnded:
-    """Returns the end of a turn in `turn/completed`."""
     if turn.status == "completed":
         return TurnEnded(Stop.STOP)
     return TurnEnded(Stop.INTERRUPTED) if turn.status == "interrupted" else failed_end(turn.error)

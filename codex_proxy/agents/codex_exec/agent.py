@@ -39,15 +39,11 @@ TOO_LONG = Failure(
 
 
 class TurnFiles(msgspec.Struct, frozen=True):
-    """Images, and the answer's schema, if any."""
-
     images: tuple[str, ...] = ()
     schema: str | None = None
 
 
 class CodexExecAgent(ChildPerTurnAgent):
-    """Writes each turn's files before its child starts, and removes them."""
-
     def __init__(
         self,
         spec: ChildSpec,
@@ -110,7 +106,7 @@ class CodexExecAgent(ChildPerTurnAgent):
 
 
 def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles:
-    """Writes a turn's images (checked data URLs) and schema. Raises `OSError`."""
+    """Writes images (checked data URLs) and schema. Raises `OSError`."""
     paths = []
     for number, image in enumerate(images, 1):
         head, _, data = image.url.partition(",")

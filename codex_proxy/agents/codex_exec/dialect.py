@@ -44,7 +44,7 @@ READING_PROMPT: Final = "Reading "
 
 
 class CodexExec(ChildTurn):
-    """One turn of a `codex exec` process. Private methods append to `out`."""
+    """Private methods append to `out`."""
 
     # The body of a provider's 400 comes as it is, without its status.
     _unframed_error = "other"
@@ -65,7 +65,7 @@ class CodexExec(ChildTurn):
         return Step([], prompt.encode(errors="replace"), close_stdin=True)
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Reads lines; one that is no event becomes a `Notice`."""
+        """A line that is no event becomes a `Notice`."""
         out: list[Event] = []
         for raw in lines:
             if self._ended:
@@ -102,7 +102,7 @@ class CodexExec(ChildTurn):
         self._start("", self._model, out)
 
     def _item_started(self, line: Line, out: list[Event]) -> None:
-        """Starts the activity or updates the plan. Messages and reasoning follow with `item.completed`."""
+        """Messages and reasoning follow with `item.completed`."""
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
             return
@@ -214,7 +214,7 @@ ITEMS: Final[Mapping[str, ItemHandler]] = {
     "error": CodexExec._warning,
     **dict.fromkeys(ACTIVITIES, CodexExec._activity),
 }
-"""The handlers of complete items."""
+"""Of complete items."""
 
 LINES: Final[Mapping[str, LineHandler]] = {
     "thread.started": CodexExec._thread_started,

@@ -1,4 +1,4 @@
-"""The command line of `codex exec`: needed options, and a turn's arguments. Pure."""
+"""The command line of `codex exec`. Pure."""
 
 from __future__ import annotations
 

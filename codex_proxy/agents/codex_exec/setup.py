@@ -42,8 +42,6 @@ class ExecLaunch(msgspec.Struct, frozen=True):
 
 
 class ExecSetup(msgspec.Struct, frozen=True):
-    """How turns start, and the models."""
-
     provider: ProviderConfig
     agent: ExecLaunch
     plain: ExecLaunch | None
@@ -58,8 +56,8 @@ async def prepare_exec(
     child_env: tuple[str, ...],
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Returns how `codex exec` starts. Children get harmless variables of `environment`, and `child_env`. `unknown`
-    switches are left out. Raises `Fault` or `OSError`.
+    """Children get harmless variables of `environment`, and `child_env`. `unknown` switches are left out. Raises
+    `Fault` or `OSError`.
     """
     text, shadow = user_config(paths.codex_home)
     provider = shadow.provider

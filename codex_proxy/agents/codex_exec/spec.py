@@ -37,7 +37,7 @@ SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
-    """Returns the agent, not started. `warning` is for the operator. Raises `NoAgentError` or `Fault`."""
+    """`warning` is for the operator. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.program import run_short
     from codex_proxy.agents.codex_app_server.setup import can_confine
     from codex_proxy.agents.codex_app_server.spec import agent_model

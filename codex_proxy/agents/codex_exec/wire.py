@@ -28,7 +28,7 @@ class Todo(msgspec.Struct, gc=False):
 
 
 class Item(msgspec.Struct, gc=False):
-    """An item of a turn. Missing fields are None or empty."""
+    """Missing fields are None or empty."""
 
     id: str = ""
     type: str = ""
@@ -54,7 +54,7 @@ class ErrorText(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """A line. Missing fields are None or empty."""
+    """Missing fields are None or empty."""
 
     type: str = ""
     thread_id: str = ""

@@ -18,7 +18,7 @@ ActivityKind = Literal["command", "file_change", "web_search", "mcp_call", "plan
 
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
-"""Programs whose argument after `-c` is shown."""
+"""Their argument after `-c` is shown."""
 VERBS = frozenset({"add", "update", "delete"})
 
 
@@ -26,7 +26,7 @@ VERBS = frozenset({"add", "update", "delete"})
 
 
 def command_line(msg: Msg) -> str:
-    """Returns the command, quoted, or SCRIPT of `bash -c SCRIPT`, in one line."""
+    """Returns the command, quoted, or SCRIPT of `bash -c SCRIPT`."""
     command = msg.command
     if isinstance(command, str):
         return one_line(command)
@@ -121,24 +121,24 @@ def _mcp_succeeded(msg: Msg) -> bool:
 
 
 Described: TypeAlias = Callable[[Msg, str], str]
-"""Returns one line that describes an activity, given the folder in which the agent works."""
+"""Returns one line that describes an activity, given the agent's folder."""
 
 STARTS: Final[Mapping[str, tuple[ActivityKind, Described]]] = {
     "exec_command_begin": ("command", lambda msg, workdir: command_line(msg)),
     "patch_apply_begin": ("file_change", file_changes),
     "mcp_tool_call_begin": ("mcp_call", lambda msg, workdir: mcp_call(msg)),
 }
-"""The events that begin an activity."""
+"""Events that begin an activity."""
 ENDS: Final[Mapping[str, Callable[[Msg], bool]]] = {
     "exec_command_end": lambda msg: msg.exit_code == 0,
     "patch_apply_end": lambda msg: bool(msg.success),
     "mcp_tool_call_end": _mcp_succeeded,
 }
-"""The events that end one, and whether it has succeeded."""
+"""Events that end one, and whether it has succeeded."""
 WHOLE: Final[Mapping[str, tuple[ActivityKind, Described]]] = {
     "web_search_end": ("web_search", lambda msg, workdir: one_line(msg.query or "")),
     "plan_update": ("plan", lambda msg, workdir: plan_steps(msg)),
     "view_image_tool_call": ("image", lambda msg, workdir: one_line(msg.path or "")),
 }
-"""The events of activities that the agent reports when they are over: before that a search has no query."""
+"""Activities that the agent reports when they are over: before that a search has no query."""
 ACTIVITY_EVENTS: Final = ("exec_command_output_delta", *STARTS, *ENDS, *WHOLE)

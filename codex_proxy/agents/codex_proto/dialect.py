@@ -52,9 +52,7 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 
 
 class CodexProto(ChildTurn):
-    """One turn of a `codex proto` process. `extended`: the fake agent, which accepts more fields. Private methods
-    append to `out`.
-    """
+    """`extended`: the fake agent, which accepts more fields. Private methods append to `out`."""
 
     def __init__(self, *, extended: bool = False) -> None:
         super().__init__()
@@ -83,7 +81,7 @@ class CodexProto(ChildTurn):
         return {"extended": True} if self._extended else {}
 
     def begin(self, turn: Turn) -> Step:
-        """Writes the turn; if that needs a model's name that it lacks, `receive` does when the child has named it."""
+        """If the turn needs a model's name that it lacks, `receive` writes it when the child has named one."""
         self._turn = turn
         self._activities.workdir = turn.workdir
         self._calls = Calls(earlier_calls=sum(isinstance(item, HistoryCall) for item in turn.history))
@@ -95,7 +93,7 @@ class CodexProto(ChildTurn):
         return Step([], self._turn_lines(turn, turn.model))
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """Reads lines; one that is no event becomes a `Notice`."""
+        """A line that is no event becomes a `Notice`."""
         out: list[Event] = []
         message_id = None if self._ended else self._message_id
         for raw in lines:
@@ -115,7 +113,6 @@ class CodexProto(ChildTurn):
         return Step(out, writes) if out or writes else NOTHING
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Answers an open approval request."""
         op = self._open_approvals.pop(request_id, None)
         if op is None or self._ended:
             return NOTHING
@@ -294,7 +291,7 @@ class CodexProto(ChildTurn):
     def _request_approval(
         self, op: str, kind: Literal["command", "file_change"], text: str, out: list[Event]
     ) -> None:
-        """Requests an approval; `op` is the operation for the answer."""
+        """`op` is the operation for the answer."""
         self._begin_output(out)
         request_id = f"ask{self._approval_count}"
         self._approval_count += 1
@@ -302,7 +299,7 @@ class CodexProto(ChildTurn):
         out.append(ApprovalRequested(request_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
-        """Returns the lines that start the turn; an empty `model` is the child's default."""
+        """An empty `model` is the child's default."""
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _op(self, op: dict[str, Any]) -> bytes:

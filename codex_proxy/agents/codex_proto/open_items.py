@@ -29,7 +29,7 @@ CallKind = Literal["function", "custom", "legacy"]
 
 
 class Messages:
-    """The open messages, at most one for each `choice` (None if the child names none)."""
+    """At most one is open for each `choice` (None if the child names none)."""
 
     __slots__ = ("_ids", "by_choice", "count")
 
@@ -47,7 +47,6 @@ class Messages:
         return self._ids.get(None)
 
     def add_delta(self, choice: int | None, text: str, out: list[Event]) -> None:
-        """Opens the message if needed."""
         out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
 
     def finish(
@@ -65,7 +64,7 @@ class Messages:
         self._ids.clear()
 
     def drop_open(self) -> None:
-        """Forgets open messages: after a retry the child sends new ones."""
+        """After a retry the child sends new ones."""
         self._ids.clear()
 
     def _start(self, choice: int | None, out: list[Event]) -> str:
@@ -77,8 +76,8 @@ class Messages:
 
 
 class ReasoningItems:
-    """The open reasoning item. The child writes the deltas of all summary parts, then each part's full text, with a
-    section break before each.
+    """The child writes the deltas of all summary parts, then each part's full text, with a section break before
+    each.
     """
 
     __slots__ = ("_count", "_full_texts", "_item", "_part", "_parts_with_deltas", "_raw_deltas")
@@ -132,7 +131,7 @@ class ReasoningItems:
         self.drop_open()
 
     def drop_open(self) -> None:
-        """Forgets the open item: after a retry the child begins another."""
+        """After a retry the child begins another."""
         self._item = ""
         self._part = 0
         self._parts_with_deltas = set()
@@ -156,7 +155,7 @@ class _Call:
 
     def __init__(self, kind: CallKind) -> None:
         self.call_id: str | None = None
-        """The child's id, once given."""
+        """The child's, once given."""
         self.kind: CallKind = kind
         self.item_id = ""
         """Empty until the name is known."""
@@ -255,7 +254,7 @@ class Calls:
         self._held.clear()
 
     def drop_open(self) -> None:
-        """Forgets open calls: after a retry the child sends them again."""
+        """After a retry the child sends them again."""
         self._open.clear()
         self._keys.clear()
 
@@ -264,7 +263,7 @@ class Calls:
         return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        """Returns whether the call is complete; never for one without an id, except `function_call`."""
+        """Never for a call without an id, except `function_call`."""
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 

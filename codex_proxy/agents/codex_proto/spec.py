@@ -29,7 +29,7 @@ NO_VIEW_IMAGE: Final = ("tools.view_image", "false")
 def proto_argv(
     codex: tuple[str, ...], pairs: Iterable[tuple[str, str]] = (), *, parallel_tool_calls: bool = False
 ) -> tuple[str, ...]:
-    """Returns the arguments of `codex proto`. `pairs` are for `-c`; 0.42 reads the values as JSON."""
+    """`pairs` are for `-c`; 0.42 reads the values as JSON."""
     from codex_proxy.agents.codex.switches import arguments_of
 
     argv = (*codex, "proto", *arguments_of([NO_VIEW_IMAGE, *pairs]))
@@ -37,7 +37,7 @@ def proto_argv(
 
 
 async def make_proto(context: AgentContext) -> Agent:
-    """Returns the agent, not started. Raises `NoAgentError` or `Fault`."""
+    """Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.plain_home import codex_environment, user_config
     from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.switches import exclude_pairs, provider_pairs

@@ -35,8 +35,6 @@ class TokenInfo(msgspec.Struct, gc=False):
 
 
 class Function(msgspec.Struct, gc=False):
-    """The function of a call, or a piece of it."""
-
     name: str | None = None
     arguments: str | None = None
 
@@ -51,15 +49,11 @@ class CallPiece(msgspec.Struct, gc=False):
 
 
 class Invocation(msgspec.Struct, gc=False):
-    """The called MCP tool."""
-
     server: str = ""
     tool: str = ""
 
 
 class McpContent(msgspec.Struct, gc=False):
-    """The result of an MCP call."""
-
     isError: bool | None = None
 
 
@@ -189,7 +183,7 @@ def plain_delta(line: bytes) -> str | None:
 
 
 def decode(line: bytes) -> Line | None:
-    """Decodes a line; None if it is not of this protocol. With a wrong field or too many values only id and type are
+    """Returns None if the line is not of this protocol. With a wrong field or too many values only id and type are
     decoded.
     """
     if len(line) > LONG_JSON and has_too_many_values(line):
@@ -234,8 +228,8 @@ class TurnUsage:
         return self._session_total.since(self._session_before or NO_USAGE)
 
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
-        """Handles a `token_count`. Returns the tokens that it adds, if any. `has_output`: the model has sent output
-        since the previous count, so the last call of the first count belongs to this turn.
+        """Returns the tokens that a `token_count` adds, if any. `has_output`: the model has sent output since the
+        previous count, so the last call of the first count belongs to this turn.
         """
         info = msg.info
         if info is None:
