@@ -1,4 +1,4 @@
-"""The interface of an agent: it opens a session for each turn, and reports its models, limits, processes and faults."""
+"""The interface of an agent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
-    """The number of an agent's processes without and with a running turn."""
+    """An agent's processes without and with a running turn."""
 
     idle: int = 0
     busy: int = 0
@@ -25,24 +25,22 @@ class ProcessCounts(msgspec.Struct, frozen=True):
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):
-    """One process of an agent, with the turns that it runs and has had."""
-
     pid: int
     turns_running: int
     turns_served: int
     memory: int
-    """The resident memory in bytes; 0: not known."""
+    """Resident, in bytes; 0: not known."""
 
 
 class Agent(Protocol):
-    """The interface of an agent. `start` must return before the first `open`."""
+    """`start` must return before the first `open`."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def version(self) -> str:
-        """The release of the agent's program; empty for a model server."""
+        """Of the agent's program; empty for a model server."""
         ...
 
     @property
@@ -55,12 +53,12 @@ class Agent(Protocol):
 
     @property
     def warning(self) -> str:
-        """Text for the operator if the agent does less, or is confined less, than its settings suggest; else empty."""
+        """For the operator if the agent does less, or is confined less, than its settings suggest; else empty."""
         ...
 
     @property
     def limits(self) -> NewestLimits:
-        """The newest limits of the user's account."""
+        """Of the user's account."""
         ...
 
     @property
@@ -74,9 +72,7 @@ class Agent(Protocol):
         ...
 
     async def start(self) -> None:
-        """Finds program and models, and starts the processes that are kept ready. Raises `Fault` if the agent cannot
-        work.
-        """
+        """Finds program and models, and starts the processes that are kept ready. Raises `Fault`."""
         ...
 
     async def open(self, turn: Turn) -> AgentSession:
@@ -84,8 +80,8 @@ class Agent(Protocol):
         ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
-        """Ends the use of a session. `finished`: the agent has ended the turn; if not, the process gets no further
-        turns.
+        """Ends the use of a session. `finished` False: the agent may still work on the turn, so its process gets no
+        further ones.
         """
         ...
 
@@ -94,15 +90,15 @@ class Agent(Protocol):
         ...
 
     async def ask_limits(self) -> None:
-        """Asks for the account's limits, and waits until `limits` is updated, or for a while."""
+        """Waits until `limits` is updated, or for a while."""
         ...
 
     def processes(self) -> ProcessCounts:
-        """Returns the number of processes; all 0 for a model server."""
+        """All 0 for a model server."""
         ...
 
     def each_process(self) -> tuple[ProcessFacts, ...]:
-        """Returns the processes. Reads files of the system: not for every turn."""
+        """Reads files of the system: not for every turn."""
         ...
 
     def trouble(self) -> Failure | None:
@@ -114,14 +110,12 @@ class Agent(Protocol):
         ...
 
     def kill(self) -> None:
-        """Kills every process, and does not wait."""
+        """Does not wait."""
         ...
 
 
 class AgentBase:
-    """The common part of agents: lacks nothing, reports no limits, keeps no processes. A subclass overrides what
-    differs.
-    """
+    """Lacks nothing, reports no limits, keeps no processes. A subclass overrides what differs."""
 
     version = ""
     any_model = False
@@ -135,14 +129,12 @@ class AgentBase:
     def warning(self) -> str:
         return ""
 
-    async def start(self) -> None:
-        """Does nothing."""
+    async def start(self) -> None: ...
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         await session.transport.release(finished=finished)
 
-    async def ask_limits(self) -> None:
-        """Does nothing."""
+    async def ask_limits(self) -> None: ...
 
     def processes(self) -> ProcessCounts:
         return ProcessCounts()
@@ -153,8 +145,7 @@ class AgentBase:
     def trouble(self) -> Failure | None:
         return None
 
-    def kill(self) -> None:
-        """Does nothing; an agent with processes overrides it."""
+    def kill(self) -> None: ...
 
 
 @runtime_checkable
@@ -163,7 +154,7 @@ class UpstreamState(Protocol):
 
     @property
     def breaker_state(self) -> Literal["closed", "open", "half-open"]:
-        """The state of its circuit breaker; while that is open, nothing is sent."""
+        """Of its circuit breaker; while that is open, nothing is sent."""
         ...
 
     @property
@@ -173,9 +164,7 @@ class UpstreamState(Protocol):
 
 
 def agent_for(agent: Agent, model: str) -> Agent:
-    """Returns the agent that serves a model: the member named before the `/`, or the first; `agent` itself if it is a
-    single one.
-    """
+    """Returns the member named before the `/` of the model, or the first; `agent` itself if it is a single one."""
     if not agent.members:
         return agent
     found = agent.members.get(model.partition(MODEL_SEPARATOR)[0])

@@ -1,6 +1,4 @@
-"""The interface of a dialect, which converts between turns and the messages of one agent's protocol; and the names of
-capabilities.
-"""
+"""The interface of a dialect, which converts between turns and one agent's protocol; and the names of capabilities."""
 
 from __future__ import annotations
 
@@ -18,10 +16,9 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 MAX_HELD: Final = 32 << 20
-"""The most bytes or characters of output that a dialect keeps until it can be passed on, as many as a turn may
-generate."""
+"""Bytes or characters of output that a dialect keeps until it can be passed on, as many as a turn may generate."""
 MAX_UNANSWERED: Final = 1000
-"""The most waiting calls, and requests for outputs, of one turn."""
+"""Waiting calls, and requests for outputs, of one turn."""
 
 
 class TooMuchHeld(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
@@ -39,38 +36,37 @@ class HeldSize:
         self._left = MAX_HELD
 
     def add(self, size: int) -> None:
-        """Counts more. Raises `TooMuchHeld` beyond `MAX_HELD`."""
+        """Raises `TooMuchHeld` beyond `MAX_HELD`."""
         self._left -= size
         if self._left < 0:
             raise TooMuchHeld(f"it sent more than {MAX_HELD >> 20} MiB of {self._what} without ending them")
 
     def clear(self) -> None:
-        """Counts from 0 again."""
         self._left = MAX_HELD
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a dialect's method returns: events, and bytes for the agent."""
+    """What a dialect's method returns."""
 
     events: list[Event] = []
     writes: bytes = b""
-    """Bytes for the child's stdin; for an upstream the body of its next HTTP request."""
+    """For the child's stdin; for an upstream the body of its next HTTP request."""
     close_stdin: bool = False
-    """Whether to close stdin after that, for programs that read their prompt until it ends."""
+    """After that, for programs that read their prompt until stdin ends."""
 
 
 NOTHING = Step()
 
 
 class ToolReply(msgspec.Struct, frozen=True):
-    """The answer to a `ToolCallRequested` event."""
+    """Answers a `ToolCallRequested`."""
 
     parts: tuple[Part, ...]
     success: bool = True
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """The answer to an `ApprovalRequested` or `InputRequested` event."""
+    """Answers an `ApprovalRequested` or `InputRequested`."""
 
     approve: bool = False
 
@@ -87,7 +83,7 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What a connection returns for lines: bytes to write, and messages by channel."""
+    """What a connection returns for lines."""
 
     writes: bytes
     messages_by_channel: list[tuple[int, list[Any]]]
@@ -96,13 +92,13 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class ChannelConnection(Protocol):
-    """The state of the connection to a process with many sessions, without IO. Each has a channel."""
+    """The connection to a process with many sessions, each on a channel. Without IO."""
 
     fault: str | None
     """Why the process cannot be used, if so."""
 
     def close_channel(self, channel: int) -> bytes:
-        """Closes a channel; returns what to write then."""
+        """Returns what to write then."""
         ...
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
@@ -114,10 +110,9 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 
 class Dialect(Protocol[L_contra]):
-    """Converts turns to messages, and messages to events, without IO. `L_contra`: what it reads, lines or decoded
-    messages. After `TurnEnded` there are no more events of the turn; there may be bytes that stop it. A message that
-    cannot be understood becomes an event: only `receive` raises, and only `TooMuchHeld`, after which the caller ends
-    the turn and calls `interrupt`.
+    """Converts turns to messages, and messages (`L_contra`: lines or decoded) to events, without IO. After `TurnEnded`
+    there are no more events of the turn; there may be bytes that stop it. A message that cannot be understood becomes
+    an event: only `receive` raises, and only `TooMuchHeld`, after which the caller ends the turn and calls `interrupt`.
     """
 
     @property
@@ -145,11 +140,11 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Answers a `ToolCallRequested`, `ApprovalRequested` or `InputRequested` event, if it still waits."""
+        """Answers a request, if it still waits."""
         ...
 
     def interrupt(self) -> Step:
-        """Stops the agent's work. `TurnEnded` comes at once or, if only the agent can end the turn, later."""
+        """`TurnEnded` comes at once or, if only the agent can end the turn, later."""
         ...
 
     def eof(self, ended: Ended) -> Step:
@@ -167,15 +162,15 @@ class RemakeContext(msgspec.Struct, frozen=True):
 
 
 class Remakeable:
-    """The common part of dialects that can be made again to read recordings."""
+    """A dialect that can be made again to read recordings."""
 
     def facts(self) -> dict[str, Any]:
-        """Returns what the dialect was made with, as JSON, without defaults."""
+        """Returns what it was made with, as JSON, without defaults."""
         return {}
 
     @classmethod
     def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        """Returns a dialect with these facts. Raises `ValueError`, `TypeError` or `KeyError` if it cannot have them."""
+        """Raises `ValueError`, `TypeError` or `KeyError` if it cannot have these facts."""
         return cls(**facts)
 
 
@@ -219,9 +214,7 @@ class ReopeningDialect(Protocol):
         ...
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
-        """Opens the closed session `thread`, and starts a turn on it, instead of `begin`. `new_items` are what it has
-        not seen.
-        """
+        """Opens a closed session, and starts a turn on it, instead of `begin`. `new_items` are what it has not seen."""
         ...
 
 

@@ -1,8 +1,6 @@
-"""What recordings need to know of the dialects: the name of each, how one is made again to read a recording, and the
-form in which its messages are written down.
-
-A recording has the lines of an agent as they were, so that today's dialect reads them again. What is no line (the
-parts of an HTTP answer, events of a tool server) is written as an object.
+"""What recordings need to know of the dialects. A recording has the lines of an agent as they were, so that today's
+dialect reads them again. What is no line (the parts of an HTTP answer, events of a tool server) is written as an
+object.
 """
 
 from __future__ import annotations
@@ -24,15 +22,15 @@ DIALECTS: Final[Mapping[str, str]] = {
     "chat": "codex_proxy.agents.openai_chat.dialect:OpenAIChat",
     "responses": "codex_proxy.agents.openai_responses.dialect:OpenAIResponses",
 }
-"""The name that each dialect has in recordings. The dialect of a plugin is recorded as `MODULE:CLASS`."""
+"""By the names in recordings. The dialect of a plugin is recorded as `MODULE:CLASS`."""
 _NAMES: Final = {reference: name for name, reference in DIALECTS.items()}
 
 HEADERS: Final = ("content-type", "retry-after", "x-ratelimit-", "x-should-retry")
-"""The beginnings of the names of those headers of an upstream's answer that are recorded."""
+"""The beginnings of the names of an upstream's headers that are recorded."""
 
 
 class UnknownDialectError(Exception):
-    """A recording was made with a dialect that this server does not have, or of which it cannot make one."""
+    """A recording was made with a dialect that this server does not have, or cannot make."""
 
 
 def attempt_of(found: Any) -> tuple[Any, str]:
@@ -54,12 +52,12 @@ def name_of(dialect: object) -> str:
 
 
 def facts_of(dialect: Any) -> dict[str, Any]:
-    """Returns what `remade` needs to make a dialect like this one, as JSON."""
+    """Returns what `remade` needs, as JSON."""
     return dialect.facts() if isinstance(dialect, Remakeable) else {}
 
 
 def remade(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Dialect[Any]:
-    """Returns a new dialect from its name and its facts. Raises `UnknownDialectError`."""
+    """Raises `UnknownDialectError`."""
     module, _, attribute = DIALECTS.get(name, name).partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
@@ -71,7 +69,7 @@ def remade(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Diale
 
 
 def message_of(name: str, line: bytes) -> Any:
-    """Returns a recorded line as the dialect reads it; None if the dialect's connection would drop it."""
+    """Returns a recorded line as the dialect reads it; None if its connection would drop it."""
     if name == "app-server":
         from codex_proxy.agents.codex_app_server.wire import decode
 
@@ -84,13 +82,13 @@ def message_of(name: str, line: bytes) -> Any:
 
 
 def is_rpc(name: str) -> bool:
-    """Whether the dialect's lines are JSON-RPC: each answer has the id of a request."""
+    """Whether the dialect's lines are JSON-RPC."""
     return name in ("app-server", "acp")
 
 
 def first_channel_id(name: str, id: Any) -> Any:
     """Returns the id of a JSON-RPC request as it would be on the first channel of a connection, so that recordings do
-    not depend on how many sessions there were before. An id that no channel has made stays as it is.
+    not depend on how many sessions there were before.
     """
     if name == "app-server" and isinstance(id, str):
         head, dot, number = id.partition(".")
@@ -104,7 +102,7 @@ def first_channel_id(name: str, id: Any) -> Any:
 
 
 def rpc_of(line: bytes) -> tuple[Any, str | None]:
-    """Returns the id and the method of a JSON-RPC message; None for what it lacks, or if it is none."""
+    """Returns the id and the method of a JSON-RPC message; None for what it lacks."""
     try:
         found = msgspec.json.decode(line, type=_Rpc)
     except UNREADABLE:
@@ -121,8 +119,8 @@ class _Rpc(msgspec.Struct, frozen=True):
 
 
 def object_of(message: Any) -> tuple[str, Any] | None:
-    """Returns the kind and the JSON value of a message that a dialect has read and that is no line; None for a line
-    that was decoded before, which is recorded as it came.
+    """Returns the kind and the JSON value of a message that is no line; None for a decoded line, which is recorded as
+    it came.
     """
     name = type(message).__name__
     if name == "Head":
@@ -134,9 +132,7 @@ def object_of(message: Any) -> tuple[str, Any] | None:
 
 
 def message_of_object(kind: str, value: Any) -> Any:
-    """Returns the message of which `object_of` has returned this kind and value. Raises `msgspec.ValidationError` or
-    `KeyError` if there is none.
-    """
+    """Reverses `object_of`. Raises `msgspec.ValidationError` or `KeyError`."""
     from codex_proxy.agents.acp import messages as acp
     from codex_proxy.agents.upstream.stream import End, Head
     from codex_proxy.core.faults import Failure

@@ -2,7 +2,7 @@
 
 Each built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`), imported only when it is used. A plugin is
 chosen with `--agent-plugin module:SPEC`, or `--agent NAME` for an entry point NAME in the group `codex_proxy.agents`.
-Other packages are not imported, and none can take a built-in name.
+None can take a built-in name.
 """
 
 from __future__ import annotations
@@ -39,27 +39,26 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 
 DEFAULT: Final = "auto"
-"""The default of `--agent`: the plugin's agent if there is a plugin, else that of `DEFAULT_SPEC`."""
+"""The plugin's agent if there is a plugin, else that of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto.spec:AUTO"
 
 OF_REPLAY: Final = "codex_proxy.cassettes.serving:SPEC"
-"""The spec of the agent that answers from recordings (`replay`)."""
+"""Answers from recordings (`replay`)."""
 
 GROUP: Final = "codex_proxy.agents"
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names that `--agent` accepts if there is no plugin."""
+    """Returns what `--agent` accepts if there is no plugin."""
     return (DEFAULT, *BUILT_IN)
 
 
 def specs() -> tuple[AgentSpec, ...]:
-    """Returns the spec of every built-in agent, in order."""
     return tuple(_load(line) for line in BUILT_IN.values())
 
 
 def agent_able_to(capability: str) -> str | None:
-    """Returns the first built-in agent with the capability, for advice, if any."""
+    """Returns the first built-in agent with the capability, for advice."""
     return next((spec.name for spec in specs() if capability in spec.capabilities), None)
 
 
@@ -85,7 +84,7 @@ def plugin_reference(settings: Settings) -> str | None:
 
 
 def chosen_spec(settings: Settings) -> AgentSpec:
-    """Returns the spec of the agent that the settings choose. Raises `NoAgentError` if its plugin cannot be used."""
+    """Raises `NoAgentError` if the plugin cannot be used."""
     if settings.cassettes.replay is not None:
         return _load(OF_REPLAY)
     reference = plugin_reference(settings)
@@ -153,9 +152,7 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:
-    """Returns a plugin's agent, not yet started. Raises `NoAgentError`, also for any other error in the plugin, or
-    `Fault`.
-    """
+    """Raises `Fault`, or `NoAgentError`, also for any other error in the plugin."""
     from codex_proxy.agents.spec import NoAgentError
     from codex_proxy.core.faults import Fault
 

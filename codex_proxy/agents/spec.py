@@ -28,7 +28,7 @@ OF_PROGRAMS: Final = frozenset(
         *("kept_threads", "kept_thread_seconds"),
     }
 )
-"""The settings that have an effect only with agents that are programs."""
+"""Settings that have an effect only with agents that are programs."""
 
 
 class NoAgentError(Exception):
@@ -39,22 +39,22 @@ class AgentContext(msgspec.Struct, frozen=True):
     """What an agent is created from."""
 
     settings: Settings
-    """The settings of this agent."""
+    """Of this agent."""
     environ: Mapping[str, str]
-    """The server's environment variables."""
+    """The server's."""
     clock: Clock
     name: str = ""
-    """The agent's name if it is one of several; else empty."""
+    """If it is one of several; else empty."""
     upstream: UpstreamConfig | None = None
-    """Its configuration, if the agent is an upstream."""
+    """If the agent is one."""
     upstreams: Mapping[str, UpstreamAgent] = {}
-    """All upstreams of the server by name, if it has several agents."""
+    """All of the server, by name, if it has several agents."""
     upstream_table: str = ""
-    """Its table, like `[upstreams.groq]`; empty if settings without a table name the address."""
+    """Like `[upstreams.groq]`; empty if settings without a table name the address."""
 
     @property
     def state_dir(self) -> Path:
-        """The folder for the agent's own files."""
+        """For the agent's own files."""
         folder = self.settings.state_dir
         return folder / "agents" / self.name if self.name else folder
 
@@ -69,49 +69,43 @@ class AgentContext(msgspec.Struct, frozen=True):
         return child_limits(self.settings)
 
     def child_environment(self, *names: str) -> dict[str, str]:
-        """Returns the environment of a child: harmless variables of the server's, those named in PROXY_CHILD_ENV, and
-        `names`.
-        """
+        """Returns a child's variables: harmless ones, those named in PROXY_CHILD_ENV, and `names`."""
         return child_environment(self.environ, extra=(*self.settings.child_env_names, *names))
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Declares an agent: its name, what it can do, and how it is made and checked.
-
-    Its module is also imported when agents are listed, so imports that only `make` and `check` need are inside of
-    these.
+    """Declares an agent, whether built in or of another package. Its module is also imported when agents are listed, so
+    imports that only `make` and `check` need are inside of these.
     """
 
     name: str
     """For `--agent`, answers and the log."""
     summary: str
-    """A few words about the agent, for a table."""
+    """A few words, for a table."""
     make: Callable[[AgentContext], Awaitable[Agent]]
     """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`."""
     check: Callable[[AgentContext], Awaitable[list[Check]]]
     """Returns the checks of `doctor`: whether a turn would work, without running one. Ends every process that it
     starts."""
     capabilities: frozenset[Capability] = frozenset()
-    """A request that needs another capability is refused."""
+    """A request that needs another one is refused."""
     variants: Mapping[str, frozenset[Capability]] = {}
-    """If a setting changes the capabilities: those of each case, by its name, for the documentation."""
+    """Capabilities that a setting changes, by its value, for the documentation."""
     settings: frozenset[str] = frozenset()
-    """The settings that its table `[agents.NAME]` may contain."""
+    """What its table `[agents.NAME]` may contain."""
     server_settings: frozenset[str] = frozenset()
-    """Further settings, of the server, that have an effect with this agent but not with every one."""
+    """Further ones, of the server, that have an effect with this agent but not with every one."""
     family: str = ""
-    """The common name of agents with the same capabilities, for tables of the documentation."""
+    """The common name of agents with the same capabilities, for the documentation."""
     is_fake: bool = False
     """Whether the answers come from no model. The server warns then."""
     confined: bool = False
     """Whether its commands run in the sandbox of the settings. If not, the server warns."""
     plain_only: bool = False
-    """Whether it only serves plain models: it has no folder, commands or sandbox, and requests cannot ask for agent
-    mode."""
+    """Whether it only serves plain models: no folder, commands or sandbox, and no agent mode."""
     has_own_timeouts: bool = False
     """Whether it limits by itself how long a model may be silent. The server's limits then apply only if they
-    are set.
-    """
+    are set."""
     uses_codex: bool = False
     """Whether it runs Codex, whose home, program and config.toml are read and protected."""
 

@@ -1,6 +1,6 @@
 """Prepares the start of app-server processes: asks the binary, reads config.toml, and creates home and catalog of
 plain-model turns. A *plain-model* process runs in a home of its own (the shadow home) and only calls the model; an
-*agent* process in the user's home.
+*agent* process in the user's home. Source: experiments with releases 0.133 to 0.169.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
 
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
-"""The `wire` by agent."""
+"""By agent."""
 OF_ALL: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of agents that the server itself uses for all."""
 CODEX: Final = "codex"
@@ -31,15 +31,12 @@ CODEX: Final = "codex"
 
 
 class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the server's agents."""
-
     name: str
     """Empty if it is the only one and has no table."""
     settings: Settings
     """The server's, with the values of its table."""
     spec: AgentSpec
     upstream: UpstreamConfig | None = None
-    """If it is one."""
     has_table: bool = False
     """Whether it is an upstream whose address is in its table."""
 
@@ -93,7 +90,6 @@ def _without_name(settings: Settings) -> ConfiguredAgent:
 
 
 def _of_settings(name: str, settings: Settings) -> ConfiguredAgent:
-    """Returns the agent of `settings.agent`."""
     spec = registry.chosen_spec(settings)
     upstream = None
     if spec.name in WIRES:
@@ -102,7 +98,7 @@ def _of_settings(name: str, settings: Settings) -> ConfiguredAgent:
 
 
 def runs_codex(settings: Settings) -> bool:
-    """Returns whether any agent runs Codex; False if the agents cannot be determined."""
+    """False if the agents cannot be determined."""
     return any(each.spec.uses_codex for each in _agents_or_none(settings))
 
 
@@ -183,9 +179,7 @@ def _own_settings(table: AgentTable) -> dict[str, Any]:
 
 
 def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> ConfiguredAgent:
-    """Returns a table's upstream; `name` is empty for the only agent. The short settings are part of
-    `[upstreams.default]`.
-    """
+    """`name` is empty for the only agent. The short settings are part of `[upstreams.default]`."""
     is_default = name in ("", DEFAULT)
     has_table = not (is_default and settings.upstream_url)
     config = _with_short_settings(settings, table) if is_default else _with_timeout(settings, table)
@@ -225,7 +219,6 @@ def _check_fallbacks(settings: Settings) -> None:
 
 
 def context_of(named: ConfiguredAgent, context: AgentContext) -> AgentContext:
-    """Returns the context from which the agent is created."""
     table = f"[upstreams.{named.name or DEFAULT}]" if named.has_table else ""
     return msgspec.structs.replace(
         context, settings=named.settings, name=named.name, upstream=named.upstream, upstream_table=table
@@ -233,9 +226,7 @@ def context_of(named: ConfiguredAgent, context: AgentContext) -> AgentContext:
 
 
 async def make_agent(context: AgentContext) -> Agent:
-    """Returns the agent of the settings, not yet started; with tables one that combines theirs. Raises `NoAgentError`
-    or `Fault`.
-    """
+    """With tables, returns one that combines theirs. Raises `NoAgentError` or `Fault`."""
     named = configured_agents(context.settings)
     if named[0].name:
         return await _make_router(named, context)

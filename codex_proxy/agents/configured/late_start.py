@@ -57,7 +57,7 @@ class LateStart(Generic[T]):
             raise Fault(self.failure)
 
     async def for_turn(self) -> T:
-        """Returns the value for a turn; makes it, unless that failed a moment ago. Raises `Fault` (UNAVAILABLE)."""
+        """Makes the value, unless that failed a moment ago. Raises `Fault` (UNAVAILABLE)."""
         if self.value is None and self._clock.monotonic() - self._failed_at >= RETRY_START_SECONDS:
             with contextlib.suppress(Fault):
                 await self.start()

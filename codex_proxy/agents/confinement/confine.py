@@ -1,6 +1,5 @@
-"""Confines an agent's process: it can write only to listed folders and, if wanted, read only what is listed.
-`find_confinement` chooses the mechanism (`codex sandbox`, bubblewrap or Landlock) by a probe that tries to write and
-read outside. The network is free; sockets of the user's session (`/run/user`) are hidden if possible.
+"""Confines an agent's process: it can write only to listed folders and, if wanted, read only what is listed. The
+network is free; sockets of the user's session (`/run/user`) are hidden if possible.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from codex_proxy.process.launch import find_program
 Mechanism: TypeAlias = Literal["codex", "bubblewrap", "landlock"]
 Wanted: TypeAlias = Literal["auto", "codex", "bubblewrap", "landlock", "none"]
 MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
-"""The order for programs that run commands: the strictest first."""
+"""For programs that run commands: the strictest first."""
 CHEAPEST_FIRST: Final = tuple(reversed(MECHANISMS))
 """For programs that run none: Landlock costs a start 5 ms, and leaves no process between."""
 TITLES: Final[Mapping[Mechanism, str]] = {
@@ -76,11 +75,11 @@ PROBE_WORDS: Final[Mapping[int, str]] = {
     5: "a command in it had no network access",
     6: "a command in it could read outside of its folder",
 }
-"""Why a mechanism is not used, by the probe's exit code."""
+"""By the probe's exit code."""
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
-    """A mechanism that works here. `around` applies it to a command."""
+    """A mechanism that works here."""
 
     mechanism: Mechanism
     codex_folder: str
@@ -144,8 +143,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         readable: Sequence[str] | None,
         env: Mapping[str, str],
     ) -> tuple[str, ...]:
-        """Runs `inner` with `codex sandbox`, which gets its own CODEX_HOME and TMPDIR and changes PATH; for `inner`
-        they are restored. The profile has a random name: Codex merges it with one of the same name in other files.
+        """`codex sandbox` gets its own CODEX_HOME and TMPDIR and changes PATH; for `inner` they are restored. The
+        profile has a random name: Codex merges it with one of the same name in other files.
         """
         name = f"confined_{secrets.token_hex(8)}"
         # Codex takes whatever may be written for a folder; a single file stays readable.
@@ -171,9 +170,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def _bubblewrap(
         self, inner: Sequence[str], writable: Sequence[str], readable: Sequence[str] | None, cwd: str
     ) -> tuple[str, ...]:
-        """Runs `inner` in `cwd` with bubblewrap. User namespace and dropped capabilities keep root from mounting the
-        folders writable again.
-        """
+        """User namespace and dropped capabilities keep root from mounting the folders writable again."""
         devices = ("--dev", "/dev", *(() if self.sees_others else ("--unshare-pid", "--proc", "/proc")))
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
         binds = dict.fromkeys(readable or (), "--ro-bind") | dict.fromkeys(writable, "--bind")
@@ -197,8 +194,6 @@ def _existing(paths: Iterable[str], *, by_name: bool) -> tuple[str, ...]:
 
 
 class FoundConfinement(msgspec.Struct, frozen=True):
-    """The result of `find_confinement`."""
-
     confinement: Confinement | None
     """If any works."""
     reasons: Mapping[Mechanism, str]
@@ -217,8 +212,9 @@ async def find_confinement(
     reading: bool = False,
     unusable: Mapping[Mechanism, str] = {},
 ) -> FoundConfinement:
-    """Returns the first mechanism of `wanted` that works, or why none does. `reading`: it has to limit reading.
-    `folder` gets the folders for confined programs; `unusable` are not tried. Raises `OSError`.
+    """Returns the first mechanism of `wanted` that works, by a probe that tries to write and read outside. `reading`:
+    it has to limit reading. `folder` gets the folders for confined programs; `unusable` are not tried. Raises
+    `OSError`.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
@@ -246,8 +242,8 @@ async def find_confinement(
 
 
 def _variants(plain: Confinement) -> Iterator[Confinement]:
-    """Yields a mechanism's variants, the strictest first: bubblewrap with a process namespace (which mounts /proc,
-    often forbidden in containers), then without.
+    """Yields the strictest first: bubblewrap with a process namespace (which mounts /proc, often forbidden in
+    containers), then without.
     """
     yield plain
     if plain.mechanism == "bubblewrap":
@@ -255,9 +251,7 @@ def _variants(plain: Confinement) -> Iterator[Confinement]:
 
 
 async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) -> str:
-    """Tries the mechanism with a program that writes (and reads) inside and outside. Returns why it cannot be used, or
-    empty.
-    """
+    """Runs the probe. Returns why the mechanism cannot be used, or empty."""
     if sys.platform != "linux" and candidate.mechanism == "landlock":
         return "only Linux has it"
 
@@ -286,7 +280,7 @@ async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) 
 
 
 def _reason_against(exit: Exit | None) -> str:
-    """Returns why a mechanism cannot be used, by the end of the probe (None: not started, or too late), or empty."""
+    """`exit` is the probe's; None: not started, or too late. Returns empty if the mechanism works."""
     if exit is None:
         return "it did not start, or did not end in time"
     if exit.code == 0:

@@ -1,6 +1,5 @@
-"""Keeps the processes of plain-model turns from reading the user's files. They may read what they need to run, their
-own state and temporary folder. This is tried at the start; a program that does not work so is served unconfined, and
-the operator is told.
+"""Keeps the processes of plain-model turns from reading the user's files, except what they need to run, their own state
+and temporary folder. A program that does not work so at its start is served unconfined, and the operator is told.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ STATE_VARIABLES: Final = (
     *("CLAUDE_CONFIG_DIR", "CODEX_HOME", "CODEX_SQLITE_HOME"),
     *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
 )
-"""That name a folder with a program's state."""
+"""They name a folder with a program's state."""
 
 UNLIMITED: Final = "Nothing keeps plain-model turns of {title} from reading your files: {why}."
 NOT_SIGNED_IN: Final = "{title} finds its sign-in only without it"
@@ -38,7 +37,7 @@ PROGRAM_ADVICE: Final = (
 
 
 class PlainConfinement:
-    """For one agent. After `try_out` it never stops confining, whatever fails."""
+    """Of one agent. After `try_out` it never stops confining, whatever fails."""
 
     def __init__(
         self,
@@ -71,7 +70,7 @@ class PlainConfinement:
         return f"{UNLIMITED.format(title=self._title, why=self._why)} {self.advice}".strip()
 
     def around(self, command: Command) -> Command:
-        """Returns the command that starts `command` confined, if any is. Raises `SpawnError`."""
+        """Returns the command confined, if any is. Raises `SpawnError`."""
         if self.confinement is None:
             return command
         state = (command.env[name] for name in STATE_VARIABLES if name in command.env)

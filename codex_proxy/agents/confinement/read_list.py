@@ -19,9 +19,9 @@ SYSTEM: Final = (
     *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf"),
     *("/var/lib/ca-certificates", "/nix/store", "/run/current-system", "/snap", "/home/linuxbrew/.linuxbrew"),
 )
-"""Paths that hold nothing of a user's. What /proc reveals of other processes is not readable for a confined one."""
+"""They hold nothing of a user's. What /proc reveals of other processes is not readable for a confined one."""
 UNNAMED: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
-"""Folders that are there to find something in."""
+"""They name folders to find something in."""
 PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
     "AWS_PROFILE": ".aws",
     "CLAUDE_CODE_USE_BEDROCK": ".aws",
@@ -36,7 +36,7 @@ MAX_SHEBANG: Final = 256
 
 
 def read_list(command: Command) -> tuple[str, ...]:
-    """Returns the paths that `command` needs; some may not exist. Raises `SpawnError`."""
+    """Some of the paths may not exist. Raises `SpawnError`."""
     home = command.env.get("HOME", "")
     named = [value for name, value in command.env.items() if name not in UNNAMED]
     named += [

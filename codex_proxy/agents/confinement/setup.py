@@ -81,7 +81,6 @@ async def plain_confinement(
 
 
 def confinement_check(confinement: PlainConfinement) -> Check:
-    """Returns `doctor`'s check of plain-model turns."""
     found = confinement.confinement
     checking = Checking("plain-model turns", confinement="none" if found is None else found.mechanism)
     if found is None:

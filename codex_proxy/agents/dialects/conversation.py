@@ -1,5 +1,5 @@
-"""The common part of dialects whose agents keep a conversation: the turns of one session, one after the other, with a
-table of states (`ConversationStates`). Without IO.
+"""The common part of dialects whose agents keep a conversation: the turns of one session, with a table of states.
+Without IO.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ M = TypeVar("M")
 
 
 NO_TURN = Turn(model="", history=())
-"""The turn of a dialect before `begin`."""
+"""Before `begin`."""
 
 
 class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
-    """A dialect's table of states, and what they mean for the client."""
+    """A table of states, and what they mean for the client."""
 
     table: StateTable[S, C]
     client_waits: frozenset[S]
@@ -49,23 +49,22 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
         self._state = states.table.start
         self._turn = NO_TURN
         self._session_id = ""
-        """The agent's id of the session, once known."""
+        """The agent's, once known."""
         self._model_name = ""
-        """The session's model, as the agent reports it."""
+        """As the agent reports it."""
         self._events = events
         self._writes: list[bytes] = []
         self._questions: dict[str, Q] = {}
-        """Unanswered questions, by the ids of their events."""
+        """Unanswered ones, by the ids of their events."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
     @property
     @abstractmethod
-    def can_resume(self) -> bool:
-        """See `Dialect.can_resume`."""
+    def can_resume(self) -> bool: ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """See `Dialect.resume`. Fails the turn if the session takes none, because the agent has changed that."""
+        """Fails the turn if the session takes none, because the agent has changed that."""
         if not self.can_resume:
             self._fail(CONVERSATION_LOST)
             return self._take_step()
@@ -78,7 +77,6 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
         return self._take_step()
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """See `Dialect.answer`."""
         if isinstance(reply, ToolReply):
             self._give_output(request_id, reply)
         else:
@@ -86,7 +84,6 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
         return self._take_step()
 
     def eof(self, ended: Ended) -> Step:
-        """See `Dialect.eof`."""
         if self._state in self._states.client_waits:
             self._close_items()
             self._events.append(TurnEnded(Stop.FAILED, "provider", failure_from_exit(ended)))
@@ -164,7 +161,7 @@ class ChannelRequests(Generic[Id, M]):
         return bool(self._handlers)
 
     def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:
-        """Sends a request. `on_answer` gets the answer; None if nothing waits for it."""
+        """`on_answer` None: nothing waits for the answer."""
         if on_answer is not None:
             id = self.expect(on_answer)
         else:
@@ -184,5 +181,4 @@ class ChannelRequests(Generic[Id, M]):
         return self._handlers.pop(id, None)
 
     def clear(self) -> None:
-        """Drops the handlers, because no answer will come."""
         self._handlers.clear()

@@ -32,9 +32,9 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "additionalProperties": False,
 }
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-"""The parameters of a function, if the request gives none."""
+"""Of a function, if the request gives none."""
 MAX_OPENING: Final = 1000
-"""The most characters before the input in arguments that are read as they arrive."""
+"""Characters before the input in arguments that are read as they arrive."""
 
 _SPACES: Final = frozenset(" \t\n\r")
 _ESCAPES: Final = {
@@ -68,7 +68,7 @@ def custom_arguments(text: str) -> str:
 
 
 def custom_input(arguments: str) -> str:
-    """Returns a custom tool's input from the JSON arguments of its function; unchanged if they have another form."""
+    """Reverses `custom_arguments`; unchanged if the arguments have another form."""
     reader = CustomInput()
     return reader.feed(arguments) + reader.close()
 
@@ -88,7 +88,6 @@ class CustomInput:
         self._ended = False
 
     def feed(self, piece: str) -> str:
-        """Takes the next piece. Returns the next part of the input, if any."""
         if self._begin is None:
             return "" if self._ended else self._read(piece)
         self._begin.append(piece)
@@ -104,7 +103,6 @@ class CustomInput:
         return ""
 
     def close(self) -> str:
-        """Returns the rest of the input."""
         if self._begin is None:
             return ""
         arguments = "".join(self._begin)
@@ -148,7 +146,7 @@ def _end_of_opening(text: str) -> int | None:
 
 
 def _unescaped(token: re.Match[str]) -> str:
-    """Returns a token's characters. An unknown escape is unchanged."""
+    """An unknown escape is unchanged."""
     text = token[0]
     if text[0] != "\\":
         return text
@@ -166,7 +164,7 @@ READ_ONLY: Final[Mapping[str, bool]] = {
 }
 """MCP annotations that declare a tool harmless, so that an agent makes several calls at the same time."""
 WHOLE_OUTPUTS: Final[Mapping[str, Any]] = {"anthropic/maxResultSizeChars": 500_000}
-"""The `_meta` with which Claude Code gives its model outputs of so many characters whole."""
+"""With this `_meta` Claude Code gives its model outputs of so many characters whole."""
 CLAUDE_MAX_OUTPUT: Final = 400_000
 """The largest such output, in bytes, that was seen to arrive whole."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)

@@ -20,12 +20,12 @@ CONVERSATION_LOST = Failure(
 )
 
 MAX_READ = 65_536
-"""The most characters of a text that are read."""
+"""Characters of a text that are read."""
 MAX_MESSAGE = 600
-"""The most characters of it in a message."""
+"""Characters of it in a message."""
 
 MAX_LINE = 300
-"""The most characters of a line of stderr in a message."""
+"""Characters of a line of stderr in a message."""
 
 CODES: dict[str, FaultKind] = {
     "context_length_exceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -73,7 +73,7 @@ def kinds_by_text(*rows: tuple[str, FaultKind]) -> KindsByText:
 
 
 def kind_in(text: str, table: KindsByText) -> FaultKind | None:
-    """Returns the kind of the first row that matches the text; None if none does."""
+    """Returns the kind of the first row that matches."""
     return next((kind for pattern, kind in table if pattern.search(text)), None)
 
 
@@ -123,7 +123,7 @@ STATUSES: dict[int, FaultKind] = {
     504: K.UPSTREAM_TIMEOUT,
     529: K.UNAVAILABLE,  # Anthropic's
 }
-"""By HTTP statuses beside the rule (4xx: the request; 5xx: the provider)."""
+"""Beside the rule (4xx: the request; 5xx: the provider)."""
 
 MESSAGES: dict[FaultKind, str] = {
     K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (run `codex login`; "
@@ -144,7 +144,7 @@ MESSAGES: dict[FaultKind, str] = {
     K.UPSTREAM_UNREACHABLE: "The model provider cannot be reached",
     K.USAGE_LIMIT_REACHED: "The usage limit of the agent's account is reached",
 }
-"""The message if the agent's text has nothing readable."""
+"""If the agent's text has nothing readable."""
 
 EXPLAINED = frozenset(
     {
@@ -158,7 +158,7 @@ EXPLAINED = frozenset(
         K.UPSTREAM_UNREACHABLE,
     }
 )
-"""Kinds for which an agent's text (`internal`, `forbidden`) says too little; `MESSAGES` is put before it."""
+"""An agent's text (`internal`, `forbidden`) says too little about these; `MESSAGES` is put before it."""
 
 _STOPS = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 _INCOMPLETE = re.compile(r"Incomplete response returned, reason: (\w+)")
@@ -213,8 +213,8 @@ def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
 def failure_from_text(
     text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
 ) -> Failure:
-    """Returns the failure for an error text; UPSTREAM_ERROR if unknown. `kind` is the name in `codexErrorInfo`,
-    `http_status` its number, `details` the `additionalDetails`.
+    """Returns UPSTREAM_ERROR if the text is unknown. `kind` is the name in `codexErrorInfo`, `http_status` its number,
+    `details` the `additionalDetails`.
     """
     said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)
@@ -254,7 +254,7 @@ def _classify(
 
 
 def kind_of_status(status: int) -> FaultKind:
-    """Returns the kind of fault for an HTTP status of 400 or more."""
+    """For an HTTP status of 400 or more."""
     by_default = K.REJECTED_BY_PROVIDER if status < 500 else K.UPSTREAM_ERROR
     return STATUSES.get(status, by_default)
 

@@ -8,24 +8,24 @@ from typing import Any, Final
 import msgspec
 
 MAX_LINE_CHARS: Final = 300
-"""The most characters of the line that describes an activity."""
+"""Of the line that describes an activity."""
 
 
 def value_at(value: object, *names: str) -> Any:
-    """Returns the value at a path of fields in JSON objects; None if there is none."""
+    """Returns the value at a path of fields in JSON objects, if any."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def object_at(value: object, *names: str) -> dict[str, Any]:
-    """Returns the object at such a path; an empty one if there is none."""
+    """Returns the object at such a path, or an empty one."""
     found = value_at(value, *names)
     return found if isinstance(found, dict) else {}
 
 
 def text_at(value: object, *names: str) -> str:
-    """Returns the text at such a path; empty if there is none."""
+    """Returns the text at such a path, or empty."""
     found = value_at(value, *names)
     return found if isinstance(found, str) else ""
 
@@ -36,13 +36,13 @@ def objects_in(value: object) -> list[dict[str, Any]]:
 
 
 def one_line(text: str) -> str:
-    """Returns the words of a text in one line of at most `MAX_LINE_CHARS`."""
+    """Returns the words of a text, at most `MAX_LINE_CHARS`."""
     text = " ".join(text[: MAX_LINE_CHARS * 4].split())
     return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
 
 
 def encoded(value: Any) -> bytes:
-    """Returns the value as JSON. A lone surrogate, which a model's text may contain, becomes U+FFFD."""
+    """A lone surrogate, which a model's text may contain, becomes U+FFFD."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

@@ -18,13 +18,13 @@ class PendingCalls(Generic[R]):
     def __init__(self, answer: Callable[[R, ToolReply], bytes]) -> None:
         """`answer` returns the line that answers a request."""
         self.waiting: set[str] = set()
-        """Calls whose outputs the client has not given."""
+        """The client has not given their outputs."""
         self._answer = answer
         self._requests: dict[str, list[R]] = {}
-        """Requests for outputs that have not come, by call id."""
+        """For outputs that have not come, by call id."""
         self._unanswered = 0
         self._replies: dict[str, ToolReply] = {}
-        """Outputs that were not requested yet."""
+        """That were not requested yet."""
         self._bypassed = False
         """Whether the agent has answered a call itself, and so does not wait for the client."""
 
@@ -38,15 +38,13 @@ class PendingCalls(Generic[R]):
         return call_id in self.waiting or call_id in self._replies
 
     def add_calls(self, call_ids: Iterable[str]) -> None:
-        """Adds calls for which the client is asked. Raises `TooMuchHeld`."""
+        """Raises `TooMuchHeld`."""
         self.waiting.update(call_ids)
         if len(self.waiting) > MAX_UNANSWERED:
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def add_request(self, call_id: str, request: R) -> bytes:
-        """Handles a request for an output. Returns the answer, or empty: then `add_reply` does. Raises
-        `TooMuchHeld`.
-        """
+        """Returns the answer, or empty: then `add_reply` does. Raises `TooMuchHeld`."""
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return self._answer(request, reply)
@@ -57,7 +55,7 @@ class PendingCalls(Generic[R]):
         return b""
 
     def add_reply(self, call_id: str, reply: ToolReply) -> bytes:
-        """Handles an output. Returns the answers to requests for it, or keeps it. Ignores a call that does not wait."""
+        """Returns the answers to requests for this output, or keeps it. Ignores a call that does not wait."""
         if call_id not in self.waiting:
             return b""
         self.waiting.remove(call_id)
@@ -68,9 +66,7 @@ class PendingCalls(Generic[R]):
         return b"".join(self._answer(request, reply) for request in requests)
 
     def agent_answered(self, call_id: str) -> None:
-        """Records that the agent has answered this call itself: the client's output is not used, and a turn that waited
-        for it cannot resume.
-        """
+        """The client's output is not used, and a turn that waited for it cannot resume."""
         self._take_requests(call_id)
         self._replies.pop(call_id, None)
         self._bypassed |= call_id in self.waiting

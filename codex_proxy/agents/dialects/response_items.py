@@ -1,5 +1,5 @@
-"""Writes items of the Responses API: the raw items that an agent's answer leaves for the history of later turns, and
-the content of messages and outputs.
+"""Writes items of the Responses API: the raw items that an agent's answer leaves for later turns, and the content of
+messages and outputs.
 """
 
 from __future__ import annotations
@@ -16,27 +16,26 @@ DetailOf: TypeAlias = Callable[[ImagePart], str | None]
 
 
 def raw_message(id: str, text: str) -> RawItem:
-    """Returns a message of the assistant."""
+    """Of the assistant."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message = {"type": "message", "id": id, "role": "assistant", "content": content}
     return RawItem("message", encoded(message))
 
 
 def raw_call(call: ToolCallRequested) -> RawItem:
-    """Returns a call as a `function_call` or `custom_tool_call`."""
+    """Returns a `function_call` or `custom_tool_call`."""
     kind, field = ("function_call", "arguments") if call.kind == "function" else ("custom_tool_call", "input")
     ids = {"id": call.call_id, "call_id": call.call_id}
     return RawItem(kind, encoded({"type": kind, **ids, "name": call.name, field: call.arguments}))
 
 
 def raw_output(call_id: str, parts: Sequence[Part]) -> RawItem:
-    """Returns the output of a call."""
     item = {"type": "function_call_output", "call_id": call_id, "output": output_of(parts)}
     return RawItem("function_call_output", encoded(item))
 
 
 def output_of(parts: Sequence[Part], detail_of: DetailOf = lambda image: image.detail) -> Any:
-    """Returns an output: a string if it is at most one text, else content parts."""
+    """Returns a string if it is at most one text, else content parts."""
     if len(parts) <= 1 and all(isinstance(part, TextPart) for part in parts):
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return content_of(parts, "input_text", detail_of)
@@ -45,7 +44,7 @@ def output_of(parts: Sequence[Part], detail_of: DetailOf = lambda image: image.d
 def content_of(
     parts: Iterable[Part], text_type: str, detail_of: DetailOf = lambda image: image.detail
 ) -> list[dict[str, Any]]:
-    """Returns the content parts of a message or an output. `text_type` is the type of texts (see `text_type_of`)."""
+    """`text_type` is the type of texts (see `text_type_of`)."""
     return [
         {"type": text_type, "text": part.text}
         if isinstance(part, TextPart)

@@ -1,5 +1,5 @@
-"""The names under which an agent is offered the client's tools: their own, or generated ones where it would change
-or refuse them.
+"""The names under which an agent is offered the client's tools: their own, or generated ones where it would change or
+refuse them.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ class OfferedTools:
         return iter(self._tools.values())
 
     def find(self, name: str) -> Tool | None:
-        """Returns the tool that the agent calls `name`; None if none was offered under this name."""
+        """Returns the tool that the agent calls `name`, if it was offered."""
         return self._tools.get(name)

@@ -45,7 +45,6 @@ def _as_users(item: HistoryItem) -> HistoryItem:
 
 
 def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """Returns the history as one text, and its images."""
     images: list[ImagePart] = []
     blocks = [PREAMBLE]
     blocks += [_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]

@@ -10,8 +10,6 @@ from codex_proxy.agents.process_pool.pool import K, ProcessPool
 
 
 class PooledAgent(AgentBase, Generic[K, P]):
-    """The common part of agents with a pool of processes."""
-
     pool: ProcessPool[K, P]
 
     def processes(self) -> ProcessCounts:

@@ -1,6 +1,5 @@
-"""The processes of a pool with one key, and the turns that wait for them. Performs what `plan` decides. Turns wait in
-order of arrival while every process is busy. After failed starts the next is delayed, and turns without a process fail
-at once.
+"""The processes of a pool with one key, and the turns that wait for them, in order of arrival. Performs what `plan`
+decides. After failed starts the next is delayed, and turns without a process fail at once.
 """
 
 from __future__ import annotations
@@ -40,11 +39,10 @@ BROKEN_START = Failure(
 )
 
 MAINTENANCE_SECONDS = 30.0
-"""Seconds between two maintenances if nothing else causes one."""
+"""Between two maintenances if nothing else causes one."""
 
 RECHECK_SECONDS = 10.0
-"""Seconds after which a process that found no sign-in is replaced by one that looks again: a sign-in in a keyring
-changes no file."""
+"""Then a process that found no sign-in is replaced by one that looks again: a sign-in in a keyring changes no file."""
 
 KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a pause. It ended"
 
@@ -56,7 +54,7 @@ START_WATCHER: Final[ContextVar[Callable[[str], AbstractContextManager[None]] | 
 context."""
 
 FileStamp = tuple[int, int, int]
-"""The inode, size and modification time of a file."""
+"""Inode, size and modification time."""
 
 
 class PooledTransport(Protocol):
@@ -79,16 +77,16 @@ class PoolEntry(Generic[P]):
         self.process = process
         self.started_at = started_at
         self.ready_at = math.inf
-        """When it became ready, by the monotonic clock; infinity before."""
+        """By the monotonic clock; infinity before."""
         self.memory = 0
-        """Its resident memory in bytes, when last measured."""
+        """Resident bytes, when last measured."""
         self.sign_in = sign_in
         """The stamp of the sign-in file at its start."""
         self.state = ProcessState.STARTING
         self.is_ending = False
 
     def drain(self) -> None:
-        """Marks the process as draining, and ends the idle sessions on it."""
+        """Also ends the idle sessions on it."""
         self.state = ProcessState.DRAINING
         self.process.end_idle_channels()
 
@@ -123,9 +121,7 @@ class GroupOwner(Protocol):
 
 
 class ProcessGroup(Generic[P]):
-    """The processes with one key. `new_process` creates a process's object; `start_process` starts it, or raises
-    `Fault` or `SpawnError`.
-    """
+    """See `ProcessPool`."""
 
     def __init__(
         self,
@@ -181,9 +177,7 @@ class ProcessGroup(Generic[P]):
             del future  # its exception holds this frame: no cycle stays behind
 
     def note_use(self) -> bool:
-        """Records that a turn asks for a process. Returns whether a spare one is to wait for the next, if the pool has
-        room.
-        """
+        """Returns whether a spare process is to wait for the next turn, if the pool has room."""
         if not self._limits.spare_uses:
             return False
         now, delay = self._owner.now(), self._limits.spare_delay
@@ -195,7 +189,7 @@ class ProcessGroup(Generic[P]):
 
     @property
     def processes(self) -> list[P]:
-        """The processes that were started and still run."""
+        """Those that were started and still run."""
         return [each.process for each in self.entries.values() if each.state is not ProcessState.STARTING]
 
     def readiness_failure(self) -> Failure | None:
@@ -238,9 +232,7 @@ class ProcessGroup(Generic[P]):
         )
 
     def on_change(self) -> None:
-        """Removes ended processes, assigns waiting turns, then starts and ends processes as needed. Called after each
-        change.
-        """
+        """Removes ended processes, assigns waiting turns, then starts and ends processes as needed."""
         for each in list(self.entries.values()):
             if each.process.completed_turn:
                 self._backoff = self._backoff.after_success(each.started_at)
@@ -332,9 +324,8 @@ class ProcessGroup(Generic[P]):
         return age > RECHECK_SECONDS or entry.sign_in != self._owner.sign_in_stamp()
 
     def _start_another(self) -> None:
-        """Starts a process. While starts are delayed, starts none; then waiting turns that no running process can serve
-        fail with the last failure and the seconds until the next start. A turn with a process of its own is not
-        delayed.
+        """While starts are delayed, starts none; then waiting turns that no running process can serve fail with the
+        last failure and the seconds until the next start. A turn with a process of its own is not delayed.
         """
         now = self._owner.now()
         pause = self._backoff.pause_seconds(now)
@@ -378,7 +369,7 @@ class ProcessGroup(Generic[P]):
 
     @property
     def processes_needed(self) -> int:
-        """The number of processes that are kept ready."""
+        """The number that is kept ready."""
         return len(self._spares()) if self._limits.serves_once else self._limits.min_processes
 
     def _has_usable_process(self) -> bool:

@@ -15,8 +15,6 @@ import msgspec
 
 
 class ProcessState(Enum):
-    """How a process of the pool can be used."""
-
     STARTING = "starting"
     """Cannot be given turns yet."""
     READY = "ready"
@@ -26,8 +24,8 @@ class ProcessState(Enum):
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """The facts about a process. `key` identifies it; `age` is in seconds, `memory` in bytes (0: not known). `is_held`:
-    it can take no turn, although it may have none.
+    """`key` identifies it; `age` is in seconds, `memory` in bytes (0: not known). `is_held`: it can take no turn,
+    although it may have none.
     """
 
     key: int
@@ -40,11 +38,11 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 MANY = 1 << 30
-"""More than there ever are, for limits."""
+"""More than there ever are."""
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """The limits of the processes with one key.
+    """Of the processes with one key.
 
     Between `min_processes` and `max_processes` run, with at most `max_turns_running` turns each. If all have
     `busy_from` turns, another is started before it is needed. A process is due for renewal after `max_turns_served`
@@ -89,7 +87,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Refuse(msgspec.Struct, frozen=True):
-    """The turn is refused; `reason` is the text for the client."""
+    """`reason` is for the client."""
 
     reason: str
 
@@ -106,10 +104,8 @@ NOTHING_TO_DO = PoolMaintenance(start=False, drain=(), retire=())
 
 
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
-    """Decides which process serves a new turn, or the first that waits; `waiting` is the number of others.
-
-    It is the one with the fewest running turns and room for another, one that is due for renewal last. The caller must
-    count the turn in `turns_running` before the next call.
+    """Decides which process serves a new turn, or the first that waits; `waiting` is the number of others. The caller
+    must count the turn in `turns_running` before the next call.
     """
     free = [
         s
@@ -128,7 +124,7 @@ def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int)
 
 
 def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> PoolMaintenance:
-    """Decides which processes to start (one at most), to drain and to retire. `waiting`: turns that wait."""
+    """Decides which processes to start (one at most), to drain and to retire."""
     if not waiting and _is_steady(processes, limits):
         return NOTHING_TO_DO
     starting = [s for s in processes if s.state is ProcessState.STARTING]
@@ -220,19 +216,19 @@ class RestartBackoff(msgspec.Struct, frozen=True):
     def after_failure(
         self, now: float, lived_seconds: float = 0.0, *, during_turn: bool = False
     ) -> "RestartBackoff":
-        """Returns the count after a failure. After a long time (`lived_seconds`) earlier ones no longer count.
-        `during_turn`: a turn may have caused it.
+        """After a long time (`lived_seconds`) earlier failures no longer count. `during_turn`: a turn may have caused
+        it.
         """
         before = RestartBackoff() if is_stable(lived_seconds) else self
         return RestartBackoff(before.failures + 1, now, before.outside_turns + (not during_turn))
 
     def after_success(self, started_at: float) -> "RestartBackoff":
-        """Returns the count after a turn: zero if its process was started after the last failure."""
+        """Zero if the turn's process was started after the last failure."""
         return RestartBackoff() if started_at >= self.last_at else self
 
     def pause_seconds(self, now: float) -> float:
-        """Returns the seconds until the next start: 0 after the first failure, then a pause that doubles up to a
-        limit.
+        """Returns the seconds until the next start: 0 after the first failure, then a pause that doubles up to
+        a limit.
         """
         if self.failures < 2:
             return 0.0

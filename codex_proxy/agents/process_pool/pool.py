@@ -15,9 +15,9 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault
 from codex_proxy.core.tasks import keep_until_done
 
 MEMORY_SECONDS: Final = 30.0
-"""The least seconds between two measurements of memory, which read files."""
+"""Between two measurements of memory, which read files."""
 ORPHAN_SECONDS: Final = 1.0
-"""Seconds after a turn until its orphaned processes are looked for."""
+"""After a turn, until its orphaned processes are looked for."""
 MAX_SPARES: Final = 2
 """The most keys for which a process waits that serves one session."""
 
@@ -32,9 +32,9 @@ class _Unused:
 
 
 class ProcessPool(Generic[K, P]):
-    """A pool for the agent `name`. `new_process` creates a process's object; `start_process` starts it, or raises
-    `Fault` or `SpawnError`. `limits` returns those of a key. At most `max_idle` processes are kept without a running
-    turn (None: any number). `sign_in_file` changes when somebody signs in; empty if none is known.
+    """`new_process` creates a process's object; `start_process` starts it, or raises `Fault` or `SpawnError`. `limits`
+    returns those of a key. At most `max_idle` processes are kept without a running turn (None: any number).
+    `sign_in_file` changes when somebody signs in; empty if none is known.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ProcessPool(Generic[K, P]):
     # --- for the agent --------------------------------------------------------------------------
 
     async def warm(self, key: K) -> None:
-        """Starts the processes that are kept ready, and waits for one. Raises `Fault` if none can be started."""
+        """Starts the processes that are kept ready, and waits for one. Raises `Fault`."""
         await self.acquire(key, lambda process: _Unused())
 
     async def acquire(self, key: K, open: Callable[[P], T]) -> T:
@@ -83,12 +83,12 @@ class ProcessPool(Generic[K, P]):
         return await group.acquire(open)
 
     def add(self, key: K, process: P) -> None:
-        """Adds a process that was already started."""
+        """The process was already started."""
         self._group(key).add(process)
 
     @property
     def processes(self) -> list[P]:
-        """The processes that were started and still run."""
+        """Those that were started and still run."""
         return [process for group in self._groups.values() for process in group.processes]
 
     def processes_of(self, key: K) -> list[P]:
@@ -163,9 +163,7 @@ class ProcessPool(Generic[K, P]):
         return group
 
     def _keep_spare(self, key: K) -> None:
-        """Lets a group keep a spare process, and the one that was not used for longest none if there are more than
-        `MAX_SPARES`.
-        """
+        """Lets a group keep a spare process, and the least recently used none if there are more than `MAX_SPARES`."""
         self._spares.pop(key, None)
         self._spares[key] = None
         self._groups[key].keeps_spare = True

@@ -13,11 +13,11 @@ from codex_proxy.process.child import Child, Exit
 from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot
 
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
-"""How the process ended for a session that has to go on in another one."""
+"""For a session that has to go on in another process."""
 
 
 class PooledProcess:
-    """A process in a pool. A subclass starts it and opens sessions on it."""
+    """A subclass starts it and opens sessions on it."""
 
     def __init__(self) -> None:
         self.exit: Exit | None = None
@@ -26,7 +26,7 @@ class PooledProcess:
         self.on_change: Callable[[], None] | None = None
         """Called when it has ended, becomes unhealthy, or a turn begins or ends."""
         self.turns_served = 0
-        """The number of sessions so far."""
+        """Sessions so far."""
         self.has_waited = False
         """Whether it was ready before its newest turn asked."""
         self.completed_turn = False
@@ -36,9 +36,9 @@ class PooledProcess:
         """When a turn last began or ended, by the event loop's clock."""
         self._child: Child | None = None
         self._turn_starts: dict[int, float] = {}
-        """When each running turn began, by channel, in seconds since boot."""
+        """By channel, in seconds since boot."""
         self._agent_pids: frozenset[int] = frozenset()
-        """The agent's own process ids: the warden's children before the first turn."""
+        """The agent's own: the warden's children before the first turn."""
         self._agent_processes: dict[int, float] = {}
         """The agent and any wrapper: pid to start time."""
 
@@ -52,7 +52,7 @@ class PooledProcess:
 
     @property
     def turns_running(self) -> int:
-        """The number of running turns, without sessions that wait for a later one."""
+        """Without sessions that wait for a later turn."""
         return len(self._turn_starts)
 
     @property
@@ -77,7 +77,7 @@ class PooledProcess:
 
     @property
     def memory(self) -> int:
-        """The agent's resident memory in bytes, read from /proc each time."""
+        """The agent's resident bytes, read from /proc each time."""
         return resident_bytes(self._agent_processes) if self.alive else 0
 
     @property
@@ -121,7 +121,7 @@ class PooledProcess:
         self.last_used = asyncio.get_running_loop().time()
 
     def _turn_ended(self, channel: int) -> None:
-        """Records that no turn runs on the channel: what still runs of one is an orphan."""
+        """What still runs of a turn on the channel is an orphan from now on."""
         self._turn_starts.pop(channel, None)
         self.last_used = asyncio.get_running_loop().time()
 

@@ -1,7 +1,6 @@
 """Reads the limits of the user's account from an agent's messages: app-server's `RateLimitSnapshot` or
 `GetAccountRateLimitsResponse` (camelCase), the `token_count` of `codex proto` (snake_case), or Claude Code's
-`rate_limit_info`. One with only some limits replaces those of the same id. Source: recordings, and Claude Code 2.1.330
-with a provider's headers.
+`rate_limit_info`. Source: recordings, and Claude Code 2.1.330 with a provider's headers.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.account import AccountLimits, LimitWindow, WindowName
 
 MAX_COUNT: Final = 16
-"""The most limits of one message. An account has one to three."""
+"""Of one message. An account has one to three."""
 _MAX_CHARS: Final = 200  # letters of a name that the agent gives
 _WINDOWS: Final[tuple[WindowName, ...]] = ("primary", "secondary")
 _CLAUDE_WINDOWS: Final[Mapping[str, tuple[WindowName, int]]] = {
     "five_hour": ("primary", 300),
     "seven_day": ("secondary", 10_080),
 }
-"""For Claude Code's windows of the whole account: which window of the limit, and its minutes."""
+"""The window of the limit, and its minutes, for each of the whole account."""
 _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
-    """Returns the limits in an agent's message; none if it cannot be read."""
+    """Returns none if the message cannot be read."""
     try:
         value = msgspec.json.decode(json)
     except UNREADABLE:
@@ -57,8 +56,8 @@ def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _claude_snapshots(reported: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Converts Claude Code's `rate_limit_info`: the windows of the account, then those of a single model. Releases
-    before 2.1.310 report one window at a time, often without `utilization`.
+    """Converts the windows of the account, then those of a single model. Releases before 2.1.310 report one window at a
+    time, often without `utilization`.
     """
     named = reported.get("rateLimitType")
     windows = reported.get("unifiedWindows")
@@ -127,7 +126,7 @@ def _number(reported: Mapping[str, Any], *names: str) -> float | None:
 
 
 class NewestLimits:
-    """The newest limits of one account, by id."""
+    """Of one account, by id."""
 
     def __init__(self) -> None:
         self._known: dict[str, AccountLimits] = {}
@@ -136,7 +135,7 @@ class NewestLimits:
         self._answered = asyncio.Event()
 
     def update(self, json: bytes) -> None:
-        """Stores the limits in a message. Empty: the agent refused; the stored ones stay."""
+        """Stores the limits in a message; those that it lacks stay. Empty: the agent refused."""
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:
                 self._known[reported.id] = _merged(self._known.get(reported.id), reported)
@@ -161,7 +160,7 @@ class NewestLimits:
         return True
 
     async def wait_for_update(self, within: float) -> None:
-        """Waits for `update`, at most `within` seconds."""
+        """At most `within` seconds."""
         self._answered.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):

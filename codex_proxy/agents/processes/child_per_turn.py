@@ -33,11 +33,11 @@ from codex_proxy.process.descendants import descendants_of, resident_bytes
 from codex_proxy.process.launch import find_program
 
 AHEAD_USES: Final = 2
-"""Uses within `WAIT_SECONDS` after which a child waits for the next turn."""
+"""Within `WAIT_SECONDS`; then a child waits for the next turn."""
 WAIT_SECONDS: Final = 60.0
-"""The most seconds that it waits: it has read configuration and sign-in at its start."""
+"""That it waits: it has read configuration and sign-in at its start."""
 MAX_EARLY_BYTES: Final = 1 << 16
-"""The bytes that it may print before its turn; then its output is not read until that begins."""
+"""That it may print before its turn; then its output is not read until that begins."""
 
 
 class ChildTransport(PooledProcess):
@@ -52,10 +52,10 @@ class ChildTransport(PooledProcess):
         self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
         self._early = bytearray()
-        """What it has printed before its turn."""
+        """Printed before its turn."""
 
     async def start(self, command: Command) -> None:
-        """Starts the child. Raises `SpawnError`."""
+        """Raises `SpawnError`."""
         self._child = await spawn(command, self)
 
     def take(self) -> Self:
@@ -178,17 +178,16 @@ class ChildSpec(msgspec.Struct, frozen=True):
     name: str
     version: str
     command: Callable[[Turn], Command]
-    """Returns the command of a turn."""
     dialect: Callable[[], Dialect[bytes]]
-    """Returns a new dialect, which reads what `reads` names."""
+    """Returns a new one, which reads what `reads` names."""
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
     """Whether any model name is accepted."""
     missing_features: Mapping[str, tuple[str, ...]] = {}
-    """What this release lacks (see `Agent`)."""
+    """See `Agent`."""
     warning: str = ""
-    """Text for the operator if the agent does less than they may expect."""
+    """See `Agent`."""
     ahead: bool = False
     """Whether a child may be started before its turn is known: the command is the same, and the program does nothing
     before it reads stdin."""

@@ -1,5 +1,4 @@
-"""A session with an agent: connects a dialect (without IO) with the transport for its bytes. It writes what the dialect
-returns, passes events to a listener, and keeps the transport until the agent has finished. It can serve several turns
+"""A session with an agent: connects a dialect (without IO) with the transport for its bytes. It can serve several turns
 of one thread.
 """
 
@@ -23,7 +22,7 @@ from codex_proxy.process.child import Exit, SpawnError
 log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 5.0
-"""The most seconds to wait for an agent to stop its turn, which takes milliseconds."""
+"""For an agent to stop its turn, which takes milliseconds."""
 
 TOO_LARGE = (
     "The output is larger than {} bytes, and this agent would cut it. Call the tool so that it returns less."
@@ -31,18 +30,18 @@ TOO_LARGE = (
 
 
 class TransportReader(Protocol):
-    """Receives a transport's output, on the event loop. `AgentSession` implements it."""
+    """Receives a transport's output, on the event loop."""
 
     def received(self, messages: Sequence[Any], size: int) -> None:
         """Takes output in the units that the dialect reads; `size` is its bytes."""
         ...
 
     def ended(self, ended: Ended) -> None:
-        """Takes how the child has ended. Called once."""
+        """Called once."""
         ...
 
     def fail(self, failure: Failure) -> None:
-        """Takes why the output can no longer be read."""
+        """The output can no longer be read."""
         ...
 
 
@@ -61,7 +60,7 @@ class Transport(Protocol):
     def send(self, writes: bytes) -> None: ...
 
     def close_stdin(self) -> None:
-        """Closes the child's stdin after what was sent. Raises `RuntimeError` if it serves other sessions."""
+        """After what was sent. Raises `RuntimeError` if the child serves other sessions."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -80,7 +79,7 @@ class Transport(Protocol):
 
 
 class SessionTape(Protocol):
-    """Records a session: what its dialect is asked to do, writes and reads."""
+    """Records a session."""
 
     def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         """Takes the name of a dialect's method (not `receive`), its arguments, and what it has written."""
@@ -109,7 +108,7 @@ class SessionListener(Protocol):
         ...
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
-        """Takes why the child's output can no longer be read. The owner has to call `close`."""
+        """The child's output can no longer be read. The owner has to call `close`."""
         ...
 
     def session_broke(self, session: AgentSession) -> None:
@@ -125,8 +124,8 @@ def _can_reopen(dialect: object) -> TypeGuard[ReopeningDialect]:
 
 
 class AgentSession:
-    """A session from `Agent.open` to `Agent.release`. Its owner calls `claim`; perhaps `reopen`; `begin`; perhaps
-    `resume`; and `close`.
+    """From `Agent.open` to `Agent.release`. Its owner calls `claim`; perhaps `reopen`; `begin`; perhaps `resume`; and
+    `close`.
     """
 
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
@@ -134,10 +133,9 @@ class AgentSession:
         self.transport = transport
         self.listener: SessionListener | None = None
         self.tape: SessionTape | None = None
-        """Records the session, if set."""
         self.gone = False
         self.turn = turn
-        """The turn that the session was opened for; after `begin` without content."""
+        """That the session was opened for; after `begin` without content."""
         self.origin: OriginMarks | None = None
         """Marks this agent's encrypted content, if the server has several."""
         self.ran_before = not transport.exclusive
@@ -171,7 +169,6 @@ class AgentSession:
         self.listener, self._timers, self._released = listener, timers, released
 
     def begin(self) -> None:
-        """Starts the turn that the session was opened for."""
         self.transport.attach(self)
         turn, self.turn = self.turn, without_content(self.turn)
         if _can_reopen(self._dialect) and self._closed is not None:
@@ -186,9 +183,7 @@ class AgentSession:
             self._closed = thread, new_items
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
-        """Starts another turn, or continues one that waits for outputs. `new_items` are what the thread has not
-        seen.
-        """
+        """See `Dialect.resume`."""
         if self.origin is not None:
             turn = msgspec.structs.replace(turn, model=self.turn.model)
         self._do(self._dialect.resume, turn, self._own(new_items))
@@ -197,9 +192,7 @@ class AgentSession:
         return items if self.origin is None else self.origin.unmark(items)
 
     def answer(self, request_id: str, reply: Reply) -> None:
-        """Answers one of the agent's requests. In place of an output that it would cut, it gets a failed one that says
-        so.
-        """
+        """In place of an output that the agent would cut, it gets a failed one that says so."""
         if isinstance(reply, ToolReply) and not self.takes_whole(reply.parts):
             reply = ToolReply((TextPart(TOO_LARGE.format(self.max_output)),), success=False)
         self._do(self._dialect.answer, request_id, reply)
@@ -247,7 +240,7 @@ class AgentSession:
         self.transport.set_idle(idle)
 
     def pause_reading(self) -> bool:
-        """Stops reading, so that the child has to wait. Returns False, and goes on, if it serves other sessions."""
+        """Makes the child wait. Returns False, and goes on, if it serves other sessions."""
         if self.transport.exclusive and not self._paused and not self._closing:
             self._paused = True
             self.transport.pause_reading()
@@ -339,13 +332,11 @@ class AgentSession:
 # --- cutting the output of a child --------------------------------------------------------------
 
 MAX_LINE_BYTES = 20 * 1024 * 1024
-"""The longest line of a child. 12 MB were seen (a message with images, repeated whole); decoding it takes up to
-0.1 s.
-"""
+"""12 MB were seen (a message with images, repeated whole); decoding it takes up to 0.1 s."""
 
 
 class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """A line exceeds the maximum; the rest cannot be read. `before` has the whole lines before it."""
+    """The rest cannot be read. `before` has the whole lines before it."""
 
     def __init__(self, limit: int, before: list[bytes]) -> None:
         super().__init__(f"a line is longer than {limit} bytes")
@@ -354,9 +345,8 @@ class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest
 
 
 class LineFramer:
-    """Turns chunks into whole lines, without ends and empty lines.
-
-    Only a newline ends a line: JSON may contain U+2028. The time is linear.
+    """Turns chunks into whole lines, without ends and empty lines. Only a newline ends a line: JSON may contain U+2028.
+    The time is linear.
     """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
@@ -366,9 +356,7 @@ class LineFramer:
         self._broken = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the lines that this chunk completes, without their ends. Raises `LineTooLong`, also for every chunk
-        after that.
-        """
+        """Returns the lines that this chunk completes. Raises `LineTooLong`, also for every chunk after that."""
         if self._broken:
             raise LineTooLong(self._max_line, [])
         may_be_too_long = self._size + len(chunk) > self._max_line
@@ -405,7 +393,7 @@ class LineFramer:
 
 
 class ChunkFramer:
-    """Returns the bytes as they arrive, for programs that print plain text."""
+    """For programs that print plain text."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         return [chunk]
@@ -428,9 +416,7 @@ def broken_protocol(reason: str) -> Failure:
 
 
 def spawn_failure(error: SpawnError) -> Failure:
-    """Returns the failure if a process could not be started: UNAVAILABLE if another attempt may succeed, else
-    SPAWN_FAILED.
-    """
+    """UNAVAILABLE if another attempt may succeed, else SPAWN_FAILED."""
     kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
     return Failure(kind=kind, message=str(error))
 

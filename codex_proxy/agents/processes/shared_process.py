@@ -1,6 +1,4 @@
-"""A process that serves many sessions, each on a channel of its connection, which assigns messages to channels. A
-subclass starts the process and says what is done on its channels.
-"""
+"""A process that serves many sessions, each on a channel of its connection, which assigns messages to channels."""
 
 from __future__ import annotations
 
@@ -39,18 +37,18 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._framer = LineFramer()
         self._readers: dict[int, TransportReader] = {}
         self._silent_channels: set[int] = set()
-        """The channels without a message since their turn began."""
+        """Without a message since their turn began."""
         self._records = False
         """Whether sessions are recorded, so that lines are assigned to sessions, too."""
         self._early_lines: dict[int, list[bytes]] = {}
-        """The recorded lines of channels without a reader."""
+        """Recorded lines of channels without a reader."""
         self._progress = asyncio.Event()
         """Set when the process has printed something or ended."""
         self._had_parallel_turns = False
         """Whether turns have overlapped since there were none. If not, stderr belongs to one turn."""
 
     async def _spawn(self, command: Command, on_stderr: Callable[[bytes], None] | None = None) -> Child:
-        """Starts the process. `on_stderr` gets stderr; None: its last part is kept for failures. Raises `Fault`."""
+        """`on_stderr` gets stderr; None: its last part is kept for failures. Raises `Fault`."""
         try:
             self._child = await spawn(command, self, on_stderr=on_stderr)
         except SpawnError as error:
@@ -85,14 +83,14 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         """Returns the failure of a start with this fault of the connection."""
 
     def attach(self, channel: int, reader: TransportReader) -> None:
-        """Sets a channel's reader. If the process takes no further turns, the reader is told so soon."""
+        """If the process takes no further turns, the reader is told so soon."""
         self._readers[channel] = reader
         self._records = self._records or (isinstance(reader, AgentSession) and reader.tape is not None)
         if self.exit is not None or self.unhealthy:  # since the channel was opened
             asyncio.get_running_loop().call_soon(self._report_end, channel)
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """Marks a channel as idle, or as in use again. The pool may end a process with only idle ones."""
+        """The pool may end a process with only idle channels."""
         if channel not in self._readers:
             return
         if idle:
@@ -230,5 +228,4 @@ class SharedTransport(Generic[S]):
     def pause_reading(self) -> None:
         """Does nothing: other sessions read the same pipe. A slow client is disconnected instead."""
 
-    def resume_reading(self) -> None:
-        """Does nothing: reading is never paused."""
+    def resume_reading(self) -> None: ...
