@@ -6,9 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from operator import add, sub
 from typing import Literal, TypeAlias
 
 import msgspec
+from msgspec.structs import astuple
 
 from codex_proxy.core.empty_answers import EmptyReason
 from codex_proxy.core.faults import Failure
@@ -47,26 +49,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     reasoning: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            self.input + other.input,
-            self.cached + other.cached,
-            self.output + other.output,
-            self.reasoning + other.reasoning,
-        )
+        return Usage(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: Usage) -> Usage:
         """Returns the tokens that were added since an earlier usage."""
-        return Usage(
-            self.input - other.input,
-            self.cached - other.cached,
-            self.output - other.output,
-            self.reasoning - other.reasoning,
-        )
+        return Usage(*map(sub, astuple(self), astuple(other)))
 
     def since(self, earlier: Usage) -> Usage:
         """Returns the tokens that were added since an earlier usage; 0 for a count that has become smaller."""
-        added = self - earlier
-        return Usage(max(0, added.input), max(0, added.cached), max(0, added.output), max(0, added.reasoning))
+        return Usage(*(max(0, count) for count in astuple(self - earlier)))
 
 
 class Spending(msgspec.Struct, frozen=True):

@@ -92,10 +92,7 @@ class StopSequences:
     def _first_in(self, text: str) -> tuple[int, str] | None:
         """Returns the start of the stop sequence that ends first, and the sequence; or None."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
-        if not found:
-            return None
-        _, start, stop = min(found)
-        return start, stop
+        return min(found)[1:] if found else None
 
     def _undecided(self, text: str) -> int:
         """Returns how many characters at the end of the text may begin a stop sequence."""
@@ -225,11 +222,10 @@ class TurnLimits:
         for limit in self._limits:
             events, hit = limit.feed(events)
             if hit is not None:
-                met = isinstance(limit, StopSequences)
-                stop, self.stop_sequence = (Stop.STOP, hit) if met else (Stop.LENGTH, None)
-                self.empty = (
-                    "" if not isinstance(limit, StopSequences) or limit.has_content else "stop-sequence"
-                )
+                stop, self.stop_sequence, self.empty = Stop.LENGTH, None, ""
+                if isinstance(limit, StopSequences):
+                    stop, self.stop_sequence = Stop.STOP, hit
+                    self.empty = "" if limit.has_content else "stop-sequence"
         return events, stop
 
 

@@ -59,38 +59,31 @@ MAX_ITEMS: Final = 5000
 MAX_RETRIES: Final = 200
 """The most retries of a model call."""
 
-CUT_SHORT = Failure(
-    kind=FaultKind.UPSTREAM_DISCONNECTED,
-    message="The model's answer was interrupted after part of it was sent, and the agent's retry gave "
-    "a different answer. Send the request again.",
-)
 UNEXPLAINED = Failure(
     kind=FaultKind.AGENT_PROTOCOL, message="The agent reported a failed turn without saying why. Try again."
 )
-BROKEN_OFF = TurnEnded(Stop.FAILED, "provider", CUT_SHORT)
-TOO_MANY_OPEN = TurnEnded(
-    Stop.FAILED,
-    "provider",
-    Failure(
-        kind=FaultKind.AGENT_PROTOCOL,
-        message=f"The agent began more than {MAX_OPEN_ITEMS} items of its answer and ended none of them. Try again.",
-    ),
+
+
+def _failed_end(kind: FaultKind, message: str) -> TurnEnded:
+    return TurnEnded(Stop.FAILED, "provider", Failure(kind=kind, message=message))
+
+
+BROKEN_OFF = _failed_end(
+    FaultKind.UPSTREAM_DISCONNECTED,
+    "The model's answer was interrupted after part of it was sent, and the agent's retry gave "
+    "a different answer. Send the request again.",
 )
-TOO_MANY_ITEMS = TurnEnded(
-    Stop.FAILED,
-    "provider",
-    Failure(
-        kind=FaultKind.AGENT_PROTOCOL,
-        message=f"The agent began more than {MAX_ITEMS} items in one turn. Ask for less at once.",
-    ),
+TOO_MANY_OPEN = _failed_end(
+    FaultKind.AGENT_PROTOCOL,
+    f"The agent began more than {MAX_OPEN_ITEMS} items of its answer and ended none of them. Try again.",
 )
-TOO_MANY_RETRIES = TurnEnded(
-    Stop.FAILED,
-    "provider",
-    Failure(
-        kind=FaultKind.UPSTREAM_DISCONNECTED,
-        message=f"The agent has repeated one call of its model more than {MAX_RETRIES} times. Try again later.",
-    ),
+TOO_MANY_ITEMS = _failed_end(
+    FaultKind.AGENT_PROTOCOL,
+    f"The agent began more than {MAX_ITEMS} items in one turn. Ask for less at once.",
+)
+TOO_MANY_RETRIES = _failed_end(
+    FaultKind.UPSTREAM_DISCONNECTED,
+    f"The agent has repeated one call of its model more than {MAX_RETRIES} times. Try again later.",
 )
 ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 

@@ -111,9 +111,7 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
             entry = msgspec.json.decode(raw, type=_Entry)
             if entry.enabled and not entry.disabled:
                 servers[label] = _definition(label, _expanded(entry, variables))
-        except msgspec.MsgspecError as error:
-            raise ValueError(f"MCP server '{label}': {error}") from None
-        except ValueError as error:
+        except (msgspec.MsgspecError, ValueError) as error:
             raise ValueError(f"MCP server '{label}': {error}") from None
     return servers
 

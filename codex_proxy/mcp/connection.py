@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 from mcp.client._transport import TransportStreams
@@ -40,6 +40,8 @@ from codex_proxy.mcp.values import (
     McpTool,
     fault_of,
 )
+
+T = TypeVar("T")
 
 
 class TransportReport:
@@ -91,7 +93,7 @@ class McpConnection:
         self._on_change = on_change
         self._report = TransportReport()
         self._session: ClientSession | None = None
-        self._ready = asyncio.Event()
+        self._ready = asyncio.get_running_loop().create_future()
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -111,11 +113,7 @@ class McpConnection:
         """
         self._task = asyncio.create_task(self._run(), name=f"mcp {self._label}")
         self._task.add_done_callback(_retrieve_exception)
-        ready = asyncio.create_task(self._ready.wait())
-        try:
-            await asyncio.wait((self._task, ready), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ready.cancel()
+        await asyncio.wait((self._task, self._ready), return_when=asyncio.FIRST_COMPLETED)
         if not self.alive:
             await self.close()
             raise McpError(self.fault())
@@ -126,7 +124,7 @@ class McpConnection:
         if task is None:
             return
         self._stop.set()
-        if not self._ready.is_set():
+        if not self._ready.done():
             task.cancel()
         if not (await asyncio.wait((task,), timeout=self._limits.close_seconds))[0]:
             task.cancel()
@@ -160,7 +158,7 @@ class McpConnection:
         cursor: str | None = None
         size = 0
         for _ in range(self._limits.max_pages):
-            page = await self._page(cursor)
+            page = await self._page(PaginatedRequestParams(cursor=cursor) if cursor else None)
             for tool in page.tools:
                 mine = self._tool(tool)
                 size += len(mine.name) + len(mine.description) + len(mine.input_schema)
@@ -181,46 +179,37 @@ class McpConnection:
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
             async with asyncio.timeout(timeout_seconds):
-                answer = await self._current_session().send_request(request, CallToolResult)
-        except TimeoutError:
-            raise McpError(
-                self._fault(
-                    McpFaultKind.TIMED_OUT,
-                    f"did not answer the call of '{tool}' within {timeout_seconds:.3g} s. It was told to stop.",
+                answer = await self._request(
+                    lambda session: session.send_request(request, CallToolResult),
+                    f"answered the call of '{tool}' with an invalid result.",
                 )
-            ) from None
-        except MCPError as error:
-            raise McpError(await self._fault_of(error)) from None
-        except ValidationError:
-            raise McpError(
-                self._fault(McpFaultKind.PROTOCOL, f"answered the call of '{tool}' with an invalid result.")
-            ) from None
+        except TimeoutError:
+            what = f"did not answer the call of '{tool}' within {timeout_seconds:.3g} s. It was told to stop."
+            raise McpError(self._fault(McpFaultKind.TIMED_OUT, what)) from None
         return result_of(answer, self._limits)
 
-    async def _page(self, cursor: str | None) -> ListToolsResult:
-        """Fetches one page of tools (None: the first). Raises `McpError`."""
-        params = PaginatedRequestParams(cursor=cursor) if cursor else None
+    async def _page(self, params: PaginatedRequestParams | None) -> ListToolsResult:
+        return await self._request(
+            lambda session: session.list_tools(params=params), "sent an invalid list of tools."
+        )
+
+    async def _request(self, send: Callable[[ClientSession], Awaitable[T]], invalid: str) -> T:
+        """Sends a request on the open session. Raises `McpError`; `invalid` is the text for an invalid answer."""
+        if self._session is None:
+            raise McpError(self.fault())
         try:
-            return await self._current_session().list_tools(params=params)
+            return await send(self._session)
         except MCPError as error:
             raise McpError(await self._fault_of(error)) from None
         except ValidationError:
-            raise McpError(self._fault(McpFaultKind.PROTOCOL, "sent an invalid list of tools.")) from None
-
-    def _current_session(self) -> ClientSession:
-        """Returns the open session. Raises `McpError` with the reason of its end."""
-        if self._session is None:
-            raise McpError(self.fault())
-        return self._session
+            raise McpError(self._fault(McpFaultKind.PROTOCOL, invalid)) from None
 
     async def _fault_of(self, error: MCPError) -> McpFault:
         """Returns why a request failed: the connection's end, a refusing HTTP status, or the server's error."""
         if error.code == CONNECTION_CLOSED or self._report.ended.is_set():
             self._report.ended.set()
-            if self._task is not None:
-                await asyncio.wait(
-                    (self._task,), timeout=self._limits.close_seconds
-                )  # by then it is known why
+            if self._task is not None:  # at its end it is known why
+                await asyncio.wait((self._task,), timeout=self._limits.close_seconds)
             return self.fault()
         if self._report.fault is not None and self._report.refused_status is not None:
             return self._report.fault
@@ -235,7 +224,7 @@ class McpConnection:
             try:
                 await self._run_session(open_transport)
             except (MCPError, ExceptionGroup):
-                if self._ready.is_set() or self._report.refused_status not in NO_SUCH_TRANSPORT:
+                if self._ready.done() or self._report.refused_status not in NO_SUCH_TRANSPORT:
                     raise
                 self._report = TransportReport()
             else:
@@ -253,7 +242,7 @@ class McpConnection:
             ):
                 await self._unless_ended(session.initialize())
                 self._session = session
-                self._ready.set()
+                self._ready.set_result(None)
                 await self._unless_ended(self._stop.wait())
         finally:
             self._session = None

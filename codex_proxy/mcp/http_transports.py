@@ -38,11 +38,10 @@ async def streamable_transport(
     Failures are written into `report`.
     """
     guard = _GuardedTransport(server, allowed_urls, limits, report)
+    most = limits.message_bytes
     async with (
         _client(server, guard) as client,
-        streamable_http_client(
-            server.url, http_client=client, max_sse_event_size=limits.message_bytes
-        ) as streams,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=most) as streams,
     ):
         yield streams
 
@@ -56,11 +55,7 @@ async def sse_transport(
     """
     guard = _GuardedTransport(server, allowed_urls, limits, report, is_sse=True)
 
-    def client(
-        headers: dict[str, str] | None = None,
-        timeout: httpx2.Timeout | None = None,
-        auth: httpx2.Auth | None = None,
-    ) -> httpx2.AsyncClient:
+    def client(*_: object, **__: object) -> httpx2.AsyncClient:
         return _client(server, guard)
 
     async with sse_client(server.url, httpx_client_factory=client) as streams:
@@ -106,9 +101,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
             response = await self._send(request)
         except httpx2.TransportError:
             if self._report.fault is None:
-                self._note(
-                    McpFaultKind.UNREACHABLE, "could not be reached. Check its address, and that it runs."
-                )
+                what = "could not be reached. Check its address, and that it runs."
+                self._note(McpFaultKind.UNREACHABLE, what)
             if request.method == "POST":  # the package's sending task stops at an error without reporting it
                 self._report.ended.set()
             raise
@@ -125,10 +119,9 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         if self._allowed_urls is None:
             return await self._inner.handle_async_request(request)
         if not self._allowed_urls.permits(str(request.url)):
-            raise self._forbidden(
-                f"uses an address that is not allowed in {SETTING}. The operator must list "
-                "every address that it uses."
-            )
+            what = f"uses an address that is not allowed in {SETTING}. The operator must list "
+            what += "every address that it uses."
+            raise self._forbidden(what)
         host, port = request.url.host, request.url.port or (443 if request.url.scheme == "https" else 80)
         try:
             addresses = await self._allowed_urls.addresses(host, port)
@@ -159,11 +152,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         if status < 300:
             self._report.fault = None
         elif status in (401, 403):
-            self._note(
-                McpFaultKind.UNAUTHORIZED,
-                f"rejected the credentials or requires some (status {status}). Check its "
-                "headers or authorization.",
-            )
+            what = f"rejected the credentials or requires some (status {status}). Check its headers or authorization."
+            self._note(McpFaultKind.UNAUTHORIZED, what)
         elif status < 400:
             self._note(McpFaultKind.FORBIDDEN, "answered with a redirect, which this server does not follow.")
         elif status == 404 and "mcp-session-id" in request.headers:

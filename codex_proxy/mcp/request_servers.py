@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -19,7 +21,7 @@ from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normaliz
 from codex_proxy.mcp.config import HttpServer, Transport
 from codex_proxy.mcp.servers import REFRESH_INTERVAL, McpServer
 from codex_proxy.mcp.values import (
-    McpFault,
+    McpError,
     McpFaultKind,
     McpLimits,
     McpListing,
@@ -37,18 +39,9 @@ _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,16384}")
 _FORBIDDEN_HEADERS: Final = frozenset(
     {
-        *(
-            "host",
-            "connection",
-            "content-length",
-            "content-type",
-            "transfer-encoding",
-            "te",
-            "trailer",
-            "upgrade",
-        ),
-        *("accept", "accept-encoding", "expect", "mcp-session-id", "mcp-protocol-version", "last-event-id"),
-        *("proxy-authorization", "proxy-connection"),
+        *("host", "connection", "content-length", "content-type", "transfer-encoding", "te", "trailer"),
+        *("upgrade", "accept", "accept-encoding", "expect", "proxy-authorization", "proxy-connection"),
+        *("mcp-session-id", "mcp-protocol-version", "last-event-id"),
     }
 )
 """Headers that a request may not set: they redirect the message (`Host`) or belong to connection or protocol."""
@@ -75,8 +68,7 @@ class _Session:
     `idle_seconds` without any.
     """
 
-    def __init__(self, key: tuple[str, str, bytes], mcp_server: McpServer) -> None:
-        self.key = key
+    def __init__(self, mcp_server: McpServer) -> None:
         self.mcp_server = mcp_server
         self.users = 0
         self.expiry: asyncio.TimerHandle | None = None
@@ -135,13 +127,11 @@ class RequestServers:
         `Fault` INVALID_REQUEST.
         """
         self.check(server)
-        session = self._acquire(server, owner)
-        if isinstance(session, McpFault):
-            return McpListing((), (session,))
         try:
-            listing = await session.mcp_server.tools()
-        finally:
-            self._release(session)
+            with self._session(server, owner) as mcp_server:
+                listing = await mcp_server.tools()
+        except McpError as error:
+            return McpListing((), (error.fault,))
         return McpListing(tuple(tool for tool in listing.tools if server.allows(tool.name)), listing.faults)
 
     async def call(
@@ -154,13 +144,11 @@ class RequestServers:
         if not server.allows(tool):
             what = f"may not run '{tool}' here: it is not among the allowed tools."
             return failed(fault_of(server.server_label, McpFaultKind.NOT_ALLOWED, what))
-        session = self._acquire(server, owner)
-        if isinstance(session, McpFault):
-            return failed(session)
         try:
-            return await session.mcp_server.call(tool, arguments, timeout_seconds)
-        finally:
-            self._release(session)
+            with self._session(server, owner) as mcp_server:
+                return await mcp_server.call(tool, arguments, timeout_seconds)
+        except McpError as error:
+            return failed(error.fault)
 
     @property
     def open_sessions(self) -> int:
@@ -177,34 +165,34 @@ class RequestServers:
 
     # --- sessions -------------------------------------------------------------------------------
 
-    def _acquire(self, server: NamedServer, owner: str) -> _Session | McpFault:
-        """Returns the owner's session with this server for one more user, to be given back with `_release`; a fault if
-        this object is closed or all `max_sessions` are in use.
+    @contextmanager
+    def _session(self, server: NamedServer, owner: str) -> Iterator[McpServer]:
+        """Uses the owner's session with this server for the `with`; the last user's end starts the timer that closes
+        it. Raises `McpError` if this object is closed or all `max_sessions` are in use.
         """
         if self._closed:
             what = "is no longer available: this server is shutting down."
-            return fault_of(server.server_label, McpFaultKind.CLOSED, what)
+            raise McpError(fault_of(server.server_label, McpFaultKind.CLOSED, what))
         headers = _headers(server)
         key = (owner, server.server_url, _digest(server.server_label, headers))
         session = self._sessions.pop(key, None)
         if session is None:
             if not self._make_room():
                 what = "cannot be connected to now: too many MCP servers are in use. Try again later."
-                return fault_of(server.server_label, McpFaultKind.UNREACHABLE, what)
-            session = _Session(key, self._new_server(server, headers))
+                raise McpError(fault_of(server.server_label, McpFaultKind.UNREACHABLE, what))
+            session = _Session(self._new_server(server, headers))
         self._sessions[key] = session  # at the end: the dictionary is ordered by last use
         session.users += 1
         if session.expiry is not None:
             session.expiry.cancel()
             session.expiry = None
-        return session
-
-    def _release(self, session: _Session) -> None:
-        """Removes one user; after the last one starts the timer that closes the session."""
-        session.users -= 1
-        if not session.users and not self._closed:
-            loop = asyncio.get_running_loop()
-            session.expiry = loop.call_later(self._idle_seconds, self._close_session, session.key)
+        try:
+            yield session.mcp_server
+        finally:
+            session.users -= 1
+            if not session.users and not self._closed:
+                loop = asyncio.get_running_loop()
+                session.expiry = loop.call_later(self._idle_seconds, self._close_session, key)
 
     def _make_room(self) -> bool:
         """Closes the least recently used idle session if `max_sessions` are open. Returns whether there is room."""

@@ -51,9 +51,8 @@ class _ResultBuilder:
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
         elif len(data) > self._image_left:
-            self.omissions[f"images above {_shown_size(self._limits.image_bytes)} together were left out"] = (
-                None
-            )
+            most = _shown_size(self._limits.image_bytes)
+            self.omissions[f"images above {most} together were left out"] = None
         else:
             try:
                 url = clean_data_url(f"data:;base64,{data}")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.tasks import keep_until_done
 from codex_proxy.mcp.allowed_urls import AllowedUrls
-from codex_proxy.mcp.config import Definition, HttpServer, StdioServer, Transport
+from codex_proxy.mcp.config import Definition, StdioServer
 from codex_proxy.mcp.values import (
     McpError,
     McpFault,
@@ -29,7 +30,7 @@ from codex_proxy.mcp.values import (
 from codex_proxy.process.launch import Command
 
 if TYPE_CHECKING:
-    from codex_proxy.mcp.connection import McpConnection, OpenTransport, TransportReport
+    from codex_proxy.mcp.connection import McpConnection, OpenTransport
 
 REFRESH_INTERVAL: Final = 10.0
 """Seconds after which a list of tools is fetched again (docs/contract.md#mcp-calls)."""
@@ -77,10 +78,8 @@ class McpServer:
         """Returns the server's tools within the limits, and a fault if some or all are missing. Connects first if
         needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`.
         """
-        for last in (
-            False,
-            True,
-        ):  # a second try is for a server that has died, or has lost the session, since
+        # The second try is for a server that has died, or has lost the session, since.
+        for last in (False, True):
             try:
                 connection = await self._connect(self._wait_seconds())
             except McpError as error:
@@ -182,9 +181,8 @@ class McpServer:
                 await self._fetch_listing(connection)
         except TimeoutError:
             await connection.close()
-            raise self._error(
-                McpFaultKind.TIMED_OUT, f"was not ready within {self._limits.start_seconds:g} s."
-            ) from None
+            what = f"was not ready within {self._limits.start_seconds:g} s."
+            raise self._error(McpFaultKind.TIMED_OUT, what) from None
         except BaseException:
             await connection.close()
             raise
@@ -219,35 +217,21 @@ class McpServer:
             wait = min(longest, 2.0 ** min(self._failures - FIRST_DELAYED_FAILURE, 10))
             self._retry_at = self._clock.monotonic() + wait
 
-    async def _transports(self) -> list[OpenTransport]:
+    async def _transports(self) -> Sequence[OpenTransport]:
         """Returns what opens a transport, in the order to try."""
         definition, limits = self._definition, self._limits
         if isinstance(definition, StdioServer):
             await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.stdio_transport")
             from codex_proxy.mcp.stdio_transport import stdio_transport
 
-            command = self._command
-            assert command is not None  # requests name no programs
-            return [lambda report: stdio_transport(definition, command, limits, report)]
-        return await self._http_transports(definition)
-
-    async def _http_transports(self, definition: HttpServer) -> list[OpenTransport]:
-        """Returns what opens a transport to a URL, in the order to try."""
+            assert self._command is not None  # requests name no programs
+            return [partial(stdio_transport, definition, self._command, limits)]
         await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.http_transports")
         from codex_proxy.mcp.http_transports import sse_transport, streamable_transport
 
-        def streamable(report: TransportReport) -> Any:
-            return streamable_transport(definition, self._allowed_urls, self._limits, report)
-
-        def sse(report: TransportReport) -> Any:
-            return sse_transport(definition, self._allowed_urls, self._limits, report)
-
-        transports: dict[Transport, list[OpenTransport]] = {
-            "streamable": [streamable],
-            "sse": [sse],
-            "either": [streamable, sse],
-        }
-        return transports[definition.transport]
+        streamable = partial(streamable_transport, definition, self._allowed_urls, limits)
+        sse = partial(sse_transport, definition, self._allowed_urls, limits)
+        return {"streamable": [streamable], "sse": [sse], "either": [streamable, sse]}[definition.transport]
 
     # --- tools ----------------------------------------------------------------------------------
 
@@ -277,9 +261,8 @@ class McpServer:
             async with asyncio.timeout(self._limits.list_seconds):
                 self._last_listing = await connection.tools()
         except TimeoutError:
-            raise self._error(
-                McpFaultKind.TIMED_OUT, f"did not list its tools within {self._limits.list_seconds:g} s."
-            ) from None
+            what = f"did not list its tools within {self._limits.list_seconds:g} s."
+            raise self._error(McpFaultKind.TIMED_OUT, what) from None
         self._listed_at = self._clock.monotonic()
 
     # --- values and messages --------------------------------------------------------------------
@@ -289,9 +272,8 @@ class McpServer:
         try:
             return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeEncodeError):
-            raise self._error(
-                McpFaultKind.BAD_ARGUMENTS, "was not called: the arguments are no JSON object."
-            ) from None
+            what = "was not called: the arguments are no JSON object."
+            raise self._error(McpFaultKind.BAD_ARGUMENTS, what) from None
 
     def _error(self, kind: McpFaultKind, what: str) -> McpError:
         """Returns an exception of this server; `what` continues `MCP server 'label' ...`."""
@@ -343,9 +325,8 @@ class OperatorServers:
         server = self._servers.get(server_label)
         if server is None:
             message = f"There is no MCP server '{server_label}'."
-            return failed(
-                McpFault(kind=McpFaultKind.UNKNOWN_SERVER, server_label=server_label, message=message)
-            )
+            kind = McpFaultKind.UNKNOWN_SERVER
+            return failed(McpFault(kind=kind, server_label=server_label, message=message))
         return await server.call(tool, arguments, timeout_seconds)
 
     async def close(self) -> None:

@@ -146,23 +146,21 @@ class PendingOutputs(msgspec.Struct, frozen=True):
     hidden: tuple[HiddenOutput, ...] = ()
 
 
-class _IdleSession:
+class _IdleSession(msgspec.Struct, frozen=True):
     """An idle session: its `thread_key`, what its thread has seen and waits for, and when it is closed (the loop's
     time).
     """
 
-    __slots__ = ("digests", "key", "pending", "session", "thread", "until")
+    key: bytes
+    session: AgentSession
+    digests: Digests
+    pending: PendingOutputs
+    until: float
 
-    def __init__(
-        self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs, until: float
-    ) -> None:
-        self.key = key
-        self.session = session
-        self.digests = digests
-        self.pending = pending
-        self.until = until
-        self.thread = "" if pending.visible or pending.hidden else session.thread
+    @property
+    def thread(self) -> str:
         """The id to open the session again, or empty: outputs that a closed session waited for are lost."""
+        return "" if self.pending.visible or self.pending.hidden else self.session.thread
 
 
 class ClosedSession(msgspec.Struct, frozen=True):
@@ -270,7 +268,7 @@ class IdleSessions:
             if not _reach_the_model(kept.session, new):
                 self._drop(kept.session)  # in a new session they are part of the prompt
                 continue
-            self._forget(kept.session)
+            del self._kept[id(kept.session)]
             kept.session.set_idle(False)
             return ReusedSession(kept.session, new, kept.pending.hidden)
         return None
@@ -314,21 +312,17 @@ class IdleSessions:
             self._drop(oldest.session)
 
     def _drop(self, session: AgentSession) -> None:
-        kept = self._forget(session)
-        if kept is not None:
-            session.close()
-            if kept.thread:
-                self._remember_closed(kept)
-
-    def _remember_closed(self, kept: _IdleSession) -> None:
-        self._closed.pop(kept.thread, None)
-        until = self._timers().time() + CLOSED_SECONDS
-        self._closed[kept.thread] = _Closed(kept.key, kept.digests, until)
-        while len(self._closed) > MAX_CLOSED:
-            self._closed.popitem(last=False)
-
-    def _forget(self, session: AgentSession) -> _IdleSession | None:
-        return self._kept.pop(id(session), None)
+        kept = self._kept.pop(id(session), None)
+        if kept is None:
+            return
+        thread = kept.thread
+        session.close()
+        if thread:
+            self._closed.pop(thread, None)
+            until = self._timers().time() + CLOSED_SECONDS
+            self._closed[thread] = _Closed(kept.key, kept.digests, until)
+            if len(self._closed) > MAX_CLOSED:
+                self._closed.popitem(last=False)
 
     # --- what an idle agent may still do ----------------------------------------------------------
 
@@ -343,7 +337,7 @@ class IdleSessions:
         self._drop(session)
 
     def session_broke(self, session: AgentSession) -> None:
-        self._forget(session)
+        self._kept.pop(id(session), None)
 
 
 def _accepted_items(

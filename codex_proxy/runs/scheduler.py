@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -40,7 +41,7 @@ from codex_proxy.runs.recording import REQUEST_TAPE, TurnTape
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.turn_records import TurnRecord, TurnRecords, activity_of
-from codex_proxy.tools.attempt import Attempt, first_attempt
+from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import TextCheck
 from codex_proxy.tools.replay import assistant_messages, entries_of, recalled_history, visible_calls
 from codex_proxy.workers.schema_checks import SchemaChecks
@@ -78,7 +79,7 @@ class RunLimits(msgspec.Struct, frozen=True):
     max_chars: int = MAX_TURN_CHARS
 
 
-class _RunState(msgspec.Struct, frozen=True):
+class _RunState(msgspec.Struct):
     """What is kept of a run until it ends: its slot, and arguments of `start`."""
 
     slot: Slot
@@ -89,14 +90,6 @@ class _RunState(msgspec.Struct, frozen=True):
     """The request's context variables, for log messages: events arrive in another context."""
     progress: asyncio.TimerHandle
     """The timer of the next line about this run in the log."""
-
-
-class _StartPlan(msgspec.Struct, frozen=True):
-    """On which session a turn starts: `reused` or `opened`; neither while approved calls run first."""
-
-    attempt: Attempt
-    reused: ReusedSession | None = None
-    opened: AgentSession | None = None
 
 
 class RunScheduler:
@@ -173,12 +166,6 @@ class RunScheduler:
         elif self._stopped:
             run.fail(STOPPING)
 
-    def _tell_of_no_start(self, observers: Sequence[TurnObserver], error: BaseException) -> None:
-        """Tells the observers that a turn has ended before it had a run."""
-        self._cancelled.difference_update(observers)
-        for observer in observers:
-            observer.add([_end_of(error)])
-
     async def until_draining(self) -> None:
         """Returns when the server begins to stop."""
         await self._drain_begun.wait()
@@ -206,14 +193,16 @@ class RunScheduler:
         observers = [watcher.begin(turn, agent.name) for watcher in self.watchers]
         tape = _tape_of(turn, agent, first, observers)
         try:
-            started = (
-                _StartPlan(await self._first_attempt(turn))
-                if to_run
-                else await self._plan_start(turn, owner, replay)
-            )
+            session: ReusedSession | AgentSession | None = None
+            if to_run:
+                attempt = await self._first_attempt(turn)
+            else:
+                attempt, session = await self._first_session(turn, owner, replay)
         except BaseException as error:
             slot.give_back()
-            self._tell_of_no_start(observers, error)
+            self._cancelled.difference_update(observers)
+            for observer in observers:
+                observer.add([_end_of(error)])
             raise
         # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
@@ -223,7 +212,7 @@ class RunScheduler:
         max_tokens = None if "max_tokens" in agent.capabilities else turn.max_tokens
         limits = TurnLimits(chars=self._limits.max_chars, stop=turn.stop, max_tokens=max_tokens)
         run = Run(
-            turn, started.attempt, loop, self._deadlines_of(turn), self,
+            turn, attempt, loop, self._deadlines_of(turn), self,
             limits=limits, calls=calls, tape=tape, observers=observers,
         )  # fmt: skip
         progress = loop.call_later(
@@ -231,52 +220,50 @@ class RunScheduler:
         )
         self._runs[run] = _RunState(slot, durable, remembers, replay, context, progress)
         # Written when the agent has the turn, since a line costs a twentieth of the wait for the first token.
-        loop.call_later(START_LINE_SECONDS, self._log_start, turn, context=context)
+        line = partial(log.info, agent=agent.name, model=turn.model[:MAX_NAME], mode=turn.mode)
+        loop.call_later(START_LINE_SECONDS, line, "turn_started", context=context)
         if first:
             run.add_first_events(first)
-        if not to_run:
-            self._begin(run, started)
+        if session is not None:
+            self._begin(run, session)
         elif not run.ended:
-            run.begin_after(self._or_fail_run(run, lambda: self._begin_with_approved_calls(run, calls)))
+            run.begin_after(self._begin_with_approved_calls(run, calls))
         self._fail_if_too_late(run)
         return run
 
-    def _log_start(self, turn: Turn) -> None:
-        log.info("turn_started", agent=self.agent_of(turn).name, model=turn.model[:MAX_NAME], mode=turn.mode)
-
-    def _begin(self, run: Run, plan: _StartPlan) -> None:
-        if plan.reused is not None:
-            run.resume_session(plan.reused)
+    def _begin(self, run: Run, session: ReusedSession | AgentSession) -> None:
+        if isinstance(session, ReusedSession):
+            run.resume_session(session)
         else:
-            assert plan.opened is not None
-            self._begin_session(run, plan.opened)
+            self._begin_session(run, session)
 
     async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
         """Runs approved MCP calls, then begins the turn with their outputs."""
-        run.turn = await calls.run_approved(run, run.turn)
-        if run.ended:
-            return
-        started = self._runs[run]
-        outputs = [item for item in run.turn.history if isinstance(item, HistoryOutput)]
-        replay = None if started.replay is None else with_outputs(started.replay, outputs)
-        self._runs[run] = msgspec.structs.replace(started, replay=replay)
-        plan = await self._plan_start(run.turn, run.turn.owner, replay)
-        run.attempt = plan.attempt
-        self._begin(run, plan)
+        with self._failing(run):
+            run.turn = await calls.run_approved(run, run.turn)
+            if run.ended:
+                return
+            state = self._runs[run]
+            outputs = [item for item in run.turn.history if isinstance(item, HistoryOutput)]
+            if state.replay is not None:
+                state.replay = with_outputs(state.replay, outputs)
+            run.attempt, session = await self._first_session(run.turn, run.turn.owner, state.replay)
+            self._begin(run, session)
 
-    async def _or_fail_run(self, run: Run, work: Callable[[], Awaitable[None]]) -> None:
-        """Awaits `work`; a `Fault` ends the run with its failure, any other exception is logged and ends it with
-        `UNFORESEEN`.
-        """
+    @contextlib.contextmanager
+    def _failing(self, run: Run) -> Iterator[None]:
+        """Lets a `Fault` end the run with its failure; any other exception is logged and ends it with `UNFORESEEN`."""
         try:
-            await work()
+            yield
         except Fault as fault:
             run.fail(fault.failure)
         except Exception:
             log.exception("turn_broke")
             run.fail(UNFORESEEN)
 
-    async def _plan_start(self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None) -> _StartPlan:
+    async def _first_session(
+        self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None
+    ) -> tuple[Attempt, ReusedSession | AgentSession]:
         """Returns the turn's first attempt with a kept session, else a new or reopened one, with the model's items from
         `replay` and the step memory. Raises `Fault`.
         """
@@ -287,7 +274,7 @@ class RunScheduler:
             key = thread_key(owner, attempt.turn)
             reused = self.idle_sessions.take(key, turn)
             if reused is not None:
-                return _StartPlan(attempt, reused=reused)
+                return attempt, reused
             closed = self.idle_sessions.take_closed(key, turn)
         given = await self._with_memory(_replayed(turn, turn, replay), owner)
         if given is not turn:
@@ -295,13 +282,13 @@ class RunScheduler:
         opened = await self.agent.open(attempt.turn)
         if closed is not None:
             opened.reopen(closed.thread, closed.new_items)
-        return _StartPlan(attempt, opened=opened)
+        return attempt, opened
 
     async def _first_attempt(self, turn: Turn) -> Attempt:
         able, form = self.agent_of(turn).capabilities, None
         if turn.output_schema is not None and "structured_output" in able:
             form = await self.checks.strict_form(bytes(turn.output_schema))
-        return first_attempt(turn, form, keeps_choice="tool_choice" in able)
+        return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
         """Returns the turn with items from the step memory that the client never got."""
@@ -320,22 +307,20 @@ class RunScheduler:
 
     def open_session(self, run: Run, attempt: Attempt) -> None:
         """Opens a session in a task and passes it to `run.begin_session`, or fails the run."""
-        work = self._or_fail_run(run, lambda: self._open_session(run, attempt))
-        self._spawn(work, self._context_of(run))
+        self._spawn(self._open_session(run, attempt), self._context_of(run))
 
     async def _open_session(self, run: Run, attempt: Attempt) -> None:
-        started = self._runs.get(run)
-        given = _replayed(attempt.turn, run.turn, started.replay if started else None)
-        opened = await self.agent.open(await self._with_memory(given, run.turn.owner))
-        self._begin_session(run, opened)
+        with self._failing(run):
+            state = self._runs.get(run)
+            given = _replayed(attempt.turn, run.turn, state.replay if state else None)
+            opened = await self.agent.open(await self._with_memory(given, run.turn.owner))
+            self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
         """Checks texts and calls `run.verdicts_received`, or fails the run. Raises nothing."""
 
-        async def checked() -> None:
+        with self._failing(run):
             run.verdicts_received(attempt, await self.checks.of_texts(checks))
-
-        await self._or_fail_run(run, checked)
 
     def keep(self, run: Run, session: AgentSession) -> bool:
         """Keeps the session for the client's next request; returns whether it did."""
@@ -381,27 +366,22 @@ class RunScheduler:
 
     def run_ended(self, run: Run) -> None:
         """Forgets the run and frees its slot, once, after the last event."""
-        started = self._runs.pop(run, None)
-        if started is not None:
-            started.progress.cancel()
-            started.slot.give_back()
+        state = self._runs.pop(run, None)
+        if state is not None:
+            state.progress.cancel()
+            state.slot.give_back()
 
     def _log_progress(self, run: Run, seconds: float) -> None:
         """Logs how long the run has worked and at what, and sets the next timer."""
-        started = self._runs[run]
+        state = self._runs[run]
         log.info("turn_still_works", seconds=round(seconds), doing=activity_of(run.open_item))
-        later = asyncio.get_running_loop().call_later(
-            PROGRESS_SECONDS, self._log_progress, run, seconds + PROGRESS_SECONDS, context=started.context
+        state.progress = asyncio.get_running_loop().call_later(
+            PROGRESS_SECONDS, self._log_progress, run, seconds + PROGRESS_SECONDS, context=state.context
         )
-        self._runs[run] = msgspec.structs.replace(started, progress=later)
 
     def _begin_session(self, run: Run, session: AgentSession) -> None:
-        name = self.agent_of(run.turn).name
-        session.claim(
-            run,
-            asyncio.get_running_loop(),
-            lambda session, finished: self._on_released(session, finished, name),
-        )
+        on_released = partial(self._on_released, agent=self.agent_of(run.turn).name)
+        session.claim(run, asyncio.get_running_loop(), on_released)
         run.begin_session(session)
 
     def _on_released(self, session: AgentSession, finished: bool, agent: str) -> None:

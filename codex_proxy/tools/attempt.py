@@ -24,22 +24,41 @@ class Attempt:
     def __init__(
         self,
         turn: Turn,
-        policy: ToolPolicy,
-        check: OutputCheck | None,
         form: StrictForm | None,
         *,
-        as_asked: bool,
-        keeps_choice: bool,
+        keeps_choice: bool = False,
+        again: bool = False,
+        wrong: str | None = None,
     ) -> None:
-        self.turn = turn
+        """`form` is the strict form of the turn's output schema; without it the model is told the schema.
+        `keeps_choice`: the agent enforces `tool_choice`. `again`: the second attempt, `wrong` what was wrong with the
+        first answer.
+        """
+        given = with_tool_choice(turn, again=again and wrong is None, in_words=not keeps_choice)
+        self.check: OutputCheck | None = None
+        if turn.output_schema is not None:
+            schema = bytes(turn.output_schema)
+            self.check = OutputCheck(
+                schema,
+                second_try=again,
+                streams=form is not None and not form.to_undo,
+                in_strict_form=form is not None and form.to_undo,
+            )
+            # For any object the surface has told the model already, and a strict schema is told by the provider.
+            if wrong is not None or not (form or schema == ANY_OBJECT):
+                given = with_schema_words(given, schema if form is None else form.schema, wrong=wrong)
+            given = msgspec.structs.replace(
+                given,
+                output_schema=None if form is None else msgspec.Raw(form.schema),
+                json_object=form is None,
+            )
+        self.turn = given
         """The turn as the agent gets it."""
-        self.policy = policy
-        self.check = check
-        self.form = form
-        """The strict form of the output schema that the agent is given; None if it gets none."""
-        self.as_asked = as_asked
+        self.policy = ToolPolicy(turn, second_try=again)
+        self.as_asked = given.history is turn.history
         """Whether the agent got the client's history without messages of this server, so that the session may be kept.
         """
+        self._form = form
         self._keeps_choice = keeps_choice
 
     @property
@@ -60,16 +79,16 @@ class Attempt:
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """Takes the results of the last result's `checks`, in their order, and returns what depended on them."""
         if self.check is not None and self.check.checks:
-            return self._with_check(PolicyResult(self.check.with_verdicts(verdicts), []))
+            return self._with_check(PolicyResult(self.check.with_verdicts(verdicts)))
         return self._check_answer(self.policy.with_verdicts(verdicts))
 
     def restarted(self, turn: Turn) -> Attempt:
         """Returns a new first attempt at `turn`, with the same schema and settings."""
-        return first_attempt(turn, self.form, keeps_choice=self._keeps_choice)
+        return Attempt(turn, self._form, keeps_choice=self._keeps_choice)
 
     def retry(self, turn: Turn) -> Attempt:
         """Returns the second attempt at `turn`, with a message to the model about what was wrong."""
-        return _attempt(turn, self.form, again=True, wrong=None if self.check is None else self.check.wrong)
+        return Attempt(turn, self._form, again=True, wrong=None if self.check is None else self.check.wrong)
 
     def _check_answer(self, result: PolicyResult) -> PolicyResult:
         if self.check is None:
@@ -83,38 +102,3 @@ class Attempt:
         result.checks = result.checks or self.check.checks
         result.again = result.again or self.check.wrong is not None
         return result
-
-
-def first_attempt(turn: Turn, form: StrictForm | None, *, keeps_choice: bool = False) -> Attempt:
-    """Returns the first attempt at a turn. `form` is the strict form of its output schema; without it the model is told
-    the schema. `keeps_choice`: the agent enforces `tool_choice`.
-    """
-    return _attempt(turn, form, again=False, wrong=None, keeps_choice=keeps_choice)
-
-
-def _attempt(
-    turn: Turn, form: StrictForm | None, *, again: bool, wrong: str | None, keeps_choice: bool = False
-) -> Attempt:
-    given = with_tool_choice(turn, again=again and wrong is None, in_words=not keeps_choice)
-    check = None
-    schema = bytes(turn.output_schema) if turn.output_schema is not None else None
-    if schema is not None:
-        in_strict_form = form is not None and form.to_undo
-        check = OutputCheck(
-            schema,
-            second_try=again,
-            streams=form is not None and not in_strict_form,
-            in_strict_form=in_strict_form,
-        )
-        # For any object the surface has told the model already, and a strict schema is told by the provider.
-        if wrong is not None or not (form or schema == ANY_OBJECT):
-            given = with_schema_words(given, schema if form is None else form.schema, wrong=wrong)
-        given = msgspec.structs.replace(
-            given,
-            output_schema=None if form is None else msgspec.Raw(form.schema),
-            json_object=form is None,
-        )
-    as_asked = given.history is turn.history
-    return Attempt(
-        given, ToolPolicy(turn, second_try=again), check, form, as_asked=as_asked, keeps_choice=keeps_choice
-    )

@@ -117,10 +117,9 @@ class OutputCheck:
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> list[Event]:
         """Takes the results of `checks`, in their order; returns the events that may be passed on now."""
-        end, self._end = self._end, None
-        assert end is not None
+        assert self._end is not None
         self.checks = []
-        return self._apply_verdicts(end, verdicts)
+        return self._apply_verdicts(self._end, verdicts)
 
     def as_shown(self, messages: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
         """Returns the model's messages, or one with the text that the client got in their place (without
@@ -135,10 +134,8 @@ class OutputCheck:
         """
         if event.stop == Stop.FAILED:
             return [event]
-        from codex_proxy.tools.schemas import (  # bring the validator, which most do without
-            is_quick,
-            verdict_on,
-        )
+        # With the validator, which most turns do without.
+        from codex_proxy.tools.schemas import is_quick, verdict_on
 
         self._texts = self._texts_of(event) if event.stop == Stop.STOP else []
         checks = [TextCheck(self._schema, each.text, self._in_strict_form) for each in self._texts]
@@ -149,15 +146,13 @@ class OutputCheck:
         return self._apply_verdicts(event, [verdict_on(check) for check in checks])
 
     def _apply_verdicts(self, event: TurnEnded, verdicts: Sequence[Verdict]) -> list[Event]:
-        for verdict in verdicts:
-            if verdict.unchecked is not None:
-                return [TurnEnded(Stop.FAILED, event.trigger, not_checked("The answer", verdict.unchecked))]
+        unchecked = next((each.unchecked for each in verdicts if each.unchecked is not None), None)
+        if unchecked is not None:
+            return [TurnEnded(Stop.FAILED, event.trigger, not_checked("The answer", unchecked))]
         for text, verdict in zip(self._texts, verdicts, strict=True):
             if verdict.rewritten is not None:
                 self._rewritten[text.text] = verdict.rewritten
-        return self._decide(event, next((each.wrong for each in verdicts if each.wrong is not None), None))
-
-    def _decide(self, event: TurnEnded, wrong: str | None) -> list[Event]:
+        wrong = next((each.wrong for each in verdicts if each.wrong is not None), None)
         if wrong is None:
             return [*(self._held_rewritten() if self._rewritten else self._held), event]
         if not (self._second_try or self._shown):

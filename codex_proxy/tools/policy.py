@@ -89,9 +89,8 @@ def _item(id: str, request: ToolCallRequested, tool: Tool | None, approved_by: s
         return ToolCall(id, request.call_id, request.name, request.kind, old_form=request.old_form)
     if origin.needs_approval and approved_by is None:
         return McpApproval(id, request.call_id, origin.server_label, origin.name)
-    return McpCall(
-        id, request.call_id, origin.server_label, origin.name, approved_by, old_form=request.old_form
-    )
+    place = (origin.server_label, origin.name)
+    return McpCall(id, request.call_id, *place, approved_by, old_form=request.old_form)
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
@@ -188,11 +187,11 @@ class PolicyResult(msgspec.Struct):
     second attempt if `again`.
     """
 
-    events: list[Event]
-    answers: list[HiddenOutput]
-    calls: list[ServerCall] = msgspec.field(default_factory=list)
+    events: list[Event] = []
+    answers: list[HiddenOutput] = []
+    calls: list[ServerCall] = []
     """Calls to run. `tool_finished` takes each output."""
-    checks: list[TextCheck] = msgspec.field(default_factory=list)
+    checks: list[TextCheck] = []
     """Checks to run. Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False
     """Whether the turn needs a second attempt; nothing of this answer was passed on."""
@@ -247,13 +246,18 @@ class ToolPolicy:
         """Handles a batch of the agent's events. At the end of a step the result has its calls, or checks to run
         first.
         """
+        done = PolicyResult()
+        self._feed(events, done)
+        return done
+
+    def _feed(self, events: Sequence[Event], done: PolicyResult) -> None:
         if self._judging:
             self._later += events
-            return PolicyResult([], [])
+            return
         awaited_events = self.awaited_events
         if awaited_events is not None and awaited_events.isdisjoint(map(type, events)):
-            return PolicyResult(list(events), [])
-        done = PolicyResult([], [])
+            done.events += events
+            return
         for place, event in enumerate(events):
             kind = type(event)
             if awaited_events is not None and kind not in awaited_events:
@@ -278,7 +282,6 @@ class ToolPolicy:
                 elif kind is Notice and event.code in MODEL_FAULTS:  # type: ignore[union-attr]
                     self._bad_call = True
             awaited_events = self.awaited_events
-        return done
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
         """Takes the results of `PolicyResult.checks`, decides the step's calls, and handles the events that came
@@ -286,7 +289,7 @@ class ToolPolicy:
         """
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((request.request_id for request in judging), verdicts, strict=True))
-        done = PolicyResult([], [])
+        done = PolicyResult()
         unchecked = next((each.unchecked for each in verdicts if each.unchecked is not None), None)
         if unchecked is None:
             self._decide(done)
@@ -296,14 +299,8 @@ class ToolPolicy:
             failure = not_checked("The arguments of a strict tool", unchecked)
             done.events.append(TurnEnded(Stop.FAILED, "provider", failure))
         later, self._later = self._later, []
-        rest = self.feed(later)
-        return PolicyResult(
-            done.events + rest.events,
-            done.answers + rest.answers,
-            done.calls + rest.calls,
-            rest.checks,
-            done.again or rest.again,
-        )
+        self._feed(later, done)
+        return done
 
     def _pass(self, event: Event, done: PolicyResult) -> None:
         """Passes an event on, or holds it until a required call comes or the turn ends."""
@@ -312,9 +309,9 @@ class ToolPolicy:
             return
         self._held.append(event)
         if type(event) is ItemStarted and isinstance(event.item, ToolCall):
-            self._let_go(done)  # of a dialect that says its calls itself and waits for no output
+            self._release_held(done)  # of a dialect that says its calls itself and waits for no output
 
-    def _let_go(self, done: PolicyResult) -> None:
+    def _release_held(self, done: PolicyResult) -> None:
         done.events += self._held
         self._held.clear()
         self._waits_for_call = False
@@ -323,7 +320,7 @@ class ToolPolicy:
         """Takes the output of a call that this server ran. If the step has calls for the client too, the agent gets
         nothing, and the last output brings the client's calls and the end of the turn. Empty for an unknown id.
         """
-        done = PolicyResult([], [])
+        done = PolicyResult()
         if self._over or request_id not in self._running:
             return done
         request = self._running.pop(request_id)
@@ -334,14 +331,12 @@ class ToolPolicy:
             return done
         self.hidden.append(answered)
         if not self._running:
-            self._hand_on(done)
+            self._end_with_calls(done)
         return done
 
     def _on_step_completed(self, done: PolicyResult) -> None:
         """Handles the end of a step: decides its calls, or asks for slow checks of their arguments first."""
-        slow = [
-            (request, check) for request in self._requests if (check := self._slow_check(request)) is not None
-        ]
+        slow = [(request, check) for request in self._requests if (check := self._slow_check(request))]
         if slow:
             self._judging = [request for request, _ in slow]
             done.checks = [check for _, check in slow]
@@ -353,20 +348,20 @@ class ToolPolicy:
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
         # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
-        good, hidden = self._split_invalid(requests)
+        good, hidden = self._split_valid(requests)
         if not self._parallel:
             hidden += [_answered(request, DEFERRED) for request in good[1:]]
             good = good[:1]
         ours, enough = self._server_calls_of(good)
         self._waiting = [request for request in good if self._is_for_client(request)]
         if self._waiting or ours:
-            self._let_go(done)
+            self._release_held(done)
         if ours:
             self._begin(ours, done)
         if self._waiting:
             self.hidden = hidden + enough
             if not ours:
-                self._hand_on(done)
+                self._end_with_calls(done)
         elif enough or ((hidden or bad_call) and not ours):
             self._answer_faults(hidden + enough, NEVER_STOPPED if enough else NEVER_LEARNED, done)
         else:
@@ -382,7 +377,7 @@ class ToolPolicy:
         self._held.clear()
         done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
-    def _split_invalid(
+    def _split_valid(
         self, requests: list[ToolCallRequested]
     ) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
         """Splits calls into valid ones and errors for arguments that break a strict schema. Not checked: calls already
@@ -395,9 +390,8 @@ class ToolPolicy:
             if wrong is None:
                 good.append(request)
             else:
-                hidden.append(
-                    _answered(request, f"The arguments break the tool's schema: {wrong}. Call it again.")
-                )
+                text = f"The arguments break the tool's schema: {wrong}. Call it again."
+                hidden.append(_answered(request, text))
         return good, hidden
 
     def _is_for_client(self, request: ToolCallRequested) -> bool:
@@ -427,7 +421,7 @@ class ToolPolicy:
         for call in ours:
             done.events += call_events(call.request, call.tool)
 
-    def _hand_on(self, done: PolicyResult) -> None:
+    def _end_with_calls(self, done: PolicyResult) -> None:
         self._over = True
         self.visible = self._waiting
         for request in self.visible:
@@ -435,10 +429,8 @@ class ToolPolicy:
                 continue
             if self._faults >= MAX_FAULTS and self._violation(request) is not None:
                 done.events.append(Notice("strict_violation", request.name))
-            done.events += [
-                *call_events(request, self._server_tools.get(request.name)),
-                ItemEnded(request.item_id or request.call_id),
-            ]
+            done.events += call_events(request, self._server_tools.get(request.name))
+            done.events.append(ItemEnded(request.item_id or request.call_id))
         done.events.append(TurnEnded(Stop.TOOL_CALLS, "token_count"))
 
     def _violation(self, request: ToolCallRequested) -> str | None:
@@ -476,7 +468,7 @@ class ToolPolicy:
                 return
             event = TurnEnded(Stop.FAILED, event.trigger, NOT_HONOURED)
         if event.stop != Stop.FAILED:
-            self._let_go(done)
+            self._release_held(done)
         done.events.append(event)
 
 

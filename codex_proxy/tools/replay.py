@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -232,7 +232,7 @@ async def recalled_history(
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
     """Returns the step memory's keys of the calls in a history."""
-    return [call_key(item) for item in history if isinstance(item, HistoryCall) and not item.by_server]
+    return [call_key(item) for item in history if _is_for_client(item)]
 
 
 def assistant_text(items: Sequence[HistoryItem]) -> str:
@@ -285,7 +285,7 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
     return start, end
 
 
-def _is_for_client(item: HistoryItem) -> bool:
+def _is_for_client(item: HistoryItem) -> TypeGuard[HistoryCall]:
     """Whether the item is a call that the client answers and sends back."""
     return isinstance(item, HistoryCall) and not item.by_server
 
@@ -303,10 +303,9 @@ def _memory_of(
     """Returns the turn whose answer `echo` repeats, or None: the same calls, no other raw items, and the same text or
     none. Calls in `repeated` do not count.
     """
-    calls = [item for item in echo if isinstance(item, HistoryCall) and not item.by_server]
-    keys = [call_key(call) for call in calls]
+    keys = keys_of(echo)
     memory = recalled.get(keys[0]) if keys else None
-    if memory is None or [call.call_id for call in calls] != memory.visible:
+    if memory is None or [item.call_id for item in echo if _is_for_client(item)] != memory.visible:
         return None
     if (memory.calls_key and memory.calls_key != key_of_all(keys)) or any(key in repeated for key in keys):
         return None
@@ -338,12 +337,8 @@ def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
 
 
 def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
-    out: list[HistoryItem] = []
-    for raw in memory.items:
-        if memory.model != model and _identity(raw).type == "reasoning":
-            continue
-        out.append(RawHistoryItem(bytes(raw)))
-    return out
+    same = memory.model == model
+    return [RawHistoryItem(bytes(raw)) for raw in memory.items if same or _identity(raw).type != "reasoning"]
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:

@@ -177,7 +177,7 @@ def _validator(schema: bytes) -> Validator:
     try:
         return _compiled(value)
     except jsonschema_rs.ValidationError as error:
-        if not _is_unreadable_pattern(error):
+        if not (isinstance(error.kind, ValidationErrorKind.Format) and error.kind.format == "regex"):
             raise _not_a_schema(error) from error
     try:
         return _compiled(_without_unreadable_patterns(value))
@@ -206,9 +206,9 @@ def _draft(value: dict[str, Any] | bool) -> type[Validator]:
 def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
     if isinstance(error.kind, ValidationErrorKind.Referencing):
         return NotASchemaError(
-            f"a reference in it cannot be resolved, and remote schemas are not fetched: {_message(error)}"
+            f"a reference in it cannot be resolved, and remote schemas are not fetched: {_shortened(error.message)}"
         )
-    return NotASchemaError(f"{_path(error.instance_path)}: {_message(error)}")
+    return NotASchemaError(f"{_path(error.instance_path)}: {_shortened(error.message)}")
 
 
 def check_schema(schema: bytes) -> None:
@@ -250,14 +250,10 @@ def violation(schema: bytes, text: str) -> str | None:
     try:
         _ready.of(schema).validate(value)
     except jsonschema_rs.ValidationError as error:
-        return f"at {_path(error.instance_path)}: {_message(error)}"
+        return f"at {_path(error.instance_path)}: {_shortened(error.message)}"
     except ValueError as fault:  # no schema, or a text with more levels than the engine takes
         return f"the schema cannot be applied: {_shortened(str(fault))}"
     return None
-
-
-def _message(error: jsonschema_rs.ValidationError) -> str:
-    return _shortened(error.message)
 
 
 def _path(parts: Any) -> str:
@@ -275,10 +271,6 @@ def _shortened(text: str) -> str:
 
 _NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _DATA = frozenset({"const", "enum", "default", "examples"})
-
-
-def _is_unreadable_pattern(error: jsonschema_rs.ValidationError) -> bool:
-    return isinstance(error.kind, ValidationErrorKind.Format) and error.kind.format == "regex"
 
 
 def _without_unreadable_patterns(schema: Any) -> Any:
@@ -306,9 +298,7 @@ def _without_unreadable_patterns(schema: Any) -> Any:
         if isinstance(by_pattern, dict) and not all(map(readable, by_pattern)):
             dropped = True
             kept["patternProperties"] = {name: each for name, each in by_pattern.items() if readable(name)}
-            kept.pop(
-                "additionalProperties", None
-            )  # a pattern that is not checked may be one that allows a name
+            kept.pop("additionalProperties", None)  # a pattern that is left out may be one that allows a name
         return kept
 
     cut_schema = cut(schema)

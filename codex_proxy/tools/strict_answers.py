@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.tools.strict_subset import DEFINITIONS, Absence, CannotFitError, SchemaDocument
+from codex_proxy.tools.strict_subset import DEFINITIONS, Absence, CannotFitError, SchemaDocument, listed_words
 
 WRAPPER: Final = "value_or_null"
 """The property of the object around an optional value that may be null."""
@@ -39,7 +39,7 @@ class _Object:
         self.may_be_absent = [name for name, absence in absences.items() if absence is not Absence.NOT_NEEDED]
         """Properties that are null where they are absent."""
         always = self.names - set(self.may_be_absent)
-        words = {name: _words(properties[name]) for name in properties if name in always}
+        words = {name: listed_words(properties[name]) for name in properties if name in always}
         self.words = {name: texts for name, texts in words.items() if texts}
         """The strings that a required property may have, if listed: they tell the branches of a union apart."""
         self.inner: dict[str, _Shape] = {}
@@ -76,15 +76,6 @@ class _Shape:
 
 
 _PLAIN = _Shape()
-
-
-def _words(schema: Any) -> frozenset[str]:
-    """Returns the strings that `enum` or `const` allows; none if there are other values."""
-    if not isinstance(schema, dict):
-        return frozenset()
-    values = schema.get("enum", [schema.get("const")])
-    texts = isinstance(values, list) and all(isinstance(value, str) for value in values)
-    return frozenset(values) if texts else frozenset()
 
 
 class _Shapes:

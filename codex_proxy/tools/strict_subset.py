@@ -138,7 +138,9 @@ class SchemaDocument:
     def absence(self, schema: Any) -> Absence:
         """Returns how an answer can represent that an optional property is absent. Raises `CannotFitError`."""
         nullable = self._allows_null(schema)
-        if "default" in schema and schema["default"] in [*([None] if nullable else []), *_only_value(schema)]:
+        words = listed_words(schema)
+        sole = [*([None] if nullable else []), *(words if len(words) == 1 else ())]
+        if "default" in schema and schema["default"] in sole:
             return Absence.NOT_NEEDED
         return Absence.WRAPPED if nullable else Absence.AS_NULL
 
@@ -162,10 +164,11 @@ class SchemaDocument:
         return not isinstance(branches, list) or any(self._allows_null(each) for each in branches)
 
 
-def _only_value(schema: dict[str, Any]) -> list[str]:
-    """Returns a list of the one string that is valid, or an empty list."""
-    values = schema.get("enum", [schema.get("const")])
-    return values if isinstance(values, list) and len(values) == 1 and isinstance(values[0], str) else []
+def listed_words(schema: Any) -> frozenset[str]:
+    """Returns the strings that `enum` or `const` allows; none if there are other values."""
+    values = schema.get("enum", [schema.get("const")]) if isinstance(schema, dict) else ()
+    is_words = isinstance(values, list) and all(isinstance(value, str) for value in values)
+    return frozenset(values) if is_words else frozenset()
 
 
 def _normalised(schema: Any) -> Any:
