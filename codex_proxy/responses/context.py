@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import TypeAlias
 
 import msgspec
 
@@ -22,7 +22,7 @@ from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolved, with_ids
 from codex_proxy.surfaces.responses.client_tools import tools_in
-from codex_proxy.surfaces.responses.context import InputEstimate
+from codex_proxy.surfaces.responses.context import InputEstimate, ParsedContext
 from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
 from codex_proxy.surfaces.responses.response_object import previous_not_found, previous_too_large
@@ -53,15 +53,7 @@ class Context(msgspec.Struct, frozen=True):
     """Whether the oldest turns were left out because the context was too long."""
 
 
-class ContextRequest(Protocol):
-    """The fields of a parsed request that determine its context."""
-
-    @property
-    def input_items(self) -> tuple[ItemDict, ...]: ...
-    @property
-    def previous_response_id(self) -> str | None: ...
-    @property
-    def conversation(self) -> str | None: ...
+ContextRequest: TypeAlias = ParsedResponse | ParsedContext
 
 
 async def read_context(

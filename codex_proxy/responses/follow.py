@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from codex_proxy.core.faults import Failure, FaultKind, bad_request
-from codex_proxy.responses.live import LiveResponse
+from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
 from codex_proxy.store.health import required_store, store_errors_as_faults
@@ -53,7 +53,7 @@ def starting_after(query: Mapping[str, str]) -> int:
     return number
 
 
-async def check_followable(store: Store, found: StoredResponse, live: LiveResponse | None) -> None:
+async def check_followable(store: Store, found: StoredResponse, live: BackgroundResponse | None) -> None:
     """Raises `Fault` unless the response is in the background and was created with `stream`. `live` is it,
     if it runs.
     """

@@ -6,13 +6,15 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.tasks import keep_until_done
-from codex_proxy.responses.frame_buffer import FrameBuffer
 from codex_proxy.store.leases import ResponseLease
 from codex_proxy.workers.slots import Slots, share_of
+
+if TYPE_CHECKING:
+    from codex_proxy.responses.background import BackgroundResponse
 
 MAX_LIVE = 1000
 """Background responses that run or wait, each with its request in RAM."""
@@ -57,33 +59,6 @@ class ServerTasks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class LiveResponse(Protocol):
-    """A background response that has not ended. `owner` is the name of the client's key."""
-
-    id: str
-    owner: str
-    ended: bool
-    """Whether nothing more of the response will be saved or sent."""
-    streams: bool
-    """Whether the request asked for a stream, so that there are frames to read."""
-    buffer: FrameBuffer
-    """The frames (encoded stream events) for the readers of the stream."""
-    epoch: int
-    """The epoch of its lease (`store/leases.py`)."""
-
-    def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
-        """Starts the response's task among the server's, and returns it."""
-        ...
-
-    async def cancel_and_wait(self) -> None:
-        """Stops the response's turn. Returns when the response has ended."""
-        ...
-
-    def lose(self) -> None:
-        """Stops the response's turn and saves nothing: its lease is lost."""
-        ...
-
-
 class BackgroundResponses:
     """The background responses. `limit` run at once, others wait; of several `owners()` one gets at most three
     quarters.
@@ -94,7 +69,7 @@ class BackgroundResponses:
         self.tasks = ServerTasks()
         """The tasks of all responses, foreground responses included."""
         self._owners = owners
-        self._live: dict[tuple[str, str], LiveResponse] = {}
+        self._live: dict[tuple[str, str], BackgroundResponse] = {}
         self._being_created: Counter[str] = Counter()
         """The number of responses of each owner that are being prepared and stored."""
 
@@ -122,7 +97,7 @@ class BackgroundResponses:
             if not self._being_created[owner]:
                 del self._being_created[owner]
 
-    def start(self, response: LiveResponse, on_end: Callable[[], None] = lambda: None) -> None:
+    def start(self, response: BackgroundResponse, on_end: Callable[[], None] = lambda: None) -> None:
         """Starts a response's task, at whose end `on_end` is called; until then `find` returns it."""
         key = (response.owner, response.id)
         self._live[key] = response
@@ -133,7 +108,7 @@ class BackgroundResponses:
 
         response.start_in(self.tasks).add_done_callback(on_task_done)
 
-    def find(self, owner: str, id: str) -> LiveResponse | None:
+    def find(self, owner: str, id: str) -> BackgroundResponse | None:
         return self._live.get((owner, id))
 
     @property

@@ -124,10 +124,8 @@ class RunningResponse(ABC):
         self._cancelled = True
         if self._run is not None:
             self._run.interrupt()
-        elif (
-            self._begun and self._task is not None
-        ):  # a task that is cancelled before it begins would end nothing
-            self._task.cancel()
+        elif self._begun and self._task is not None:
+            self._task.cancel()  # before it has begun it would end nothing
 
     async def cancel_and_wait(self) -> None:
         """Stops the turn, and returns when the response has ended."""

@@ -75,9 +75,8 @@ def _tools(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {"tools": tools, "parallel_tool_calls": turn.parallel_tool_calls}
     choice = turn.tool_choice
     if choice.required if isinstance(choice, NamedTools) else choice == "required":
-        only = (
-            turn.tools[0] if len(turn.tools) == 1 else None
-        )  # only those that may be called are in the turn
+        # The turn has only tools that may be called.
+        only = turn.tools[0] if len(turn.tools) == 1 else None
         kind = "function" if only is None or CUSTOM in refused else only.kind
         fields["tool_choice"] = "required" if only is None else {"type": kind, "name": only.name}
     return fields

@@ -16,7 +16,7 @@ import aiohttp
 
 from codex_proxy.agents.upstream.config import Upstream, UpstreamConfig
 from codex_proxy.agents.upstream.connections import StreamedBody, UpstreamConnections, WholeBody
-from codex_proxy.agents.upstream.failures import TOO_MUCH
+from codex_proxy.agents.upstream.failures import BROKEN_OFF, CLOSED, TOO_MUCH
 from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
 from codex_proxy.core.faults import Failure, FaultKind
@@ -42,10 +42,6 @@ Deliver = Callable[[Sequence[Message], int], None]
 """Receives an exchange's messages, and their size in bytes."""
 Send = Callable[[Callable[[], None]], Coroutine[Any, Any, aiohttp.ClientResponse]]
 
-_CUT: Final = Failure(
-    kind=FaultKind.UPSTREAM_DISCONNECTED,
-    message="The model server's answer ended before it was complete. Send the request again.",
-)
 _PACKED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
     message="The model server compresses its answers, although this server does not accept compressed "
@@ -214,13 +210,12 @@ class Exchange:
         try:
             async with self._timer:
                 self._reading = True
-                end = await self._read(
-                    await self._send(self._await_next)
-                )  # until then aiohttp has the time limit
+                # Until there is a connection, aiohttp has the time limit.
+                end = await self._read(await self._send(self._await_next))
         except TimeoutError as error:
             end = End(failure_of(error) if isinstance(error, aiohttp.ClientError) else self._late())
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            end = End(_CUT if self._has_bytes else failure_of(error))
+            end = End(BROKEN_OFF if self._has_bytes else failure_of(error))
         finally:
             self._reading = False
             if self._check is not None:
@@ -260,14 +255,11 @@ class Exchange:
 
     def _await_next(self) -> None:
         """Sets the next read's deadline."""
-        limits = self._limits
-        self._set_timer(
-            DRAIN_SECONDS
-            if self._over
-            else limits.idle_timeout
-            if self._has_bytes
-            else limits.first_byte_timeout
-        )
+        if self._over:
+            self._set_timer(DRAIN_SECONDS)
+        else:
+            limits = self._limits
+            self._set_timer(limits.idle_timeout if self._has_bytes else limits.first_byte_timeout)
 
     def _set_timer(self, seconds: float) -> None:
         self._deadline = deadline = self._loop.time() + seconds
@@ -318,7 +310,7 @@ async def _in_steps(
             sent()
             yield chunk
     except Exception:
-        deliver([End(_CUT)], 0)  # aiohttp would go on with an answer that has begun
+        deliver([End(BROKEN_OFF)], 0)  # aiohttp would go on with an answer that has begun
         raise
 
 
@@ -341,10 +333,7 @@ def failure_of(error: Exception) -> Failure:
             kind=FaultKind.UPSTREAM_UNREACHABLE, message=f"The model server cannot be reached safely: {why}."
         )
     if isinstance(error, aiohttp.ServerDisconnectedError):
-        return Failure(
-            kind=FaultKind.UPSTREAM_DISCONNECTED,
-            message="The model server closed the connection without an answer. Send the request again.",
-        )
+        return CLOSED
     if isinstance(error, aiohttp.ClientHttpProxyError):
         why = f"the HTTP proxy of the environment (https_proxy) does not connect to it (HTTP {error.status})"
     elif isinstance(error, aiohttp.ClientResponseError | aiohttp.ClientPayloadError | ValueError):

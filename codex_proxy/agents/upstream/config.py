@@ -15,23 +15,17 @@ from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.upstream.presets import NO_PRESET, PRESETS, PresetName, UpstreamPreset
 from codex_proxy.core.passing import PASSED_PATHS
 
-_SHORTEST_SECRET: Final = (
-    8  # characters of a header's value: a shorter one is a switch, and a part of other words
-)
+_SHORTEST_SECRET: Final = 8
+"""Characters of a header's value: a shorter one is a switch, and a part of other words."""
 _SHORTEST_KEY: Final = 12
 _HOLDS_A_KEY: Final = re.compile(r"key|token|secret|auth|cookie|passw|credential", re.IGNORECASE)
 """Names of headers whose values prove who asks."""
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS: Final = frozenset(
-    (
-        "authorization",
-        "content-length",
-        "content-type",
-        "host",
-        "transfer-encoding",
-        "connection",
-        "x-codex-hops",
-    )
+    {
+        *("authorization", "content-length", "content-type", "host"),
+        *("transfer-encoding", "connection", "x-codex-hops"),
+    }
 )
 """Headers that a table may not set."""
 _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
@@ -155,17 +149,15 @@ class UpstreamConfig(BaseModel):
     )
     paths: tuple[PassedPath, ...] | None = Field(
         None,
-        description=(
-            "the only paths such as `/embeddings` that it serves, also for unknown models; unset: all of them, for "
-            "its models"
-        ),
+        description="the only paths such as `/embeddings` that it serves, also for unknown models; unset: all of "
+        "them, for its models",
     )
     context_window: int | None = Field(
         None, ge=1, description="size of its models' context in tokens, if its list has none"
     )
     reasoning_back: Literal["none", "reasoning_content", "reasoning"] | None = Field(
         None,
-        description=("field of a message in which its models get their reasoning back"),
+        description="field of a message in which its models get their reasoning back",
     )
     forward_headers: tuple[ForwardedName, ...] = Field(
         (),

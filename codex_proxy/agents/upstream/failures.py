@@ -26,6 +26,10 @@ MAX_ERROR_BYTES: Final = 1 << 20
 """The most bytes of an error's body that are read."""
 _MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
 
+CLOSED: Final = Failure(
+    kind=K.UPSTREAM_DISCONNECTED,
+    message="The model server closed the connection without an answer. Send the request again.",
+)
 BROKEN_OFF: Final = Failure(
     kind=K.UPSTREAM_DISCONNECTED,
     message="The model server's answer ended before it was complete. Send the request again.",
@@ -68,6 +72,8 @@ _MODEL = re.compile(
 _NO_KEY_OF_LITELLM: Final = "no_db_connection"
 """How LiteLLM's proxy refuses a key if it has no database, with the status 400."""
 _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
+_NOT_THE_REQUEST: Final = {K.UPSTREAM_ERROR, K.UPSTREAM_TIMEOUT, K.UPSTREAM_DISCONNECTED, K.UNAVAILABLE}
+"""Failures that are no fault of the request, although a status may say so."""
 _NO_ENDPOINT: Final = frozenset({404, 405, 501})
 """The statuses of a server without the endpoint."""
 _REDIRECTED: Final = (
@@ -130,18 +136,14 @@ class ErrorReader:
         if status in (401, 403) or error.get("type") == _NO_KEY_OF_LITELLM:
             return self._key_refused
         words = self._without_secrets(cleaned(words_in(value)))
-        code = error.get("code")
-        code = (
-            code if isinstance(code, str) and not code.isdigit() else None
-        )  # a number is a status, and no code
-        kind = error.get("type")
+        code, kind = error.get("code"), error.get("type")
+        if not isinstance(code, str) or code.isdigit():
+            code = None  # a number is a status
         found = failure_from_text(_as_text(words, code, kind), http_status=status)
         fault = _fault_of(found.kind, status, f"{code} {kind} {words}")
         if fault is not found.kind:
-            message = words or found.message
-            found = Failure(
-                kind=fault, message=message, code=code if fault is K.REJECTED_BY_PROVIDER else None
-            )
+            shown = code if fault is K.REJECTED_BY_PROVIDER else None
+            found = Failure(kind=fault, message=words or found.message, code=shown)
         param = error.get("param")
         if isinstance(param, str) and _PARAM.fullmatch(param) and fault is K.REJECTED_BY_PROVIDER:
             found = msgspec.structs.replace(found, param=param)
@@ -160,29 +162,17 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
     """Corrects `found`, the result of `failure_from_text`, whose rules are made for Codex. `text` is the error's code,
     type and message.
     """
-    refused = status is None or status in (
-        400,
-        404,
-        413,
-        422,
-        500,
-    )  # llama.cpp says 500 where the input is to blame
-    if refused and _CONTEXT.search(text):
+    # llama.cpp says 500 where the input is to blame.
+    if (status is None or status in (400, 404, 413, 422, 500)) and _CONTEXT.search(text):
         return K.CONTEXT_LENGTH_EXCEEDED
     if status in (400, 404) and _MODEL.search(text):
         return K.MODEL_NOT_FOUND
     if found in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED, K.AGENT_CRASHED):
         return K.REJECTED_BY_PROVIDER if status is not None and status < 500 else K.UPSTREAM_ERROR
-    if status in (400, 422) and found in (
-        K.UPSTREAM_ERROR,
-        K.UPSTREAM_TIMEOUT,
-        K.UPSTREAM_DISCONNECTED,
-        K.UNAVAILABLE,
-    ):
+    if status in (400, 422) and found in _NOT_THE_REQUEST:
         return K.REJECTED_BY_PROVIDER
-    if (
-        found is K.UPSTREAM_TIMEOUT and status is not None
-    ):  # it has answered, so that another attempt may help at once
+    if found is K.UPSTREAM_TIMEOUT and status is not None:
+        # It has answered, so that another attempt may help at once.
         return K.UNAVAILABLE if status == 408 else K.UPSTREAM_ERROR
     return found
 

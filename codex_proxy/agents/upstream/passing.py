@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.upstream.attempts import Outcome
 from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
-from codex_proxy.agents.upstream.failures import MAX_ERROR_BYTES, ErrorReader
+from codex_proxy.agents.upstream.failures import CLOSED, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.upstream.stream import End, Head, Message
-from codex_proxy.agents.upstream.transport import AttemptHost
 from codex_proxy.agents.upstream.usage import PassedUsage
 from codex_proxy.core.events import Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.passing import Body, RestOfBody
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.upstream.agent import UpstreamAgent
 
 HELD_BYTES: Final = 256 << 10
 """The most bytes that wait for a slow client; then the upstream has to wait."""
@@ -28,12 +30,12 @@ NO_PATH: Final = (
 
 
 class UpstreamAnswer:
-    """One attempt, whose request is sent at once. `host` gets the outcome, once."""
+    """One attempt, whose request is sent at once. `agent` gets the outcome, once."""
 
     def __init__(
         self,
         client: UpstreamClient,
-        host: AttemptHost,
+        agent: UpstreamAgent,
         path: str,
         body: Body,
         headers: Mapping[str, str],
@@ -42,7 +44,7 @@ class UpstreamAnswer:
         self.upstream = ""
         self.attempts = 1
         self.headers: dict[str, str] = {}
-        self._host = host
+        self._agent = agent
         self._path = path
         self._head: Head | None = None
         self._end: End | None = None
@@ -81,7 +83,7 @@ class UpstreamAnswer:
             await self._next()
         if self._head is None:
             assert self._end is not None
-            raise self._fault(self._end.failure or _CUT)
+            raise self._fault(self._end.failure or CLOSED)
         if self._head.status >= 300:
             raise self._fault(await self._error(self._head, errors, now))
         self.headers = {name: value for name, value in self._head.headers.items() if name in _KEPT_HEADERS}
@@ -143,11 +145,5 @@ class UpstreamAnswer:
     def _record(self, outcome: Outcome, failure: Failure | None = None) -> None:
         if not self._recorded:
             self._recorded = True
-            self._host.record(outcome, failure)
-            self._host.leave()
-
-
-_CUT: Final = Failure(
-    kind=FaultKind.UPSTREAM_DISCONNECTED,
-    message="The model server closed the connection without an answer. Send the request again.",
-)
+            self._agent.record(outcome, failure)
+            self._agent.leave()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -15,6 +15,9 @@ from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptMessage, 
 from codex_proxy.agents.upstream.attempts import AttemptPlan, NextAttempt, Outcome, UpstreamTarget
 from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.upstream.agent import UpstreamAgent
 
 log = structlog.get_logger(__name__)
 
@@ -27,22 +30,11 @@ class NotAskedError(Fault):
     """
 
 
-class AttemptHost(Protocol):
-    """What an upstream is told of an attempt's end."""
-
-    def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Counts an attempt's outcome."""
-        ...
-
-    def leave(self) -> None:
-        """Frees an attempt's place."""
-        ...
-
-
 class OpenAttempt(Attempt, frozen=True):
     """An attempt, and how its requests are sent."""
 
-    host: AttemptHost
+    agent: UpstreamAgent
+    """Is told of the attempt's end."""
     client: UpstreamClient
     headers: Mapping[str, str]
     """Are sent with every request."""
@@ -154,12 +146,12 @@ class UpstreamTransport:
     def _record(self, outcome: Outcome, failure: Failure | None = None) -> None:
         if self._current is not None and not self._is_recorded:
             self._is_recorded = True
-            self._current.host.record(outcome, failure)
+            self._current.agent.record(outcome, failure)
 
     def _leave(self) -> None:
         current, self._current = self._current, None
         if current is not None:
-            current.host.leave()
+            current.agent.leave()
 
     # --- what a session calls -------------------------------------------------------------------
 

@@ -22,16 +22,8 @@ Fields: TypeAlias = Mapping[str, msgspec.Raw]
 
 TURN_FIELDS: Final = frozenset(
     {
-        *(
-            "model",
-            "messages",
-            "n",
-            "stream",
-            "stream_options",
-            "stop",
-            "max_tokens",
-            "max_completion_tokens",
-        ),
+        *("model", "messages", "n", "stream", "stream_options", "stop"),
+        *("max_tokens", "max_completion_tokens"),
         *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format"),
         *("reasoning_effort", "verbosity", "service_tier", *SAMPLING),
         *("logprobs", "top_logprobs", "modalities", "audio"),

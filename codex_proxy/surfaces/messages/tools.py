@@ -94,14 +94,8 @@ def loaded_names(
 
 
 _SEARCH_OPTIONS: Final = (
-    *(
-        "max_uses",
-        "allowed_domains",
-        "blocked_domains",
-        "user_location",
-        "response_inclusion",
-        "allowed_callers",
-    ),
+    *("max_uses", "allowed_domains", "blocked_domains"),
+    *("user_location", "response_inclusion", "allowed_callers"),
 )
 """Options of the web search tool for which the agent has no setting."""
 
