@@ -22,8 +22,9 @@ from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
 from codex_proxy.cassettes.events import IDS, diff, events_of
 from codex_proxy.cassettes.folder import Folder
-from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, Request, is_json, lines_of, write
+from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, Request, lines_of, text_of, write
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
+from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.recorder import sent_in
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.settings import MATTER, CassetteError
@@ -75,7 +76,7 @@ def update(folder: Folder, result: Checked) -> None:
     path = folder.path if folder.path.is_file() else folder.path / f"{cassette.name}{SUFFIX}"
     beside = cassette.name.rpartition("/")[0]
     after = cassette.after.removeprefix(f"{beside}/") if beside else cassette.after
-    write(path, list(lines_of(msgspec.structs.replace(cassette, after=after))))
+    write(path, text_of(lines_of(msgspec.structs.replace(cassette, after=after))))
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ import msgspec
 
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.cassettes.content import Content
-from codex_proxy.cassettes.pieces import Pieces, Run, is_utf8, with_text
+from codex_proxy.cassettes.pieces import Pieces, Run, is_json, is_utf8, with_text
 from codex_proxy.cassettes.settings import CassetteError
 from codex_proxy.files.private import create
 
@@ -201,24 +201,19 @@ def _found(pieces: Pieces, lines: Sequence[bytes], ms: int | None, kind: str) ->
             yield b'%b"%b":%b}' % (begin, f"{kind}{form}".encode(), msgspec.json.encode(text))
 
 
-def is_json(data: bytes) -> bool:
-    """Returns whether the bytes are one JSON value in UTF-8."""
-    try:
-        msgspec.json.decode(data, type=msgspec.Raw)
-    except UNREADABLE:
-        return False
-    return is_utf8(data)
+def text_of(lines: Iterable[bytes | Run]) -> bytes:
+    """Returns lines as they are written, without the line that ends the file."""
+    return b"\n".join(line if isinstance(line, bytes) else line.lines() for line in lines)
 
 
-def write(path: Path, lines: Iterable[bytes | Run]) -> None:
-    """Writes a whole cassette, so that a reader sees all of it or nothing; after a crash of the machine it may be
-    incomplete, which a reader notices. Raises `OSError`.
+def write(path: Path, text: bytes) -> None:
+    """Writes the lines of a whole cassette, so that a reader sees all of it or nothing; after a crash of the machine it
+    may be incomplete, which a reader notices. Raises `OSError`.
     """
-    data = b"\n".join(line if isinstance(line, bytes) else line.lines() for line in lines)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(create(new), "wb") as file:  # `replacing` takes several times as long
-            file.write(b'%b\n{"end":%d}\n' % (data, data.count(b"\n") + 1))
+            file.write(b'%b\n{"end":%d}\n' % (text, text.count(b"\n") + 1))
         os.replace(new, path)
     except BaseException:
         new.unlink(missing_ok=True)

@@ -27,11 +27,11 @@ from codex_proxy.cassettes.format import (
     Answer,
     Cassette,
     Request,
-    is_json,
     lines_of,
+    text_of,
     write,
 )
-from codex_proxy.cassettes.pieces import Run, with_text
+from codex_proxy.cassettes.pieces import Run, is_json, with_text
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, StableIds, TurnIds
 from codex_proxy.cassettes.settings import CassetteError
@@ -176,10 +176,10 @@ class Recorder:
             sessions=tape.sessions(),
             answer=said.answer(),
         )
-        lines = clean.clean(list(lines_of(cassette)))
+        text = clean.clean(list(lines_of(cassette)))
         tape.name = self._new_name(clean.text(_last_words(content)))
         path = self.folder / f"{tape.name}{SUFFIX}"
-        write(path, lines)
+        write(path, text)
         tape.parts.clear()
         return path
 
@@ -236,25 +236,22 @@ class _Cleaner:
         self._ids = ids
         self._keys = [key.encode() for key in keys if len(key) >= MIN_SECRET]
 
-    def clean(self, found: Sequence[bytes | Run]) -> list[bytes | Run]:
-        """Returns the lines of a cassette without secrets, and with stable ids. The lines of the request keep those ids
-        that are the client's own.
+    def clean(self, found: Sequence[bytes | Run]) -> bytes:
+        """Returns the text of a cassette's lines without secrets, and with stable ids. The lines of the request keep
+        those ids that are the client's own.
         """
-        lines = [line for line in found if isinstance(line, bytes)]
-        first = next(
-            index for index, line in enumerate(lines) if line.startswith((b'{"session"', b'{"answer"'))
-        )
-        asked = _changed(lines[1:first], self._ids.known)
-        lines = [lines[0], *asked, *_changed(lines[first:], self._ids.stable)]
         spoken = b"".join(
             b"".join((b"\n", run.before, *run.texts) if run.before else run.texts)
             for run in found
             if isinstance(run, Run)
         )
-        whole = _with(lines, found)
         if self._scrubber.suspects(spoken, self._keys):
-            whole = list(self._joined(whole))
-        return _with(_changed([line for line in whole if isinstance(line, bytes)], self._scrub), whole)
+            found = list(self._joined(found))
+        whole = b"\n".join(line for line in found if isinstance(line, bytes))
+        first = min(at for each in (b'\n{"session"', b'\n{"answer"') if (at := whole.find(each)) >= 0)
+        asked, said = _changed(whole[:first], self._ids.known), _changed(whole[first:], self._ids.stable)
+        left = iter(_changed(asked + said, self._scrub).split(b"\n"))
+        return text_of(next(left) if isinstance(each, bytes) else each for each in found)
 
     def _joined(self, found: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
         """Returns the lines, with one in place of those of a text that was said in pieces and has a secret."""
@@ -282,24 +279,17 @@ class _Cleaner:
         return self._scrub(text.encode("utf-8", "replace")).decode("utf-8", "replace")
 
 
-def _changed(lines: Sequence[bytes], change: Callable[[bytes], bytes]) -> list[bytes]:
-    """Returns the lines as `change` returns them. It is given many at once, which takes less time than single ones, but
-    no more than `WINDOW` bytes of them, so that other threads need not wait long.
+def _changed(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """Returns lines as `change` returns them. It is given no more than `WINDOW` bytes of them at once, if they are no
+    longer, so that other threads need not wait long.
     """
-    changed: list[bytes] = []
-    start = size = 0
-    for index, line in enumerate(lines):
-        size += len(line)
-        if size > WINDOW or index == len(lines) - 1:
-            changed += change(b"\n".join(lines[start : index + 1])).split(b"\n")
-            start, size = index + 1, 0
-    return changed
-
-
-def _with(lines: Iterable[bytes], found: Iterable[bytes | Run]) -> list[bytes | Run]:
-    """Returns what was found with other lines in place of the whole ones."""
-    left = iter(lines)
-    return [next(left) if isinstance(each, bytes) else each for each in found]
+    pieces, start = list[bytes](), 0
+    while start < len(text):
+        end = text.find(b"\n", start + WINDOW) if len(text) > start + WINDOW else -1
+        end = len(text) if end < 0 else end
+        pieces.append(change(text[start:end]))
+        start = end
+    return b"".join(pieces)
 
 
 class Exchange:
@@ -418,20 +408,12 @@ class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
             if not self.socket and is_json(answered):
                 return Answer(self.status, msgspec.Raw(answered), None, final)
             return Answer(self.status, None, answered.splitlines())  # frames, or a stream of Ollama's API
-        return Answer(self.status, None, list(sent_in(answered)), final)
+        return Answer(self.status, None, sent_in(answered), final)
 
 
-def sent_in(stream: bytes) -> Iterator[bytes]:
+def sent_in(stream: bytes) -> list[bytes]:
     """Returns the data of the events of a stream of this server, in order, comments left out."""
-    start = 0
-    while start < len(stream):
-        end = stream.find(b"\n\n", start + WINDOW)
-        for event in stream[start : end if end >= 0 else None].split(b"\n\n"):
-            if event.startswith(b"data: "):
-                yield event[6:].rstrip(b"\n")
-            elif (at := event.find(b"\ndata: ")) >= 0:
-                yield event[at + 7 :].rstrip(b"\n")
-        start = end + 2 if end >= 0 else len(stream)
+    return [data for event in stream.split(b"\n\n") if (data := event.partition(b"data: ")[2])]
 
 
 def _is_background(body: bytes) -> bool:

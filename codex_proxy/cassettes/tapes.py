@@ -22,8 +22,8 @@ from codex_proxy.agents.recorded import (
     object_of,
     rpc_of,
 )
-from codex_proxy.cassettes.format import Line, Session, is_json
-from codex_proxy.cassettes.pieces import without_time
+from codex_proxy.cassettes.format import Line, Session
+from codex_proxy.cassettes.pieces import is_json, without_times
 from codex_proxy.cassettes.player import PlayedSession
 from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import Failure
@@ -211,15 +211,12 @@ def _lines(dialect: str, said: Sequence[Said], began: float) -> Iterator[Line]:
     for at, kind, value in said:
         ms = max(0, round((at - began) * 1000))
         if kind == "to" or (kind == "from" and body is None):
-            lines = value if kind == "from" else _written(value[0])
-            yield Line(
-                ms,
-                kind,
-                [
-                    _on_first_channel(dialect, line) if line.startswith(RPC_IDS) else without_time(line)
-                    for line in lines
-                ],
-            )
+            lines = without_times(value if kind == "from" else _written(value[0]))
+            if is_rpc(dialect):
+                lines = [
+                    _on_first_channel(dialect, line) if line.startswith(RPC_IDS) else line for line in lines
+                ]
+            yield Line(ms, kind, lines)
         elif kind == "from" and body is not None:
             yield from body.feed(value[0], ms)
         else:
@@ -239,9 +236,7 @@ def _written(writes: bytes) -> list[bytes]:
 
 
 def _on_first_channel(dialect: str, line: bytes) -> bytes:
-    """Returns a line with an id, if it is of JSON-RPC with that which it would have on the first channel."""
-    if not is_rpc(dialect):
-        return line
+    """Returns a line of JSON-RPC with the id that it would have on the first channel."""
     id, _ = rpc_of(line)
     old, new = (b'"id":' + msgspec.json.encode(each) for each in (id, first_channel_id(dialect, id)))
     begins, found, rest = line.partition(old)

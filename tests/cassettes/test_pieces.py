@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.recorded import DIALECTS
+from codex_proxy.cassettes import pieces
 from codex_proxy.cassettes.content import Content
 from codex_proxy.cassettes.format import Answer, Cassette, Line, Request, Session, lines_of, parse
 from codex_proxy.cassettes.pieces import Run
@@ -83,6 +84,15 @@ def test_what_is_read_is_what_was_written(lines: list[bytes], sent: list[bytes])
         except (msgspec.DecodeError, UnicodeDecodeError):
             decoded.append(each.decode("utf-8", "replace"))
     assert answered == decoded
+
+
+def test_long_texts_and_many_lines_are_read_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "_STEP", 3)
+    monkeypatch.setattr(pieces, "_AT_ONCE", 2)
+    lines = [delta(text) for text in ('a\\"b\n' * 5, "", '"' * 4, "é\\" * 3, "z" * 9, "y")]
+    lines += [b'{"method":"other"}', delta("x"), delta("w" * 4)]
+    assert read_again(lines, lines) == (lines, [msgspec.json.decode(line) for line in lines])
+    assert sum(isinstance(each, Run) for each in lines_of(cassette([Line(1, "from", lines)], []))) == 2
 
 
 def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
