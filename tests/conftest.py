@@ -111,35 +111,39 @@ async def postgres_url(postgres_server: PostgresServer) -> str:
     return postgres_server.url
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
+    """Leaves out the cases of a function that only `--all` runs, before items are made of them: there are more of these
+    than of all others, and each worker makes an item in half a millisecond."""
+    yield
+    if not _runs_exhaustive(metafunc.config) and len(metafunc._calls) > 1:
+        metafunc._calls = _default_cases(metafunc) or metafunc._calls[:1]
+
+
+def _default_cases(metafunc: pytest.Metafunc) -> list[Any]:
+    """The cases without the mark `exhaustive`; of a function that is marked `sampled`, every so many-th of these,
+    beginning with the first or with the one that the mark names."""
+    definition = metafunc.definition
+    if definition.get_closest_marker("exhaustive"):
+        return []
+    cases = [case for case in metafunc._calls if not any(mark.name == "exhaustive" for mark in case.marks)]
+    sampled = definition.get_closest_marker("sampled")
+    if sampled is None or not cases:
+        return cases
+    every = min(sampled.kwargs["every"], len(cases))
+    return cases[sampled.kwargs.get("first", 0) % every :: every]
+
+
+def _runs_exhaustive(config: pytest.Config) -> bool:
+    """Whether exhaustive tests run: all of them, or one that is named."""
+    return bool(config.getoption("run_all")) or any("::" in argument for argument in config.args)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: _place(item.path))
-    _leave_out_most_of_the_sampled(items)
-    named = any("::" in argument for argument in config.args)
-    if config.getoption("run_all") or named or config.getoption("markexpr"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("exhaustive")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
+    if not _runs_exhaustive(config):
         items[:] = [item for item in items if not item.get_closest_marker("exhaustive")]
-
-
-def _leave_out_most_of_the_sampled(items: list[pytest.Item]) -> None:
-    """Marks as exhaustive what is no part of the sample. Of the cases of each function that are not exhaustive by
-    themselves, in their order, the sample has every so many-th, beginning with the first or with the one that the
-    mark names; at least one."""
-    functions: dict[str, list[pytest.Item]] = {}
-    for item in items:
-        if item.get_closest_marker("sampled") and not item.get_closest_marker("exhaustive"):
-            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in functions.values():
-        mark = cases[0].get_closest_marker("sampled")
-        assert mark is not None
-        every = min(mark.kwargs["every"], len(cases))
-        first = mark.kwargs.get("first", 0) % every
-        for number, item in enumerate(cases):
-            if number % every != first:
-                item.add_marker(pytest.mark.exhaustive)
 
 
 def pytest_collection_finish() -> None:
