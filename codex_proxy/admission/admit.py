@@ -1,5 +1,5 @@
-"""Checks every turn before it runs, and prepares it for the agent, for every API. Raises `Fault`: INVALID_REQUEST with
-the field as `param`, NOT_ALLOWED for what the key does not permit, UNAVAILABLE if a check cannot be made now.
+"""Checks every turn before it runs, and prepares it for the agent. Raises `Fault`: INVALID_REQUEST with the field as
+`param`, NOT_ALLOWED for what the key does not permit, UNAVAILABLE if a check cannot be made now.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ GONE_TOOL = (
 
 
 class Admission:
-    """Checks and prepares the turns for `agent`. `checks` validates schemas, `images` fetches images, `tools` are the
-    MCP servers. `agent_able_to` returns the name of an agent with a capability, for errors.
-    """
+    """`tools` are the MCP servers. `agent_able_to` returns the name of an agent with a capability, for errors."""
 
     def __init__(
         self,
@@ -69,7 +67,6 @@ class Admission:
 
     @property
     def fetches_images(self) -> bool:
-        """Whether this server fetches the images that requests give by URL."""
         return self._images is not None
 
     async def admit(
@@ -85,10 +82,10 @@ class Admission:
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
-        """Returns the turn that the agent runs, with the absolute path of its folder and fetched images. Called before
-        anything is stored or started. `model` is the request's name of it. `any_effort`: the right to some effort of
-        the model is enough. `workdir_field` and `image_fields` name the fields for errors. `runs`: how often the turn
-        runs (`n`). Raises `Fault`.
+        """Returns the turn that the agent runs, with the absolute path of its folder and fetched images. Called
+        before anything is stored or started. `model` is the request's name of it. `any_effort`: the right to some
+        effort of the model is enough. `workdir_field` and `image_fields` name the fields for errors. `runs`: how
+        often the turn runs (`n`). Raises `Fault`.
         """
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
@@ -109,9 +106,9 @@ class Admission:
         self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
     ) -> tuple[Turn, ServerTools]:
         """Returns an admitted turn with the tools of the operator's MCP servers and of those in `request`, and these
-        tools. Called right before the run, because tools may have changed. Raises `Fault` for a server that the request
-        may not use, tools that the agent cannot call, or a `tool_choice` or approved call of a tool that no server
-        offers.
+        tools. Called right before the run, because tools may have changed. Raises `Fault` for a server that the
+        request may not use, tools that the agent cannot call, or a `tool_choice` or approved call of a tool that no
+        server offers.
         """
         if self._tools is None:
             return turn, ServerTools()
@@ -145,8 +142,8 @@ class Admission:
             raise mcp_not_allowed(offers[0].param)
 
     def _in_served_mode(self, turn: Turn, client: Client) -> Turn:
-        """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes a client's
-        tools only so.
+        """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes a client's tools only
+        so.
         """
         able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
@@ -173,7 +170,6 @@ class Admission:
                     raise self._unsupported(message, "images", fields.input_item.format(index))
 
     def _unsupported(self, message: str, capability: str, field: str) -> Fault:
-        """Returns a 400 for `field`, with `message` and the agents that have the capability."""
         here = [name for name, each in self._agent.members.items() if capability in each.capabilities]
         able = self._agent_able_to(capability)
         if here:
@@ -186,8 +182,8 @@ class Admission:
 
 
 def _schema_field(turn: Turn, fields: FieldNames) -> str:
-    """Returns the request's field with the schema of the answer, else that of its first strict tool; empty
-    without any.
+    """Returns the request's field with the schema of the answer, else that of its first strict tool; empty without
+    any.
     """
     forwarded = turn.forwarded.fields.get("response_format") if turn.forwarded is not None else None
     if turn.output_schema is not None or (forwarded is not None and b'"json_schema"' in bytes(forwarded)):

@@ -1,6 +1,6 @@
-"""The clients of the server, and what each may do: the operator's settings, reduced by the limits of the client's key.
-An unknown key raises `Fault` INVALID_API_KEY. Folders are compared with their links resolved. A turn that may write is
-refused in a folder from which it could change the server itself.
+"""The clients of the server, and what each may do: the operator's settings, reduced by the limits of the client's
+key. Folders are compared with their links resolved. A turn that may write is refused in a folder from which it could
+change the server itself.
 """
 
 from __future__ import annotations
@@ -21,51 +21,47 @@ from codex_proxy.surfaces.request_options import RequestSettings
 
 
 class Workspace(msgspec.Struct, frozen=True):
-    """Where a client's turns may work: in `folder` by default, and in the `roots`, whose paths have no
-    symbolic links.
-    """
+    """Where a client's turns may work: in `folder` by default, and in the `roots`, whose paths have no links."""
 
     folder: str
     roots: tuple[str, ...]
     protected: tuple[Protected, ...] = ()
     """Paths that commands must not be able to change."""
     confine_reads: bool = False
-    """Whether the commands of turns must be kept from reading what the server stores."""
+    """Whether commands must be kept from reading what the server stores."""
 
 
 class KeySource(Protocol):
-    """The interface of a source of valid keys, such as the keys file."""
+    """What has the valid keys, such as the keys file."""
 
     trouble: str | None
     """Why the newest version of the keys could not be read, if so."""
 
     def current(self) -> KeySet:
-        """Returns the valid keys: the same object until they change."""
+        """Returns the same object until the keys change."""
         ...
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """A client: its settings, the folders of its turns, and its limits."""
-
     name: str
     """The owner of what the client stores: the name of its key, or `local`."""
     settings: RequestSettings
     workspace: Workspace
     rpm: int
-    """The most requests per minute; further ones are refused (RATE_LIMITED). 0: no limit."""
+    """The most requests per minute. 0: no limit."""
     concurrency: int
     """The most requests at once; 0: no limit."""
     models: frozenset[tuple[str, str | None]] | None = None
-    """The models that the client may use, by the agent's names, each with the only allowed effort (None: any). None:
+    """The agent's names of the models that the client may use, each with the only allowed effort (None: any). None:
     all.
     """
     catalog: ModelCatalog
-    """The models by the names for the client, of those agents that it may use."""
+    """The models of those agents that the client may use."""
     mcp: bool = True
     """Whether the client's turns get the tools of MCP servers."""
 
     def allows(self, turn: Turn) -> bool:
-        """Whether the client may use the turn's model with the turn's reasoning effort."""
+        """Whether the client may use the turn's model and effort."""
         return self._allows(turn.model, turn.effort)
 
     def may_use(self, name: str, names: Names | None = None) -> bool:
@@ -85,7 +81,6 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return allowed and self._may_use_agent(model)
 
     def _may_use_agent(self, model: str) -> bool:
-        """Whether the key may use the model's agent (the part of `model` before `/`)."""
         return self.catalog.only is None or model.partition(MODEL_SEPARATOR)[0] in self.catalog.members
 
 
@@ -103,9 +98,7 @@ def model_not_allowed(asked: str) -> Fault:
 
 
 class Clients:
-    """All clients, by key or name. `everybody` is the client of requests without a key, or with a key
-    without limits.
-    """
+    """`everybody` is the client of requests without a key, or with a key without limits."""
 
     def __init__(self, keys: KeySource, everybody: Client) -> None:
         self._source = keys
@@ -116,7 +109,6 @@ class Clients:
 
     @property
     def keys_required(self) -> bool:
-        """Whether requests need a key."""
         return self._source.current().required
 
     @property
@@ -134,7 +126,7 @@ class Clients:
         return self._source.current().by_digest(digest) is not None
 
     def by_digest(self, digest: str | None) -> Client:
-        """Returns the client of a key's digest (None: no key), or `everybody` if no keys are required. Raises `Fault`
+        """Returns the client of a key (None: no key), or `everybody` if no keys are required. Raises `Fault`
         INVALID_API_KEY.
         """
         keys = self._source.current()
@@ -150,7 +142,7 @@ class Clients:
         return self._of(keys, key)
 
     def by_name(self, name: str) -> Client:
-        """Returns the client of this name. Raises `Fault` INVALID_API_KEY if its key was removed."""
+        """Raises `Fault` INVALID_API_KEY if the key was removed."""
         keys = self._source.current()
         if not keys.required and name == NO_KEY_OWNER:
             return self.everybody
@@ -170,7 +162,7 @@ class Clients:
 
 
 def narrowed(everybody: Client, key: Key) -> Client:
-    """Returns the client of a key: `everybody` with the key's limits."""
+    """Returns `everybody` with the key's limits."""
     catalog = everybody.catalog.limited_to(key.agents) if key.agents else everybody.catalog
     sandbox = everybody.settings.sandbox
     if key.sandbox is not None:
@@ -194,9 +186,7 @@ def narrowed(everybody: Client, key: Key) -> Client:
 
 
 def _allowed(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
-    """Returns the models of a key's limits, each with the only allowed effort (None: any). Unknown names
-    are left out.
-    """
+    """Returns the models of a key, each with the only allowed effort (None: any). Unknown names are left out."""
     allowed = set()
     for name in names:
         try:
@@ -215,13 +205,12 @@ def _refused(message: str) -> Fault:
 
 
 def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
-    """Returns the workspace of this folder and everything in `roots`."""
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
 def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace of a key with roots of its own. Its folder is the first of them, unless the default lies in
-    one.
+    """Returns the workspace of a key with roots of its own. Its folder is the first of them, unless the default lies
+    in one.
     """
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
@@ -230,8 +219,8 @@ def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 
 def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with the absolute path of its folder: the request's (in `field`), or the default. Raises `Fault`
-    INVALID_REQUEST for a folder outside or missing, and as `_confined`.
+    """Returns the turn with the absolute path of its folder: the request's (in `field`), or the default. Raises
+    `Fault` INVALID_REQUEST for a folder outside or missing, and as `_confined`.
     """
     if field is None:
         return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
@@ -251,8 +240,8 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
 
 
 def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with `confine_reads`. Raises `Fault` if its commands could change a protected path:
-    INVALID_REQUEST for `field`, NOT_ALLOWED without one.
+    """Raises `Fault` if the turn's commands could change a protected path: INVALID_REQUEST for `field`, NOT_ALLOWED
+    without one.
     """
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":

@@ -48,25 +48,23 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """The limits of the images of one request. Beyond one, the request is refused (`at_once`: images wait)."""
+    """Of the images of one request. Beyond one, the request is refused (`at_once`: images wait)."""
 
     image_bytes: int = 20 * 1024 * 1024
-    """The most bytes of one image, as model providers limit it."""
+    """Of one image, as model providers limit it."""
     request_bytes: int = 40 * 1024 * 1024
-    """The most bytes of all images: as base64 they fit into a line to the agent."""
+    """Of all images: as base64 they fit into a line to the agent."""
     request_images: int = 20
-    """The most different URLs of images in one request."""
+    """Different URLs."""
     at_once: int = 4
-    """The most connections at once for a request, so that it overloads no host."""
+    """Connections, so that a request overloads no host."""
     redirects: int = 3
-    """The most redirects; one or two are usual (https, CDN)."""
+    """One or two are usual (https, CDN)."""
     seconds: float = 10.0
-    """Seconds for one image. All of a request then take at most 50, and most clients wait for 60."""
+    """For one image. All of a request then take at most 50, and most clients wait for 60."""
 
 
 class ImageFetcher:
-    """Fetches images from allowed hosts. `close` it at the end."""
-
     def __init__(
         self,
         allowed: tuple[str, ...],
@@ -83,9 +81,7 @@ class ImageFetcher:
         self._closed = False
 
     async def fetch(self, url: str) -> str:
-        """Fetches an image and returns it as a data URL. Raises `Fault`: INVALID_REQUEST, or UNAVAILABLE
-        after `close`.
-        """
+        """Returns an image as a data URL. Raises `Fault` INVALID_REQUEST, or UNAVAILABLE after `close`."""
         parsed = self._require_permitted(_parse_url(url))
         try:
             async with asyncio.timeout(self.limits.seconds):
@@ -100,7 +96,7 @@ class ImageFetcher:
             raise _refused(parsed, "could not be fetched") from None
 
     async def close(self) -> None:
-        """Closes the HTTP session and the resolver. May be called twice."""
+        """May be called twice."""
         self._closed = True
         session, self._session = self._session, None
         if session is not None:
@@ -137,9 +133,7 @@ class ImageFetcher:
             raise _refused(url, str(why)) from None
 
     def _open(self) -> ClientSession:
-        """Returns the HTTP session, made at the first call, because it belongs to the event loop. Raises `Fault`
-        UNAVAILABLE after `close`.
-        """
+        """Raises `Fault` UNAVAILABLE after `close`."""
         if self._closed:
             raise Fault(STOPPING)
         if self._session is None:
@@ -201,7 +195,7 @@ def _entry(text: str) -> _Entry:
 
 
 def _host(url: URL) -> str:
-    """Returns a URL's host for comparisons: lower case, ASCII, IP addresses in canonical form."""
+    """Returns a URL's host in lower case and ASCII, IP addresses in canonical form."""
     host = (url.raw_host or "").lower()
     address = ip_literal(host)
     return host if address is None else str(address)
@@ -218,7 +212,7 @@ def _parse_url(text: str) -> URL:
 
 
 def _redirected(url: URL, response: ClientResponse) -> URL:
-    """Returns where a response redirects. Raises `Fault` INVALID_REQUEST for the same URL, or none of http(s)."""
+    """Raises `Fault` INVALID_REQUEST for the same URL, or none of http(s)."""
     try:
         target = url.join(URL(response.headers.get("Location", "")))
     except ValueError:
@@ -232,7 +226,7 @@ def _redirected(url: URL, response: ClientResponse) -> URL:
 
 
 class _ForbiddenAddressError(Exception):
-    """A host name resolves to an IP address that is not public."""
+    """A host name resolves to an address that is not public."""
 
 
 class _PublicAddresses(AbstractResolver):
@@ -246,9 +240,7 @@ class _PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Returns the addresses of a host. Raises `_ForbiddenAddressError` if one is not public: mixed ones are most
-        likely an attack.
-        """
+        """Raises `_ForbiddenAddressError` if one address is not public: mixed ones are most likely an attack."""
         found = await self._inner.resolve(host, port, family)
         if not all(is_public(each["host"]) for each in found):
             raise _ForbiddenAddressError
@@ -310,7 +302,7 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 @contextmanager
 def _naming(field: str) -> Iterator[None]:
-    """Context manager that sets the `param` of every `Fault` of its body."""
+    """Sets the `param` of every `Fault` of its body."""
     try:
         yield
     except Fault as fault:
@@ -320,7 +312,7 @@ def _naming(field: str) -> Iterator[None]:
 async def _all_of(
     urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """Returns the data URLs of all `urls`. If one fails, the others are cancelled and its `Fault` is raised."""
+    """If one image fails, the others are cancelled and its `Fault` is raised."""
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
     fetched: dict[str, str] = {}

@@ -1,6 +1,5 @@
-"""Routes of the settings: which agent and model answers a request, by what it is like (`RequestFacts`). Pure, but for
-`Router`, which remembers the targets whose account is used up. The client's rights are checked for the chosen model as
-for any. Source: docs/agents.md#routes.
+"""Routes of the settings: which agent and model answers a request. Pure, but for `Router`. The client's rights are
+checked for the chosen model as for any. Source: docs/agents.md#routes.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ FALLEN_BACK: Final = frozenset(
         *(K.AGENT_PROTOCOL, K.SPAWN_FAILED),
     }
 )
-"""The kinds of failures after which the next target of a route is asked: those of the agent or its account, not of the
-request."""
+"""The failures after which the next target of a route is asked: those of the agent or its account, not of the
+request.
+"""
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +40,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     targets: tuple[str, ...]
-    """The models to ask, `AGENT/MODEL` or any other name, the preferred one first."""
+    """`AGENT/MODEL` or any other name, the preferred one first."""
     client: str | None = None
     api: ApiName | None = None
     model: str | None = None
@@ -63,7 +63,6 @@ class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFacts:
-    """Returns the facts of a request."""
     if turn.forwarded is not None:
         fields = turn.forwarded.fields
         messages = bytes(fields.get("messages", b""))
@@ -78,7 +77,7 @@ def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFac
 
 
 def choose(routes: Sequence[Route], facts: RequestFacts) -> Route | None:
-    """Returns the first route that matches; None if none does."""
+    """Returns the first route that matches."""
     return next((route for route in routes if _matches(route, facts)), None)
 
 
@@ -112,7 +111,7 @@ def as_asked(parsed: P, model: str) -> P:
 
 
 class Router:
-    """The routes of a server, and the targets whose account is used up, each until its limit is reset."""
+    """Remembers the targets whose account is used up, each until its limit is reset."""
 
     def __init__(self, routes: Sequence[Route], clock: Clock) -> None:
         self.routes = tuple(routes)
@@ -120,7 +119,7 @@ class Router:
         self._used_up: dict[str, float] = {}
 
     def may_serve(self, model: str) -> bool:
-        """Returns whether a route can match requests for this name."""
+        """Whether a route can match requests for this name."""
         return any(_names(route, model) for route in self.routes)
 
     def usable(self, route: Route) -> list[str]:
@@ -129,7 +128,7 @@ class Router:
         return sorted(route.targets, key=lambda target: self._used_up.get(target, 0.0) > now)
 
     def note_failure(self, target: str, failure: Failure) -> bool:
-        """Records the failure of a target. Returns whether another target may be asked instead."""
+        """Returns whether another target may be asked after this failure."""
         if failure.kind is K.USAGE_LIMIT_REACHED and failure.retry_after is not None:
             self._used_up[target] = self._clock.monotonic() + failure.retry_after
         return failure.kind in FALLEN_BACK

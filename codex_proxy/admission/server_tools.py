@@ -1,4 +1,4 @@
-"""Adds the tools of MCP servers, whose calls this server runs, to a turn: the operator's servers', and the
+"""Adds the tools of MCP servers, whose calls this server runs, to a turn: those of the operator's servers, and of the
 request's.
 """
 
@@ -20,8 +20,6 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpOffer
 
 
 class ServerTools(msgspec.Struct, frozen=True):
-    """The tools of MCP servers for one turn, and what runs their calls."""
-
     tools: tuple[Tool, ...] = ()
     operators: tuple[Tool, ...] = ()
     """The tools of the operator's servers, as the model calls them."""
@@ -35,11 +33,11 @@ class McpRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a request contains about MCP servers."""
 
     offers: tuple[McpOffer, ...] = ()
-    """The MCP servers that the request names, whose tools this server runs."""
+    """The servers that the request names."""
     known: Mapping[str, tuple[ListedTool, ...]] = msgspec.field(default_factory=dict)
     """Lists of tools that the client has sent back, by server label; these servers are not asked again."""
     choices: tuple[McpChoice, ...] = ()
-    """The tools of the request's MCP servers that `tool_choice` names."""
+    """The tools of these servers that `tool_choice` names."""
     max_calls: int | None = None
     """The most calls that this server may run in the turn; None: no limit."""
 
@@ -50,15 +48,15 @@ class ToolSource(Protocol):
     steps: int
     """The most answers of the model in a turn whose calls are run; later calls get an output that says so."""
     has_operators: bool
-    """Whether the operator has configured servers, whose tools every request may get."""
+    """Whether the operator has configured servers."""
 
     def check(self, asked: Sequence[McpOffer]) -> None:
         """Raises `Fault` INVALID_REQUEST if the request may not name one of these servers."""
         ...
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools of the request's servers and, with `operators`, of the operator's. `owner` is the client's
-        name. A server that fails has none. Raises `Fault` INVALID_REQUEST.
+        """Returns the tools of the request's servers and, with `operators`, of the operator's. `owner` is the
+        client's name. A server that fails has none. Raises `Fault` INVALID_REQUEST.
         """
         ...
 

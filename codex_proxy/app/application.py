@@ -73,13 +73,11 @@ if TYPE_CHECKING:
     from codex_proxy.app.server import Server
 
 ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."
-"""What the error about an unknown model advises, for a client whose name of the model cannot be changed."""
+"""For a client whose name of the model cannot be changed."""
 
 
 def application_of(server: Server, usage: UsageRecorder) -> web.Application:
-    """Returns the HTTP application of a server whose store and agents have started. Raises `StartError` if a setting is
-    invalid.
-    """
+    """`server`: its store and agents have started. Raises `StartError` if a setting is invalid."""
     settings, clock = server.settings, server.clock
     app = application(body_limit=settings.body_limit)
     app[RUNS], app[CLOCK], app[IDS] = server.runs, clock, RandomIds()
@@ -177,8 +175,8 @@ def _add_metrics(server: Server, app: web.Application) -> None:
 
 
 def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
-    """Returns the source of the tools of MCP servers; None if the settings name none. Raises `StartError` for an
-    invalid file of servers or list of URLs.
+    """Returns None if the settings name no MCP servers. Raises `StartError` for an invalid file of servers or list of
+    URLs.
     """
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
         return None
@@ -194,9 +192,7 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Returns the sender of webhooks; None without a URL or a store (`lifecycle`). Raises `StartError` if the secret is
-    missing or invalid.
-    """
+    """Returns None without a URL or a store (`lifecycle`). Raises `StartError` if the secret is missing or invalid."""
     urls = split_list(settings.webhooks.urls)
     if not urls:
         return None
@@ -215,7 +211,7 @@ def webhooks_of(
 
 
 def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
-    """Returns the recorder of usage. It writes into the store, or into RAM if there is none (`lifecycle` is None)."""
+    """Usage is recorded in the store, or in RAM without one (`lifecycle`)."""
     if lifecycle is not None:
         return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)
@@ -263,7 +259,7 @@ def catalog_of(settings: Settings, agent: Agent, named: Mapping[str, ConfiguredA
 
 
 def everybody_of(settings: Settings, catalog: ModelCatalog) -> Client:
-    """Returns the rights of a client without limits of its own."""
+    """Returns a client without limits of its own."""
     workdir, roots = str(settings.workdir), split_list(settings.workdir_roots, ":")
     writes = settings.sandbox != "read-only"
     protected = protected_paths(settings, os.environ) if writes else ()

@@ -13,17 +13,15 @@ from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_defau
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Seconds between two checks whether the file has changed. A key that was removed is accepted for this long at
-most.
-"""
+"""Between two checks whether the file has changed. A key that was removed is accepted for this long at most."""
 
 MAX_FILE_BYTES = 1 << 20
-"""The most bytes that the keys file may have. A thousand keys take a third of that."""
+"""A thousand keys take a third of that."""
 
 Stamp = tuple[int, int, int] | None
-"""Identifies a version of the keys file; None if there is no file."""
+"""A version of the keys file; None if there is no file."""
 UNREAD: Stamp = (-1, -1, -1)
-"""A `Stamp` that equals that of no file, so that the file is read at the next check."""
+"""Equals the stamp of no file, so that the file is read at the next check."""
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
@@ -46,9 +44,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 
 def open_to_others(path: Path) -> str:
-    """Returns what users other than its owner may do with the file: `read`, `change`, or an empty string for
-    nothing.
-    """
+    """Returns what other users may do with the file: `read`, `change`, or an empty string for nothing."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError:
@@ -62,7 +58,7 @@ class Keyring:
     """The valid keys: of the keys file, of the store, and PROXY_API_KEY."""
 
     def __init__(self, path: Path, api_key: str | None, clock: Clock) -> None:
-        """`path`: the keys file, which need not exist. `api_key`: PROXY_API_KEY, or None. Raises `KeysError`."""
+        """The file at `path` need not exist. `api_key`: PROXY_API_KEY. Raises `KeysError`."""
         self.trouble: str | None = None
         """Why the newest version of the file could not be read; None if it could."""
         self._path = path
@@ -71,7 +67,7 @@ class Keyring:
         self._looked = clock.monotonic()
         self._stamp = _stamp_of(path)
         self._stored: tuple[Key, ...] | None = None
-        """The keys in the store; None if there has never been one."""
+        """None if there has never been a key in the store."""
         self._read()
 
     def use_stored(self, keys: tuple[Key, ...]) -> None:
@@ -80,8 +76,8 @@ class Keyring:
         self._join()
 
     def current(self) -> KeySet:
-        """Returns the valid keys. A change of the file takes effect within a second. If it is removed or becomes
-        invalid, the last keys stay valid, and `trouble` says why.
+        """A change of the file takes effect within a second. If it is removed or becomes invalid, the last keys stay
+        valid, and `trouble` says why.
         """
         now = self._clock.monotonic()
         if now - self._looked >= CHECK_SECONDS:

@@ -21,12 +21,12 @@ log = structlog.get_logger(__name__)
 
 LogEvent = MutableMapping[str, Any]
 _QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
-"""Characters of a text that is shown in quotes."""
+"""What makes a text be shown in quotes."""
 
 
 def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
-    """Configures structlog. `level`: the lowest level that is logged. `format`: `console` or `json`. `content`: also
-    logs foreign texts, such as prompts and answers. `worker`: the number of this process; 0 without others.
+    """`level`: the lowest that is logged. `format`: `console` or `json`. `content`: also logs foreign texts, such as
+    prompts and answers. `worker`: the number of this process; 0 without others.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -83,7 +83,7 @@ def _without_words(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
 
 
 class _Rendered:
-    """A value whose `repr` is a given text, so that the console renderer writes exactly this text."""
+    """Its `repr` is the text, so that the console renderer writes exactly this."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -93,9 +93,7 @@ class _Rendered:
 
 
 def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
-    """Escapes the unprintable characters in the values of an event. Numbers, None and printable texts stay as they
-    are.
-    """
+    """Escapes unprintable characters."""
     for name, value in event.items():
         if name == "event":
             event[name] = escaped(str(value))
@@ -138,10 +136,7 @@ def take_over() -> None:
 
 
 class _Libraries(logging.Handler):
-    """Receives the log records of libraries, such as asyncio and aiohttp."""
-
     def emit(self, record: logging.LogRecord) -> None:
-        """Logs a library's message."""
         # The template of a message with arguments is fixed text; anything else may be foreign.
         what = str(record.msg) if record.args else ""
         log.log(
@@ -162,7 +157,6 @@ def _log_warning(
 
 
 def _not_raisable(unraisable: Any) -> None:
-    """Logs an exception that could not be raised, in a destructor or callback."""
     log.error("not_raisable", exc_info=unraisable.exc_value)
 
 

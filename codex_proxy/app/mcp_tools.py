@@ -44,8 +44,8 @@ NOT_INSTALLED: Final = (
 
 
 def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[str, Definition]:
-    """Returns the servers in the file of PROXY_MCP_CONFIG by name; none if it is not set. `environ`: what the file may
-    refer to. Raises `McpConfigError`, also if the package for MCP is not installed.
+    """Returns the servers in the file of PROXY_MCP_CONFIG by name. `environ`: what the file may refer to. Raises
+    `McpConfigError`, also if the package for MCP is not installed.
     """
     if find_spec("mcp") is None:
         raise McpConfigError(NOT_INSTALLED)
@@ -61,7 +61,7 @@ def configured_servers(settings: Settings, environ: Mapping[str, str]) -> dict[s
 
 
 class Programs:
-    """Makes the commands of the MCP servers that are programs, with the environment and limits of every child."""
+    """Makes the commands of MCP servers, with the environment and limits of every child."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str]) -> None:
         self._environment = child_environment(environ, extra=settings.child_env_names)
@@ -69,7 +69,7 @@ class Programs:
         self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
 
     def command(self, server: StdioServer) -> Command:
-        """Returns the command that starts the program; its `cwd` is relative to the folder of the operator's file."""
+        """The command's `cwd` is relative to the folder of the operator's file."""
         return Command(
             argv=(server.command, *server.args),
             env={**self._environment, **server.env},
@@ -83,9 +83,7 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """Lists and runs the tools of all MCP servers: `servers` are the operator's, `remote` those of requests. `close` it
-    after the last turn.
-    """
+    """`servers` are the operator's, `remote` those of requests. `close` it after the last turn."""
 
     def __init__(
         self,
@@ -104,14 +102,13 @@ class McpToolSource:
         self._checks = checks
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Raises `Fault` INVALID_REQUEST if the request may not use one of the servers that it names (`asked`)."""
+        """See `ToolSource`."""
         for offer in asked:
             self._remote.check(_named(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools for one turn: of the servers in the request and, with `operators`, of the operator's.
-        `owner`: the key's name. A server that fails or is too slow has none; the reason is in the `mcp_list_tools`
-        item, for an operator's server in the log. Raises `Fault` INVALID_REQUEST.
+        """See `ToolSource`. Why a server has no tools is in the `mcp_list_tools` item, for an operator's server in
+        the log.
         """
         asked = request.offers
         has_operators = operators and bool(self._servers.labels)
@@ -130,9 +127,7 @@ class McpToolSource:
         return ServerTools(tools, await self._fitting(own), lists, _Runner(self, owner, named))
 
     async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
-        """Returns the tools with valid schemas; others are logged. `whose` is logged in place of the server's name;
-        None for the operator's servers.
-        """
+        """Returns the tools with valid schemas; others are logged, with `whose` in place of the server's name."""
         # For an invalid one the agent would refuse the whole turn.
         wrong = await schema_errors(self._checks, [bytes(tool.parameters or b"") for tool in tools])
         for tool, what in zip(tools, wrong, strict=True):
@@ -146,9 +141,9 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Lists the tools of one server of a request. Returns the events of the `mcp_list_tools` item, and the tools;
-        none if the server fails. `known`: the lists that the client has sent back, by server label. One that suffices
-        (`_covers`) is used without asking the server.
+        """Returns the events of the `mcp_list_tools` item, and the tools; none if the server fails. `known`: the
+        lists that the client has sent back, by server label. One that suffices (`_covers`) is used without asking the
+        server.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
@@ -190,14 +185,12 @@ class McpToolSource:
         return result
 
     async def close(self) -> None:
-        """Ends every server and every session, and waits for that as long as `McpServer.close` does."""
+        """Ends every server and every session."""
         await asyncio.gather(self._servers.close(), self._remote.close())
 
 
 class _Runner:
-    """Runs the calls of one turn's MCP tools. `named` are the request's servers by label; they come before the
-    operator's.
-    """
+    """`named` are the request's servers by label; they come before the operator's."""
 
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
         self._source = source
@@ -212,15 +205,12 @@ class _Runner:
 
 
 def _text_of(result: McpResult) -> str:
-    """Returns the text of a result for the client: a single text unchanged, several texts as a JSON array of
-    strings.
-    """
+    """Returns a single text unchanged, several texts as a JSON array of strings."""
     texts = [part.text for part in result.parts if isinstance(part, TextPart)]
     return texts[0] if len(texts) == 1 else result.text
 
 
 def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
-    """Whether the list `known`, which the client has sent back, has every tool that the request allows."""
     names = offer.allowed.names
     return names is None or {tool.name for tool in known}.issuperset(names)
 
@@ -237,14 +227,13 @@ def _named(offer: McpOffer) -> NamedServer:
 
 
 def _offered(server_label: str, tool: ListedTool, *, asks: bool = False) -> Tool:
-    """Returns an MCP tool as a `Tool`. `asks`: the client must approve each call."""
+    """`asks`: the client must approve each call."""
     origin = McpOrigin(server_label, tool.name, asks)
     schema = msgspec.Raw(tool.input_schema)
     return Tool(offered_name(server_label, tool.name), tool.description, schema, mcp=origin)
 
 
 def _offered_each(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
-    """Returns the tools of a request's server as `Tool`s; `offer` says which calls need the client's approval."""
     return [_offered(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 
 
@@ -279,7 +268,7 @@ def _wire(tool: ListedTool) -> dict[str, object]:
 def tool_source(
     settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
 ) -> McpToolSource:
-    """Returns the source of the MCP tools that the settings configure. Raises `McpConfigError`."""
+    """Raises `McpConfigError`."""
     definitions = configured_servers(settings, environ)
     interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.queue_wait)
     try:

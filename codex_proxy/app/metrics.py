@@ -1,5 +1,6 @@
-"""The Prometheus metrics of one server. Label values are bounded: a `route` is a path template (`/v1/responses/{id}`),
-an `error` the kind of a `Fault`, and a model that is not listed `other`. A request is counted once, at its end.
+"""The Prometheus metrics of one server. Label values are bounded: a `route` is a path template
+(`/v1/responses/{id}`), an `error` the kind of a `Fault`, and a model that is not listed `other`. A request is counted
+once, at its end.
 """
 
 from __future__ import annotations
@@ -50,15 +51,14 @@ FINISH_REASONS = frozenset(
     )
 )
 CHOICES = (1, 2, 3, 4, 5, 8, 16, 32, 128)
-"""The buckets for the number of choices, up to the largest `n` that can be configured."""
+"""Buckets up to the largest `n` that can be configured."""
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
-"""The bounds of the buckets of the histograms of durations: from 10 ms, for the proxy's own work, to an hour, the
-default limit of a turn."""
+"""Buckets from 10 ms, for the proxy's own work, to an hour, the default limit of a turn."""
 
 
 class ServerState(Collector):
-    """Collects the gauges of the server's state whenever the metrics are read. `stream_limit`: the most open streams,
-    or None; `store`: the store's file, or None.
+    """The gauges, collected when the metrics are read. `stream_limit`: the most open streams, or None; `store`: the
+    store's file, or None.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class ServerState(Collector):
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
-        """Yields all gauges, and the counter of agent processes that ended unexpectedly."""
         runs, agent = self._runs, self._runs.agent
         yield _gauge("active_streams", "Open streams.", self._slots.active)
         limit = "Most streams that may be open at once; 0: no limit."
@@ -135,7 +134,7 @@ class ServerState(Collector):
 
 
 class Metrics:
-    """Counts finished requests. `known_models` maps the `model` of a request to the label for it."""
+    """Counts finished requests. `known_models` maps the `model` of a request to its label."""
 
     def __init__(self, state: ServerState, known_models: Callable[[str], str]) -> None:
         self._registry = CollectorRegistry()
@@ -186,7 +185,7 @@ class Metrics:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Counts each finished request, also those that other middlewares answer."""
+        """Counts each request, also those that other middlewares answer."""
         clock = request.app[CLOCK]
         began = clock.monotonic()
         status = CLIENT_LEFT
@@ -223,12 +222,12 @@ class Metrics:
                 self._tokens.labels(kind, label).inc(count)
 
     async def exposition(self) -> bytes:
-        """Returns all metrics as Prometheus's text."""
+        """Returns Prometheus's text."""
         return generate_latest(self._registry)
 
 
 def _tokens(notes: Mapping[str, object], usage: Usage | None) -> dict[str, int]:
-    """Returns a request's tokens by kind, as the agent has reported them, else those in its log line (`notes`)."""
+    """Returns a request's tokens by kind: reported ones, else those in its log line (`notes`)."""
     if usage is not None:
         return {
             "input": usage.input,
@@ -282,12 +281,12 @@ def _size(file: Path) -> int:
 
 
 INTERVAL_SECONDS: Final = 0.05
-"""Seconds between two measurements of the event loop's delay."""
+"""Between two measurements of the event loop's delay."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 
 
 class LoopDelay:
-    """Measures how late the timers of the event loop fire, as a sign of its load."""
+    """Measures how late the timers of the event loop fire."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._delays = Histogram(
@@ -305,9 +304,7 @@ class LoopDelay:
         self._timer: asyncio.TimerHandle | None = None
 
     async def watch(self, _: web.Application) -> AsyncIterator[None]:
-        """For `Application.cleanup_ctx`: starts the measurement at the application's startup, and stops it at the
-        cleanup.
-        """
+        """For `Application.cleanup_ctx`."""
         loop = asyncio.get_running_loop()
         self._arm(loop)
         yield

@@ -65,19 +65,21 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS = 75.0
-"""Seconds for which a connection may be open without a request, or with an incomplete one. Longer than the minute
-after which reverse proxies close idle connections themselves."""
+"""For which a connection may be open without a request, or with an incomplete one. Longer than the minute after which
+reverse proxies close idle connections themselves.
+"""
 
 LINGER_SECONDS = 0.5
-"""Seconds for which connections stay open when the server stops, so that requests on their way are answered. Not
-longer than the server waits for turns."""
+"""For which connections stay open when the server stops, so that requests on their way are answered. Not longer than
+the server waits for turns.
+"""
 
 FLUSH_SECONDS = 2.0
-"""The most seconds for finished answers to reach their clients when the server stops."""
+"""For finished answers to reach their clients when the server stops."""
 
 
 class Server:
-    """The server: its agents, store and HTTP application. Call `start`, and at the end `stop`."""
+    """Call `start`, and at the end `stop`. Parts are None before the start, and if the settings want none."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class Server:
         self.page = page
         configured = configured_agents(settings)
         self.configured: Mapping[str, ConfiguredAgent] = {each.name: each for each in configured}
-        """Every agent by name, the default one first. If there is a single agent, its name is empty."""
+        """The default agent first. The name of a single agent is empty."""
         if all(each.spec.plain_only for each in self.configured.values()):
             settings = settings.model_copy(update={"builtin_tools": "never"})
         self.settings = settings
@@ -119,21 +121,16 @@ class Server:
         self.pdfs = PdfReader(self.owners) if can_read_pdfs() else None
         self.keyring = keyring_of(settings, self.clock)
         self.clients: Clients | None = None
-        """The clients of the server; None before the start."""
         self.usage: UsageRecorder | None = None
         self.app: web.Application | None = None
-        """The application with all parts of the server; None before the start."""
         self.background = BackgroundResponses(settings.max_running_turns, self.owners)
         self.webhooks: WebhookSender | None = None
         self.server_tools: McpToolSource | RecordedTools | None = None
         self.lease_holder: LeaseHolder | None = None
-        """Holds the leases of the background responses; None before the start, and if the server has no store."""
         self.team_sync: TeamSync | None = None
         self.store_lifecycle: StoreLifecycle | None = None
-        """The open store; None before the start, and if the server has no store."""
         self.spawner: Spawner | None = None
         self.traces: Traces | None = None
-        """Traces the requests; None before the start, and if traces are off."""
         self.traces_note = traces_note(os.environ)
         """What the banner says about traces; empty if nobody wants them."""
         self.runner: Runner | None = None
@@ -141,9 +138,7 @@ class Server:
         self.port = 0
 
     async def start(self) -> None:
-        """Opens the store, starts the agent, then listens. Raises `StartError`, or the agent's `Fault`. What was
-        started before an error goes on until `stop`.
-        """
+        """Raises `StartError`, or the agent's `Fault`. What was started before an error goes on until `stop`."""
         self.spawner = use_spawner()
         try:
             self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)
@@ -211,7 +206,6 @@ class Server:
         check_has_key(self.settings, self.keyring.current())
 
     def _configured_for(self, model: str) -> ConfiguredAgent:
-        """Returns the agent for a model's name `NAME/MODEL`; the default agent if no agent is called NAME."""
         found = self.configured.get(model.partition(MODEL_SEPARATOR)[0])
         return next(iter(self.configured.values())) if found is None else found
 
@@ -258,7 +252,7 @@ class Server:
                         await self.runner.cleanup()
 
     def kill(self) -> None:
-        """Kills every process that the agents have started, at once."""
+        """Kills the agents' processes at once."""
         self.agent.kill()
 
 
@@ -268,8 +262,8 @@ async def make_server(
     page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
     worker: int = 0,
 ) -> Server:
-    """Returns a server that has not started yet. `environ`: None for that of this process. `page` returns what the page
-    for browsers shows. `worker`: its number, 0 without others. Raises `StartError`, `NoAgentError` or `Fault`.
+    """Returns a server that has not started yet. `environ`: None for that of this process. `page` returns what the
+    page for browsers shows. `worker`: its number, 0 without others. Raises `StartError`, `NoAgentError` or `Fault`.
     """
     environ = os.environ if environ is None else environ
     cassettes = _cassettes_of(settings, environ)
@@ -283,7 +277,6 @@ async def make_server(
 
 
 def _cassettes_of(settings: Settings, environ: Mapping[str, str]) -> Cassettes | None:
-    """Returns what a server records and replays, or None. Raises `StartError`."""
     if settings.cassettes.record is None and settings.cassettes.replay is None:
         return None
     from codex_proxy.cassettes.serving import cassettes_of

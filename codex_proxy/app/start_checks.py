@@ -21,13 +21,11 @@ log = structlog.get_logger(__name__)
 
 
 class StartError(Exception):
-    """The server cannot start with these settings. The text says what to change."""
+    """The text says what to change."""
 
 
 def keyring_of(settings: Settings, clock: Clock) -> Keyring:
-    """Returns the keys in the keys file and the settings. Raises `StartError` for invalid keys, or if the file that the
-    settings name is missing.
-    """
+    """Raises `StartError` for invalid keys, or if the file that the settings name is missing."""
     try:
         if settings.keys_file is not None and not settings.keys_path.exists():
             raise KeysError(
@@ -39,7 +37,7 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
 
 
 def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
-    """Returns the networks of trusted reverse proxies. Raises `StartError` for an invalid one."""
+    """Raises `StartError` for an invalid network."""
     try:
         return tuple(
             ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
@@ -71,9 +69,8 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Checks the settings before anything is started. Raises `StartError`: open to other machines without a key, a
-    store that several workers cannot share, an invalid proxy, origin, key or `workdir`, or protected paths that turns
-    could write to.
+    """Raises `StartError`: open to other machines without a key, a store that several workers cannot share, an
+    invalid proxy, origin, key or `workdir`, or protected paths that turns could write to.
     """
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys
@@ -108,8 +105,8 @@ def check_has_key(settings: Settings, keys: KeySet) -> None:
 
 
 def close_state_folder(folder: Path) -> None:
-    """Removes other users' permissions from the default state folder, and logs if that was necessary or is impossible.
-    `doctor` reports those of any other folder, which may have other uses.
+    """Removes other users' permissions from the default state folder, and logs if that was necessary or is
+    impossible. `doctor` reports those of any other folder, which may have other uses.
     """
     if folder != default_state_dir().absolute():
         return

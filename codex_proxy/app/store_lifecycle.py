@@ -1,5 +1,5 @@
-"""Opens the store that the settings describe, removes what they no longer permit, and chooses the step memory. Close it
-after the last turn, whose end writes to the store.
+"""Opens the store that the settings describe, removes what they no longer permit, and chooses the step memory. Close
+it after the last turn, whose end writes to the store.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ log = structlog.get_logger(__name__)
 
 
 MAX_BYTES_IN_RAM = 512 << 20
-"""The most bytes of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
+"""Of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
 MAX_RESPONSES = 100_000
 FRAMES_SECONDS = 86400.0
-"""Seconds that the stream of a background response can be resumed."""
+"""That the stream of a background response can be resumed."""
 PRUNE_SECONDS = 600.0
-"""Seconds between two removals of objects that the settings no longer permit."""
 CONTEXT_LIMITS = ContextLimits(max_items=20_000, max_bytes=64 << 20)
-"""The most items of a conversation or chain of responses, and their most bytes, which are in memory during a turn."""
+"""Of a conversation or chain of responses, which is in memory during a turn."""
 
 
 NEEDS_EXTRA = (
@@ -43,14 +42,14 @@ NEEDS_EXTRA = (
 
 
 class StoreOpenError(UserError):
-    """The store cannot be opened. The text says what to do."""
+    """The text says what to do."""
 
 
 class StoreLifecycle:
     """An open store, and a task that removes objects from it that the settings no longer permit."""
 
     def __init__(self, store: Store, *, durable: bool, lock: StoreLock | None = None) -> None:
-        """`lock` is the lock on the store's file, if it is one."""
+        """`lock` is that of the store's file."""
         self.store = store
         self.durable = durable
         """Whether stored objects are still there after a restart."""
@@ -77,12 +76,12 @@ class StoreLifecycle:
                 log.debug("store_pruned", responses=pruned.responses, steps=pruned.steps, freed=freed)
 
     def write_address(self, url: str) -> None:
-        """Writes the address of this server into the lock of its store, for the error of a second server."""
+        """Writes this server's address into the store's lock, for the error of a second server."""
         if self._lock is not None:
             self._lock.write_address(url)
 
     async def close(self) -> None:
-        """Ends the task, closes the store when its writes are on disk, and releases the lock. A failure is logged."""
+        """Closes the store when its writes are on disk, and releases the lock. A failure is logged."""
         self._pruning.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._pruning
@@ -96,9 +95,7 @@ class StoreLifecycle:
 
 
 def retention_of(settings: Settings) -> Retention:
-    """Returns the limits of the stored data. 0 in a setting is None, no limit; a store in RAM has at most
-    `MAX_BYTES_IN_RAM`.
-    """
+    """0 in a setting is None, no limit; a store in RAM has at most `MAX_BYTES_IN_RAM`."""
     max_bytes = settings.store_max_bytes or None
     if settings.store == "memory":
         max_bytes = min(max_bytes or MAX_BYTES_IN_RAM, MAX_BYTES_IN_RAM)
@@ -119,18 +116,16 @@ def _step_memory_settings(settings: Settings) -> StepMemorySettings:
 
 
 def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle | None) -> StepMemory:
-    """Returns the step memory: the store of `lifecycle`, or one in RAM without it. PROXY_TOOL_MEMORY says whether
-    entries are kept on disk, in RAM or not at all.
-    """
+    """Returns the store of `lifecycle`, or a step memory in RAM without it."""
     if lifecycle is not None:
         return lifecycle.store
     return RamStepMemory(_step_memory_settings(settings), clock.epoch)
 
 
 async def open_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
-    """Opens the store of the settings without its lock, so that commands can open that of a running server. Raises
-    `StoreOpenError` for a file that is no store, damaged, newer or locked by SQLite for too long, or a database that
-    cannot be reached.
+    """Opens the store without its lock, so that commands can open that of a running server. Raises `StoreOpenError`
+    for a file that is no store, damaged, newer or locked by SQLite for too long, or a database that cannot be
+    reached.
     """
     options: StoreOptions = {
         "clock": clock,
@@ -152,7 +147,7 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
 
 
 def _database_store() -> type[PostgresStore]:
-    """Returns the class of a store in PostgreSQL. Raises `StoreOpenError` if its package is not installed."""
+    """Raises `StoreOpenError` if the package for PostgreSQL is not installed."""
     try:
         from codex_proxy.store.postgresql.store import PostgresStore
     except ModuleNotFoundError as error:
@@ -161,8 +156,8 @@ def _database_store() -> type[PostgresStore]:
 
 
 async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecycle | None:
-    """Opens the store and locks it for this server; None if it is off. Raises `StoreOpenError`, also if another server
-    uses it.
+    """Opens the store and locks it for this server; None if it is off. Raises `StoreOpenError`, also if another
+    server uses it.
     """
     if settings.store == "off":
         return None

@@ -7,14 +7,14 @@ import time
 
 
 class SystemClock:
-    """A `Clock` that reads the computer's own clocks: monotonic seconds, and seconds since 1970."""
+    """Monotonic seconds, and seconds since 1970."""
 
     monotonic = staticmethod(time.monotonic)
     epoch = staticmethod(time.time)
 
 
 class RandomIds:
-    """An `IdSource` with random ids that cannot be guessed."""
+    """Ids that cannot be guessed."""
 
     def new(self, prefix: str) -> str:
         return prefix + os.urandom(16).hex()

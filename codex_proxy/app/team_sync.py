@@ -15,7 +15,7 @@ from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
 
 EXCHANGE_SECONDS: Final = 0.5
-"""Seconds between two exchanges: a key that was removed is accepted for this long at most."""
+"""A key that was removed is accepted for this long at most."""
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,6 @@ class TeamSync:
         self._task = asyncio.get_running_loop().create_task(self._exchange_always())
 
     async def close(self) -> None:
-        """Ends the task."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 ANSWER_SECONDS: Final = 2.0
-"""Seconds that another worker has to answer; then its metrics are missing."""
+"""For another worker to answer; then its metrics are missing."""
 SOCKETS: Final = Path("/proc/net/unix")
 CREDENTIALS: Final = struct.Struct("3i")
 """What SO_PEERCRED is: process, user, group."""
@@ -32,8 +32,8 @@ log = structlog.get_logger(__name__)
 
 
 class WorkerMetrics:
-    """Returns the metrics of all workers, with the label `worker`. `own` returns those of this one, whose number is
-    `number`. `supervisor`: its process id.
+    """The metrics of all workers. `own` returns those of this one, whose number is `number`. `supervisor`: its
+    process id.
     """
 
     def __init__(self, own: Callable[[], Awaitable[bytes]], number: int, *, supervisor: int) -> None:
@@ -42,7 +42,7 @@ class WorkerMetrics:
         self._prefix = f"codex-proxy-metrics-{supervisor}-"
 
     async def exposition(self) -> bytes:
-        """Returns all metrics as Prometheus's text."""
+        """Returns Prometheus's text, each sample with the label `worker`."""
         own, sockets = await self._own(), self._sockets()
         found = await asyncio.gather(*map(_metrics_at, sockets.values()))
         return with_workers({**dict(zip(sockets, found, strict=True)), self._number: own})
@@ -79,7 +79,6 @@ class WorkerMetrics:
 
 
 async def _metrics_at(name: str) -> bytes:
-    """Returns the metrics of the worker with this socket; nothing if it does not answer."""
     with contextlib.suppress(OSError):  # a TimeoutError, too
         async with asyncio.timeout(ANSWER_SECONDS):
             reader, writer = await asyncio.open_unix_connection(f"\0{name}")
@@ -90,7 +89,6 @@ async def _metrics_at(name: str) -> bytes:
 
 
 def _is_of_this_user(writer: asyncio.StreamWriter) -> bool:
-    """Whether the process at the other end runs as the same user."""
     other = writer.get_extra_info("socket")
     credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     return bool(CREDENTIALS.unpack(credentials)[1] == os.geteuid())
@@ -105,7 +103,7 @@ class _Families(Collector):
 
 
 def with_workers(texts: Mapping[int, bytes]) -> bytes:
-    """Returns the metrics of several workers, by their numbers, as one text, each sample with the label `worker`."""
+    """Returns the metrics of several workers, by their numbers, as one text."""
     families: dict[str, Metric] = {}
     for number, text in sorted(texts.items()):
         for family in text_string_to_metric_families(text.decode()):

@@ -1,6 +1,4 @@
-"""The checks of `doctor`: agent, port, folders, keys, MCP servers. Each says what it found and what to do. Nothing is
-created or connected to.
-"""
+"""The checks of `doctor`. Each says what it found and what to do. Nothing is created or connected to."""
 
 from __future__ import annotations
 
@@ -39,7 +37,7 @@ from codex_proxy.traces.setup import traces_check
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of every agent; of several, names begin with the agent's."""
+    """Of several agents, names of checks begin with the agent's."""
     try:
         agents = configured_agents(settings)
     except NoAgentError as error:
@@ -58,7 +56,7 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
 
 
 async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Check]:
-    """Returns the checks of one agent; a plugin's error is a `failed` one."""
+    """A plugin's error is a `failed` check."""
     spec, reference = named.spec, plugin_reference(named.settings)
     context = context_of(named, context)
     if reference is None:
@@ -75,13 +73,11 @@ async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Chec
 
 
 ANSWER_SECONDS = 3.0
-"""Seconds to wait for what listens on the port; this server answers in a millisecond."""
+"""For what listens on the port; this server answers in a millisecond."""
 
 
 async def port_check(settings: Settings) -> Check:
-    """Checks whether a server could listen. `failed` if another program has the port; a codex-proxy there is fine, or a
-    warning if it reports trouble.
-    """
+    """`failed` if another program has the port; a codex-proxy there is fine, or a warning if it reports trouble."""
     check = Checking("port", host=settings.host, port=settings.port, ours=False)
     if settings.port == 0:
         return check.ok("Any free port is used (port 0).")
@@ -138,7 +134,7 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def why_not(host: str, port: int) -> str | None:
-    """Returns the system's error if a server cannot listen here, else None."""
+    """Returns the system's error if a server cannot listen here."""
     try:
         reserve_port(host, port).close()
     except OSError as error:
@@ -147,14 +143,14 @@ def why_not(host: str, port: int) -> str | None:
 
 
 async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of what the server finds on its machine: spawner, folders, MCP servers, traces."""
+    """Returns the checks of spawner, folders, MCP servers, traces."""
     folders = await asyncio.to_thread(folder_checks, settings, environ)
     servers = await asyncio.to_thread(mcp_checks, settings, environ)
     return [await spawner_check(), *folders, *servers, *traces_check(environ)]
 
 
 async def spawner_check() -> Check:
-    """Checks whether a spawner can fork children; otherwise starts take some milliseconds more."""
+    """Without a spawner, starts of children take some milliseconds more."""
     why = await why_no_spawner()
     check = Checking("spawner", usable=not why)
     return check.ok(
@@ -168,7 +164,6 @@ SHOWN = 10  # names in a message
 
 
 def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the checks of state folder, keys, Codex's home, and workspace."""
     return [
         state_check(settings.state_dir),
         keys_check(settings),
@@ -178,7 +173,7 @@ def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]
 
 
 def state_check(folder: Path) -> Check:
-    """Checks the state folder: `failed` if this user cannot write to it or make it, a warning if others may read it."""
+    """`failed` if this user cannot write to the folder or make it, a warning if others may read it."""
     check = Checking("state folder", path=str(folder), exists=folder.exists())
     if not folder.exists():
         above = next(each for each in folder.parents if each.exists())
@@ -204,9 +199,7 @@ def state_check(folder: Path) -> Check:
 
 
 def keys_check(settings: Settings) -> Check:
-    """Checks the keys file: `failed` if it is invalid, a warning if others may read or change it, or a needed key is
-    missing.
-    """
+    """`failed` if the keys file is invalid, a warning if others may read or change it, or a needed key is missing."""
     file = settings.keys_path
     check = Checking("keys", path=str(file), exists=file.exists())
     try:
@@ -232,8 +225,8 @@ def keys_check(settings: Settings) -> Check:
 
 
 def home_check(settings: Settings) -> Check:
-    """Checks Codex's home and sign-in: `failed` if a named home is missing or unreadable, a warning if others can read
-    the sign-in or the default home is missing.
+    """`failed` if a named home of Codex is missing or unreadable, a warning if others can read the sign-in or the
+    default home is missing.
     """
     folder = settings.codex_home
     check = Checking("codex home", path=str(folder), exists=folder.is_dir())
@@ -255,8 +248,8 @@ def home_check(settings: Settings) -> Check:
 
 
 def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
-    """Checks the folder of agent turns: `failed` if it is unreadable or protected paths can be written, a warning if
-    only the sandbox permits writing.
+    """`failed` if the folder of agent turns is unreadable or protected paths can be written, a warning if only the
+    sandbox permits writing.
     """
     folder = settings.workdir
     check = Checking("workspace", path=str(folder), sandbox=settings.sandbox)
@@ -278,9 +271,7 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
 
 
 def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Returns the check of the file of MCP servers, if there is one: `failed` if it is invalid, a warning if a program
-    is missing.
-    """
+    """`failed` if the file of MCP servers is invalid, a warning if a program is missing. Empty without a file."""
     if settings.mcp_config is None:
         return []
     check = Checking("mcp servers", path=str(settings.mcp_config))

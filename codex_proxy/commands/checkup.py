@@ -1,6 +1,4 @@
-"""The report of `doctor`: checks, settings with their sources, next steps. Also its JSON, whose keys do not change
-(docs/operations.md).
-"""
+"""The report of `doctor`, and its JSON, whose keys do not change (docs/operations.md)."""
 
 from __future__ import annotations
 
@@ -17,19 +15,17 @@ SCHEMA = 1
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting with its effective value. The value of a secret is masked."""
+    """The value of a secret is masked."""
 
     name: str
     value: Fact
     source: str
-    """Where the value comes from: `flag`, `variable`, `file` or `default`."""
+    """`flag`, `variable`, `file` or `default`."""
     origin: str
     """The name of the variable or the file; empty for flags and defaults."""
 
 
 class Checkup(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of `doctor`: the checks, and the settings with their sources."""
-
     checks: tuple[Check, ...]
     settings: tuple[Setting, ...] = ()
     otherwise: str = ""
@@ -37,12 +33,12 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether a server would start: no check has failed. Warnings do not count."""
+        """Whether a server would start. Warnings do not count."""
         return not any(check.status == "failed" for check in self.checks)
 
     @property
     def next_steps(self) -> list[str]:
-        """What to do, in order: the advice of failed checks, then of warnings, then `otherwise` if none failed."""
+        """The advice of failed checks, then of warnings, then `otherwise` if none failed."""
         steps = [
             check.advice
             for status in ("failed", "warning")
@@ -54,7 +50,6 @@ class Checkup(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(step for step in steps if step))
 
     def as_json(self) -> str:
-        """Returns the report as JSON text, which `doctor --json` prints."""
         body: dict[str, Any] = {
             "schema": SCHEMA,
             "version": __version__,
@@ -70,7 +65,7 @@ MARKS: dict[Status, str] = {"ok": " ok ", "warning": "WARN", "failed": "FAIL", "
 
 
 def as_text(checkup: Checkup, *, every_setting: bool) -> str:
-    """Returns the report as text, with default settings only if `every_setting`."""
+    """`every_setting`: also those with their defaults."""
     width = max(len(check.name) for check in checkup.checks)
     lines = [f"[{MARKS[check.status]}] {check.name:{width}}  {check.message}" for check in checkup.checks]
     shown = [each for each in checkup.settings if every_setting or each.source != "default"]

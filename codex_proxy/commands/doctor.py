@@ -27,13 +27,11 @@ from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
 
 MAX_SECONDS = 90.0
-"""Seconds of all checks: each of four children may take 20 on a cold disk."""
+"""Of all checks: each of four children may take 20 on a cold disk."""
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
-    """Runs all checks of the settings in `flags`, `config_file` (None: the default) and `environ`. An error is a failed
-    check.
-    """
+    """`config_file`: None for the default. An error is a failed check."""
     try:
         settings = load(dict(flags), config_file)
         chosen = settings_of(settings, flags, config_file, environ)
@@ -93,7 +91,7 @@ def _arguments(flags: Mapping[str, Any]) -> list[str]:
 
 
 def settings_error_text(error: Exception) -> str:
-    """Returns a sentence about the first error of `config.load`."""
+    """Returns a sentence about the first error of `load`."""
     if isinstance(error, ValidationError):
         text = text_of(error)
         return f"{text[0].upper()}{text[1:]}{'' if text.endswith('?') else '.'}"
@@ -104,7 +102,6 @@ def settings_error_text(error: Exception) -> str:
 
 
 def settings_check(settings: Settings, config_file: Path | None, environ: Mapping[str, str]) -> Check:
-    """Checks whether a server can start with these settings: `ok` or `failed`."""
     file = config_file or default_config_file()
     check = Checking("settings", file=str(file), file_exists=file.is_file())
     try:
@@ -157,7 +154,6 @@ def setting_sources(
 def settings_of(
     settings: Settings, flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
 ) -> tuple[Setting, ...]:
-    """Returns every setting with its value and source."""
     return tuple(
         Setting(name=name, value=shown(name, getattr(settings, name)), source=source, origin=origin)
         for name, (source, origin) in setting_sources(flags, config_file, environ).items()

@@ -1,4 +1,4 @@
-"""`codex-proxy keys`: creates, lists and removes API keys in the keys file. A key is printed only once."""
+"""`codex-proxy keys`: creates, lists and removes API keys. A key is printed only once. Functions raise `KeysError`."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from codex_proxy.settings.fields import Settings
 from codex_proxy.store.team import Team
 
 PREFIX = "cpx_"
-"""The prefix of keys, by which people and secret scanners recognise them."""
+"""By which people and secret scanners recognise keys."""
 RANDOM_BYTES = 32
-"""Random bytes in a key; with 256 bits a plain hash is safe (`core.keys`)."""
+"""With 256 bits a plain hash is safe (`core.keys`)."""
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a new key, named as in `core.keys.Key`; `no_mcp` sets `mcp` to false."""
+    """Named as in `core.keys.Key`; `no_mcp` sets `mcp` to false."""
 
     agents: Sequence[str] = ()
     models: Sequence[str] = ()
@@ -46,8 +46,8 @@ class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
-    """Creates a key, and writes its digest into the keys file. Returns the key and a note. Raises `KeysError` for an
-    invalid or taken name (unless `replace`), a missing folder, or a file that cannot be changed.
+    """Writes a key's digest into the keys file. Returns the key and a note. Raises `KeysError` for an invalid or
+    taken name (unless `replace`), a missing folder, or a file that cannot be changed.
     """
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the name of the key in PROXY_API_KEY: use another name")
@@ -61,7 +61,7 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
 
 
 async def add_to_store(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
-    """Creates a key in the store, as `add` does in the file; folders may be on other machines. Raises `KeysError`."""
+    """As `add`, in the store; folders may be on other machines."""
     secret, key = _new_key(name, limits, tuple(limits.roots))
     parse_keys(tomlkit.dumps({"keys": {name: dict(table_of(key))}}))
     async with _team_of(settings) as team:
@@ -79,7 +79,7 @@ def _note_on_new(name: str, place: str, servers: str, *, replaced: bool) -> str:
 
 
 async def remove_from_store(settings: Settings, name: str) -> str:
-    """Removes a key from the store; returns a note. Raises `KeysError`."""
+    """Returns a note."""
     async with _team_of(settings) as team:
         if not await team.remove_key(name):
             raise KeysError(f"there is no key '{name}' in the store")
@@ -94,7 +94,6 @@ def _note_on_removed(name: str, servers: str) -> str:
 
 
 async def stored_keys(settings: Settings) -> tuple[Key, ...]:
-    """Returns the keys in the store. Raises `KeysError`."""
     async with _team_of(settings) as team:
         return await team.keys()
 
@@ -148,7 +147,7 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
 
 
 def remove(settings: Settings, name: str) -> str:
-    """Removes a key; returns a note. Raises `KeysError`."""
+    """Returns a note."""
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset it and restart the server")
     remove_key(settings.keys_path, name)
@@ -162,9 +161,7 @@ def remove(settings: Settings, name: str) -> str:
 
 
 def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json: bool) -> str:
-    """Returns the keys with their limits, as text or JSON: those in the store (`stored`), or if None in the keys file.
-    Raises `KeysError`.
-    """
+    """Returns the keys in the store (`stored`), or if None in the keys file, as text or JSON."""
     file = settings.keys_path
     keys = read_keys(file) if stored is None else stored
     if as_json:
@@ -221,8 +218,8 @@ HEAD = (
 
 
 def put_key(path: Path, key: Key, *, replace: bool) -> bool:
-    """Writes a key into the file; returns whether it replaced one. Raises `KeysError` if the name is taken, unless
-    `replace`, or the file cannot be changed.
+    """Returns whether the key replaced one. Raises `KeysError` if the name is taken, unless `replace`, or the file
+    cannot be changed.
     """
 
     def put(tables: tomlkit.items.Table) -> bool:
@@ -236,7 +233,7 @@ def put_key(path: Path, key: Key, *, replace: bool) -> bool:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Removes a key. Raises `KeysError` if there is none, or the file cannot be changed."""
+    """Raises `KeysError` if there is none, or the file cannot be changed."""
 
     def remove(tables: tomlkit.items.Table) -> bool:
         if name not in tables:
@@ -249,7 +246,7 @@ def remove_key(path: Path, name: str) -> None:
 
 def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
     """Calls `change` with the table of keys, and replaces the file under a lock, with its comments. Returns what
-    `change` returns. The file is unchanged if anything raises, such as `KeysError`.
+    `change` returns. The file is unchanged if anything raises.
     """
     path = Path(os.path.realpath(path))
     try:

@@ -13,11 +13,10 @@ from codex_proxy.http.page import Page
 from codex_proxy.settings.fields import Settings
 
 FRESH_SECONDS: Final = 60.0
-"""Seconds after which the checks of `doctor` are run again; one of them starts a process."""
+"""After which the checks of `doctor` are run again; one of them starts a process."""
 
 
 def page_of(settings: Settings, environ: Mapping[str, str]) -> Page:
-    """Returns what the page of a server with these settings shows."""
     return Page(findings=Findings(settings, environ).newest, clients=partial(_guides, settings))
 
 

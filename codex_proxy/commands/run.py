@@ -1,8 +1,7 @@
-"""`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model, and leaves nothing behind.
-
-The program gets the server's address by its environment and temporary files; no file of the user is changed. It has
-the terminal, and its exit status is the command's. Without a running server, or with an agent's name, a server is
-started on a free port, with a key and a folder of its own, and ended with the program.
+"""`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model, and leaves nothing behind. The
+program gets the server's address by its environment and temporary files; no file of the user is changed. It has the
+terminal, and its exit status is the command's. Without a running server, or with an agent's name, a server is started
+on a free port, with a key and a folder of its own, and ended with the program.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ from codex_proxy.files.private import create, make_folder, replacing
 from codex_proxy.settings.fields import Settings
 
 PROBE_SECONDS: Final = 2.0
-"""Seconds in which a running server answers."""
+"""In which a running server answers."""
 END_SECONDS: Final = 10.0
-"""Seconds in which a program or a server that is asked to end does so, before it is killed."""
+"""In which a program or a server that is asked to end does so, before it is killed."""
 _ADDRESS: Final = re.compile(r"serves on (http://\S+)/v1")
 _PR_SET_PDEATHSIG: Final = 1
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
@@ -46,7 +45,7 @@ _OF_THE_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
 
 
 class RunError(Exception):
-    """The program cannot be run. The text says why, and what to do."""
+    """The text says why the program cannot be run, and what to do."""
 
 
 def run(
@@ -60,8 +59,8 @@ def run(
     key: str | None,
 ) -> int:
     """Runs the program `name` and returns its exit status. `environ`: of the user; `agent`: start a server with it
-    (None: use a running one, if any); `key`: for a running server. Raises `RunError` if the program is not installed or
-    cannot use this server, or none can be started.
+    (None: use a running one, if any); `key`: for a running server. Raises `RunError` if the program is not installed
+    or cannot use this server, or none can be started.
     """
     program = PROGRAMS.get(name) or Program()
     if program.unserved:
@@ -95,8 +94,8 @@ def _how_to_get(name: str, program: Program) -> str:
 
 
 def running_server(settings: Settings, model: str, key: str | None) -> ServerAccess | None:
-    """Returns the server that runs at the address of the settings; None if there is none. Raises `RunError` if it
-    does not accept the key.
+    """Returns the server that runs at the address of the settings, if one does. Raises `RunError` if it does not
+    accept the key.
     """
     if key is None and settings.api_key is not None:
         key = settings.api_key.get_secret_value()
@@ -129,8 +128,8 @@ def _status(url: str, **headers: str) -> int | None:
 def _own_server(
     agent: str | None, model: str, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[ServerAccess]:
-    """Starts a server on a free port of loopback, with a new key and with its files in `folder`; ends it at the end
-    of the `with`. Raises `RunError`, with what the server says, if it does not start.
+    """Starts a server on a free port of loopback, with a new key and with its files in `folder`, for the body of the
+    `with`. Raises `RunError`, with what the server says, if it does not start.
     """
     key = secrets.token_urlsafe(24)
     own = {"PROXY_API_KEY": key, "PROXY_STATE_DIR": str(folder / "state"), "PROXY_LOG_FORMAT": "console"}
@@ -162,9 +161,7 @@ def _own_server(
 
 
 def _end_with_parent() -> Callable[[], object] | None:
-    """Returns a function for a new child, which makes the system end the child if this process is killed (Linux);
-    None for other systems.
-    """
+    """Returns a function for a new child, which makes the system end the child if this process is killed (Linux)."""
     if sys.platform != "linux":
         return None
     prctl = ctypes.CDLL(None).prctl  # here, since a fork should do as little as possible
@@ -187,8 +184,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def prepared(
     program: Program, access: ServerAccess, folder: Path, environ: Mapping[str, str], home: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Returns the environment of the program and its first arguments, after its settings file has been written to
-    the temporary `folder`. `environ` is the environment of the user, `home` their home folder.
+    """Returns the environment of the program and its first arguments, after its settings file has been written to the
+    temporary `folder`. `environ` is the environment of the user, `home` their home folder.
     """
     setup = client_named(program.setup) if program.setup else None
     file = folder / "settings"
@@ -248,8 +245,8 @@ def _handling(
 def _run_to_the_end(
     command: list[str], environment: Mapping[str, str], running: list[subprocess.Popen[bytes]]
 ) -> int:
-    """Runs the program in the terminal of this command, adds it to `running`, and returns its exit status; 128 and the
-    number of the signal if one has ended it. Ctrl-C is the program's: this command does not end before it.
+    """Adds the program to `running`, and returns its exit status; 128 and the number of the signal if one has ended
+    it. Ctrl-C is the program's: this command does not end before it.
     """
     # With a handler that does nothing, the program has the default one; a signal that is ignored would stay ignored.
     with _handling(_OF_THE_TERMINAL, lambda *_: None):

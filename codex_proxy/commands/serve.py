@@ -30,7 +30,7 @@ COLLECT_AFTER = 20_000
 """The garbage collector's first threshold; Python's default is 700."""
 
 STDIN = 0
-"""The descriptor of the standard input. A supervisor writes nothing: it can be read when it has ended."""
+"""A supervisor writes nothing: it can be read when it has ended."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5
@@ -40,8 +40,8 @@ log = structlog.get_logger(__name__)
 
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: int = 0) -> int:
-    """Runs the server until a signal. `say` prints (with `err=True` to stderr). `worker`: its number, 0 without others;
-    a worker also stops when its supervisor has ended. Returns 0, or 1 if it could not start.
+    """Runs the server until a signal. `say` prints (with `err=True` to stderr). `worker`: its number, 0 without
+    others; a worker also stops when its supervisor has ended. Returns 0, or 1 if it could not start.
     """
     server = None
     for advice in advice_about(settings.old_names):
@@ -101,8 +101,8 @@ async def _build_request_models() -> None:
 
 
 def tune_gc() -> None:
-    """Switches the garbage collector on, to run less often and without existing objects: reference counting frees a
-    turn's objects (`tests/http/test_memory.py`), and with thousands of streams each run takes milliseconds.
+    """Makes the garbage collector run less often and without existing objects: reference counting frees a turn's
+    objects (`tests/http/test_memory.py`), and with thousands of streams each run takes milliseconds.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)
@@ -110,7 +110,6 @@ def tune_gc() -> None:
 
 
 def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]:
-    """Returns the banner's lines about an agent: version, models or workspace and sandbox, what it lacks, faults."""
     lines = [f"  agent      {agent.name} {agent.version}".rstrip()]
     if spec.plain_only:
         unlisted = "any name" if agent.trouble() is None else "not known yet"
@@ -135,7 +134,7 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
 
 
 def banner(server: Any) -> str:
-    """Returns the banner of a started `app.Server`: address, agents, warnings, a `curl` command."""
+    """`server` is a started `app.Server`."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings

@@ -1,5 +1,6 @@
 """`codex-proxy service`: starts the server at login by systemd or launchd. Writes one file (systemd.service(5),
-launchd.plist(5)) and calls `systemctl --user` or `launchctl`. A file of somebody else is never changed.
+launchd.plist(5)) and calls `systemctl --user` or `launchctl`. A file of somebody else is never changed. Functions
+raise `ServiceError`, and return what was done.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from codex_proxy.files import private
 
 LABEL: Final = "codex-proxy"
 MARK: Final = "codex-proxy service install"
-"""The words by which this command knows a file that it has written."""
+"""By which this command knows a file that it has written."""
 
 UNIT: Final = """\
 # Written by `codex-proxy service install`.
@@ -46,7 +47,7 @@ WantedBy=default.target
 
 
 class ServiceError(UserError):
-    """The service cannot be installed, removed or looked at. The text says why and what to do."""
+    """The text says why and what to do."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,9 +64,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def service_of(platform: str, home: Path, user_id: int) -> Service:
-    """Returns how services of a user run on `sys.platform`. Raises `ServiceError` for another system than Linux and
-    macOS.
-    """
+    """`platform` is `sys.platform`."""
     if platform == "linux":
         systemctl = ("systemctl", "--user")
         return Service(
@@ -90,13 +89,11 @@ def service_of(platform: str, home: Path, user_id: int) -> Service:
 
 
 def unit_text(command: Sequence[str], workdir: Path, path: str) -> str:
-    """Returns a unit of systemd."""
     quoted = " ".join(_quoted(each) for each in command)
     return UNIT.format(command=quoted, workdir=_escaped(str(workdir)), path=_escaped(path))
 
 
 def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
-    """Returns a property list of launchd."""
     body = {
         "Label": LABEL,
         "ProgramArguments": list(command),
@@ -110,9 +107,7 @@ def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
 
 
 def install(service: Service, command: Sequence[str], workdir: Path, environ: Mapping[str, str]) -> str:
-    """Writes the service's file and starts the service, now and at each login. Returns what was done. Raises
-    `ServiceError`.
-    """
+    """Starts the service now and at each login."""
     _check_program(service)
     if not workdir.is_dir():
         raise ServiceError(f"{workdir} is not a folder. Name the agent's folder with --workdir.")
@@ -131,7 +126,6 @@ def install(service: Service, command: Sequence[str], workdir: Path, environ: Ma
 
 
 def uninstall(service: Service) -> str:
-    """Stops the service and removes its file. Returns what was done. Raises `ServiceError`."""
     ours = _is_ours(service.file)
     if ours is None:
         return f"There is no {service.file}: nothing to do."
@@ -147,9 +141,7 @@ def uninstall(service: Service) -> str:
 
 
 def status(service: Service) -> int:
-    """Prints what the system says about the service, and returns its exit status. Raises `ServiceError` if it is not
-    installed.
-    """
+    """Prints what the system says about the service, and returns its exit status."""
     if _is_ours(service.file) is None:
         raise ServiceError("The service is not installed. `codex-proxy service install` installs it.")
     _check_program(service)
@@ -157,7 +149,7 @@ def status(service: Service) -> int:
 
 
 def _is_ours(file: Path) -> bool | None:
-    """Returns whether this command has written the file; None if there is none."""
+    """Whether this command has written the file; None if there is none."""
     try:
         return MARK in file.read_text("utf-8", "replace")
     except FileNotFoundError:
@@ -184,6 +176,5 @@ def _escaped(text: str) -> str:
 
 
 def _quoted(argument: str) -> str:
-    """Returns an argument of `ExecStart`, in double quotes if it needs some."""
     escaped = _escaped(argument).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return escaped if escaped and not set(escaped) & set(" \t'\"\\;") else f'"{escaped}"'

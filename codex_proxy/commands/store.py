@@ -1,4 +1,6 @@
-"""`codex-proxy store`: statistics, removal, check, export and copies of the store. Raises `StoreOpenError`."""
+"""`codex-proxy store`: statistics, removal, check, export and copies of the store. Functions raise `StoreOpenError`,
+and return a text.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,13 @@ if TYPE_CHECKING:
 
 
 async def show_stats(settings: Settings, *, as_json: bool) -> str:
-    """Returns the number of objects of each kind, as text or JSON."""
     async with existing_store(settings) as store:
         found = await store.stats()
     return msgspec.json.format(msgspec.json.encode(found)).decode() if as_json else _as_text(found)
 
 
 async def prune(settings: Settings) -> str:
-    """Removes what exceeds the settings, and frees space. Returns the numbers as text."""
+    """Removes what exceeds the settings, and frees space."""
     async with existing_store(settings) as store:
         gone = await store.prune()
         freed = await store.vacuum()
@@ -43,7 +44,7 @@ async def prune(settings: Settings) -> str:
 
 
 async def check(settings: Settings) -> str:
-    """Compares all rows with their checksums; returns a text. Raises `StoreOpenError` with the damaged rows."""
+    """Compares all rows with their checksums. Raises `StoreOpenError` with the damaged rows."""
     async with existing_store(settings) as store:
         found = await store.check()
         place = (await store.stats()).location
@@ -63,7 +64,7 @@ async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
 
 
 async def export_to(settings: Settings, output: Path) -> int:
-    """Exports the store into a file, replaced when complete; returns the number of objects. Raises `StoreOpenError`."""
+    """Exports into a file, replaced when complete."""
     try:
         with replacing(output) as file:
             return await export(settings, file.write)
@@ -72,8 +73,8 @@ async def export_to(settings: Settings, output: Path) -> int:
 
 
 async def copy_store(settings: Settings, source: str, target: str, tell: Callable[[str, int], object]) -> str:
-    """Copies everything from one store (path or URL) into another. Calls `tell` with each table and its number of rows.
-    Returns a text. Raises `StoreOpenError`, also while a server uses one.
+    """Copies everything from one store (path or URL) into another. Calls `tell` with each table and its number of
+    rows. Raises `StoreOpenError` also while a server uses one.
     """
     _require_store(_place(settings, source))
     async with _unused_store(settings, source) as one, _unused_store(settings, target) as other:
@@ -116,7 +117,6 @@ def _require_store(settings: Settings) -> None:
 
 
 def _place(settings: Settings, place: str) -> Settings:
-    """Returns the settings with the store at a path or URL."""
     if place.startswith(DATABASE_SCHEMES):
         return settings.model_copy(update={"store": place})
     return settings.model_copy(update={"store": os.path.abspath(place)})

@@ -1,8 +1,6 @@
-"""`codex-proxy serve --workers N`: N processes on one port, and the supervisor, which restarts those that end, replaces
-them one by one on SIGHUP, and ends them with itself.
-
-A worker is `codex-proxy serve` with the same arguments and a number. Its banner says that it serves; its stdin ends
-with the supervisor.
+"""`codex-proxy serve --workers N`: N processes on one port, and the supervisor, which restarts those that end,
+replaces them one by one on SIGHUP, and ends them with itself. A worker is `codex-proxy serve` with the same arguments
+and a number. Its banner says that it serves; its stdin ends with the supervisor.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from codex_proxy.commands.ports import reserve_port
 from codex_proxy.settings.fields import Settings
 
 STOP_SECONDS: Final = 15.0
-"""Seconds that a worker has to stop, beyond those that its turns have to end; then it is killed."""
+"""For a worker to stop, beyond those that its turns have to end; then it is killed."""
 
 log = structlog.get_logger(__name__)
 
@@ -51,8 +49,6 @@ async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[
 
 
 class Worker:
-    """A process of a worker, from its start to its end."""
-
     def __init__(
         self, number: int, process: asyncio.subprocess.Process, say: Callable[[str], object] | None
     ) -> None:
@@ -88,7 +84,7 @@ class Worker:
         return await self._process.wait()
 
     async def stop(self, within: float) -> None:
-        """Asks the process to stop, and kills it after `within` seconds. Returns when it has ended."""
+        """Kills the process after `within` seconds. Returns when it has ended."""
         if not self._told_to_stop:  # a second signal would end its turns
             self._told_to_stop = True
             self._signal(signal.SIGTERM)
@@ -101,7 +97,7 @@ class Worker:
             await self.ended()
 
     def kill(self) -> None:
-        """Kills the process; the wardens end what its agents have started."""
+        """The wardens end what its agents have started."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -122,12 +118,12 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         """The worker of each number that serves or will."""
         self._processes: set[Worker] = set()
-        """All processes that have not ended, also those that are being replaced."""
+        """All that have not ended, also those that are being replaced."""
         self._stopping = asyncio.Event()
         self._reload_wanted = asyncio.Event()
 
     async def run(self) -> int:
-        """Runs the workers until `stop`. Returns 0, or the status of the first worker if it could not start."""
+        """Returns 0 after `stop`, or the status of the first worker if it could not start."""
         # One before the others, so that what keeps them all from starting is said once.
         first = self._workers[1] = await self._start(1, self._say)
         if await self._until_stopping(first.has_started()) and not first.serves:
@@ -147,7 +143,7 @@ class Supervisor:
         self._reload_wanted.set()
 
     def stop(self) -> None:
-        """Asks the workers to stop; called again, kills them."""
+        """Called again, kills the workers."""
         if self._stopping.is_set():
             for worker in self._processes:
                 worker.kill()

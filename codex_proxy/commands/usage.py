@@ -60,7 +60,6 @@ def _row(figures: Figures) -> dict[str, Any]:
 
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
-    """Prints the rows of `of_all_keys`, as a table or JSON."""
     if as_json:
         print(escaped_json(json.dumps(rows, indent=2)))
         return
@@ -71,7 +70,7 @@ def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
 
 
 def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
-    """Prints one key's usage of the last `days` days, as a table or JSON. Returns 0, or 1 after a message."""
+    """Prints one key's usage of the last `days` days. Returns 0, or 1 after a message."""
     try:
         found = asyncio.run(ask(ChatSession(base_url, DEFAULT_NAME, key), days))
     except ChatError as error:
@@ -112,7 +111,7 @@ def _table(*heads: str) -> Table:
 
 
 def _cell(text: str) -> Text:
-    """Returns a cell with the server's text, without markup and control characters."""
+    """Returns the server's text without markup and control characters."""
     return Text(escaped(text))
 
 
@@ -121,7 +120,7 @@ def _print(table: Table, console: Console) -> None:
 
 
 def _figures(result: dict[str, Any]) -> list[str]:
-    """Returns the number cells of a row (`_COLUMNS`); a tilde marks estimated tokens."""
+    """A tilde marks estimated tokens."""
     mark = "~" if result["estimated"] else ""
     turns, failed, *tokens = (int(result[name]) for name in _FIGURES)
     return [f"{turns:,}", f"{failed:,}", *(f"{mark}{count:,}" for count in tokens)]
@@ -141,7 +140,6 @@ def _show_limits(found: dict[str, Any], console: Console) -> None:
 
 
 def _day(seconds: int) -> str:
-    """Returns the date, in UTC, of a time in seconds since 1970."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%d")
 
 

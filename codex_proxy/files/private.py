@@ -25,7 +25,7 @@ def make_folder(folder: Path) -> None:
 
 
 def create(path: Path) -> int:
-    """Creates an empty file and returns a descriptor. Raises `FileExistsError`, also for a broken link."""
+    """Returns a descriptor of an empty file. Raises `FileExistsError`, also for a broken link."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     os.fchmod(descriptor, FILE_MODE)
     return descriptor

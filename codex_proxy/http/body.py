@@ -367,8 +367,8 @@ async def _with_pdfs(
     parsed = await _parse_off_loop(body, parse, pdfs)
     if reader is None or pdfs is None or not pdfs.unread:
         return parsed
-    texts = await reader.texts_for(pdfs, request[OWNER], skips_unreadable=skips_unreadable)
-    return await _parse_off_loop(body, parse, texts)
+    texts = await reader.read(pdfs.unread, request[OWNER], skips_unreadable=skips_unreadable)
+    return await _parse_off_loop(body, parse, PdfTexts(texts))
 
 
 async def _parse_off_loop(

@@ -1,6 +1,6 @@
-"""Requests that are no turns (embeddings, completions, ranking, audio, images, moderation): sends them on as they are
-to the upstream that has the model, and its answers back. Without one, the first upstream whose settings name the path
-gets the request, with the model's name as it is.
+"""Sends requests that are no turns (embeddings, completions, ranking, audio, images, moderation) on to the upstream
+that has the model, and its answers back. Without one, the first upstream whose settings name the path gets the
+request, with the model's name as it is.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.passed_bodies import PassedBody, beginning_of_form, form_body, json_body
 
 FORM_HEAD: Final = 1 << 20
-"""The bytes of a form that are kept in memory. A larger one is sent on while it comes if its model is in them; else it
-is put into a file, because clients may send the model last.
+"""Bytes of a form in memory. A larger one is sent on while it comes if its model is in them; else it is put into a
+file, because clients may send the model last.
 """
 
 NO_UPSTREAM: Final = (
@@ -41,8 +41,8 @@ NO_UPSTREAM: Final = (
 
 
 async def pass_through(request: web.Request) -> web.StreamResponse:
-    """Any path of `PASSED_PATHS`. Raises `Fault`: NOT_FOUND if no upstream serves the path, NOT_ALLOWED if the key may
-    not use the model, or the failure of the upstream.
+    """Any path of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves the path, NOT_ALLOWED for the key,
+    or the failure of the upstream.
     """
     path, kind = request.path.removeprefix("/v1"), request.headers.get("Content-Type", "application/json")
     if request.content_type != FORM:
@@ -77,9 +77,7 @@ async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyR
 
 
 async def _in_a_file(head: bytes, reader: BodyReader) -> memoryview:
-    """Returns a form, whose `head` has no model, from a temporary file without a name. Raises `Fault` UNAVAILABLE if it
-    cannot be written, and what the reader raises.
-    """
+    """Raises `Fault` UNAVAILABLE if the file cannot be written, and what the reader raises."""
     try:
         with tempfile.TemporaryFile() as file:
             await asyncio.to_thread(file.write, head)
@@ -101,8 +99,8 @@ async def send_on(
     content_type: str,
     rest: BodyReader | None = None,
 ) -> web.StreamResponse:
-    """Sends a body, and the rest behind it if there is one, on to the upstream for it, and the answer's bytes to the
-    client as they come. If the answer breaks off, so does the connection, since its status was sent.
+    """Sends a body, with the `rest` behind it, to its upstream, and the answer's bytes to the client as they come. If
+    the answer breaks off, so does the connection, since its status was sent.
     """
     response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
     try:
@@ -127,9 +125,7 @@ async def send_on(
 
 
 async def ask_upstream(request: web.Request, body: bytes, path: str) -> bytes:
-    """Returns the whole answer of the upstream that has the model of a JSON body. Raises `Fault` as `pass_through`
-    does.
-    """
+    """Returns the whole answer to a JSON body. Raises `Fault` as `pass_through`."""
     async with _open_answer(request, json_body(body), path, "application/json", None) as answer:
         return b"".join([chunk async for chunk in answer.chunks()])
 
@@ -147,8 +143,8 @@ class _Spent:
 async def _open_answer(
     request: web.Request, passed: PassedBody, path: str, kind: str, rest: BodyReader | None
 ) -> AsyncIterator[PassedAnswer]:
-    """Yields the answer of the upstream for a body, which has begun; counts its tokens and limits the time for all of
-    it. Raises `Fault` as `pass_through` does, and TIMED_OUT.
+    """Yields an answer that has begun; counts its tokens and limits the time for all of it. Raises `Fault` as
+    `pass_through`, and TIMED_OUT.
     """
     found = upstream_for(request, passed.model, path)
     if found is None:
@@ -186,7 +182,6 @@ async def _open_answer(
 
 
 def _note(request: web.Request, answer: PassedAnswer) -> None:
-    """Adds the attempts and the upstream to the log line and to the headers of the reply."""
     request[NOTES]["attempts"] = answer.attempts
     request[REPLY_HEADERS]["x-codex-attempts"] = str(answer.attempts)
     if answer.upstream:
@@ -202,8 +197,8 @@ def _too_late(upstream: PassesOn) -> Failure:
 
 
 def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassesOn, str] | None:
-    """Returns the upstream for a request, and the upstream's name of the model that the client asks for (None: it names
-    none); or None. Raises `Fault` if the key may not use the model, or several agents have it.
+    """Returns the upstream that serves the model that the client asks for (None: it names none), and its own name of
+    the model; or None. Raises `Fault` if the key may not use the model, or several agents have it.
     """
     client, agent = request[CLIENT], request.app[RUNS].agent
     name = asked or DEFAULT_NAME

@@ -1,4 +1,4 @@
-"""Makes responses: JSON, and errors in OpenAI's or Anthropic's format."""
+"""Makes responses: JSON, and errors in the format of an API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CHALLENGE: Final = 'Bearer realm="codex-proxy"'
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """Returns a JSON response; a lone surrogate becomes a question mark."""
+    """A lone surrogate becomes a question mark."""
     try:
         body = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -30,7 +30,7 @@ def json_response(value: object, status: int = 200) -> web.Response:
 
 
 def log_unforeseen(error: BaseException) -> None:
-    """Logs type and place of an unexpected error. Its message may contain a part of the request."""
+    """Logs type and place of an error. Its message may contain a part of the request."""
     log.error("internal_error", **trace_of(error))
 
 
@@ -44,7 +44,6 @@ def errors_of(request: web.BaseRequest) -> Surface:
 
 
 def is_ollamas(path: str) -> bool:
-    """Whether the path is one of Ollama's API, served or not."""
     return path.startswith("/api/")
 
 
@@ -57,7 +56,7 @@ def asks_anthropic(request: web.BaseRequest) -> bool:
 def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
-    """Returns a failure as a JSON error in the endpoint's format. `request_id` is used if the request has none yet."""
+    """`request_id` is used if the request has none yet."""
     surface = errors_of(request)
     headers = {}
     seconds = retry_after(failure)

@@ -71,7 +71,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """POST /v1/responses. Raises `Fault` before the first byte."""
+    """Raises `Fault` before the first byte."""
     timings = timings_of(request)
     body = await read_body(request)
     read = partial(parsed_request, request, body, parse)
@@ -87,7 +87,6 @@ async def create_response(request: web.Request) -> web.StreamResponse:
 async def _in_foreground(
     request: web.Request, parsed: ParsedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Answers with a turn's response; the turn is interrupted if the client leaves."""
     service = request.app[RESPONSES]
     prepared = await prepare(
         service,
@@ -150,7 +149,6 @@ async def _in_background(
     body: bytes,
     parse_again: ParseAgain | None,
 ) -> web.StreamResponse:
-    """Starts a background response; answers with the queued object or the events."""
     service = request.app[RESPONSES]
     with stream_slot(request) if parsed.stream else nullcontext():
         prepared = await create_in_background(
@@ -191,7 +189,7 @@ async def _send_stream(
 
 
 def store_for(request: web.Request) -> Store:
-    """Returns the store. Raises `Fault` NOT_FOUND without one."""
+    """Raises `Fault` NOT_FOUND without a store."""
     store = request.app[RESPONSES].store
     if store is None:
         raise response_object.not_found(request.match_info["id"])
@@ -199,7 +197,7 @@ def store_for(request: web.Request) -> Store:
 
 
 async def stored_response(request: web.Request) -> StoredResponse:
-    """Returns the stored response of the path. Raises `Fault` NOT_FOUND."""
+    """Returns that of the path. Raises `Fault` NOT_FOUND."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -210,7 +208,7 @@ async def stored_response(request: web.Request) -> StoredResponse:
 
 
 async def retrieve_response(request: web.Request) -> web.StreamResponse:
-    """GET /v1/responses/{id}: the object or, with `stream=true`, the events above `starting_after`."""
+    """Returns the object or, with `stream=true`, the events above `starting_after`."""
     check_include(request)
     if not _is_streamed(request):
         found = await stored_response(request)
@@ -224,7 +222,7 @@ async def retrieve_response(request: web.Request) -> web.StreamResponse:
 
 
 def _is_streamed(request: web.Request) -> bool:
-    """Whether the query has `stream=true`. Raises `Fault` for other values than true and false."""
+    """Raises `Fault` for other values of `stream` than true and false."""
     given = request.query.get("stream", "").lower()
     if given not in ("", "true", "1", "false", "0"):
         raise bad_request(
@@ -234,7 +232,7 @@ def _is_streamed(request: web.Request) -> bool:
 
 
 async def delete_response(request: web.Request) -> web.Response:
-    """DELETE /v1/responses/{id}: deletes it, and cancels it if it runs."""
+    """Cancels it if it runs."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -248,7 +246,7 @@ async def delete_response(request: web.Request) -> web.Response:
 
 
 async def list_input_items(request: web.Request) -> web.Response:
-    """GET /v1/responses/{id}/input_items: a page of the request's own input items."""
+    """Returns a page of the request's own input items."""
     id = request.match_info["id"]
     return json_response(
         await list_page(
@@ -262,7 +260,7 @@ async def list_input_items(request: web.Request) -> web.Response:
 
 
 async def cancel_response(request: web.Request) -> web.Response:
-    """POST /v1/responses/{id}/cancel: stops a background response and returns it."""
+    """Stops a background response and returns it."""
     found = await stored_response(request)
     if response_object.cancel_action(msgspec.json.decode(found.json)) == "cancel":
         await cancel_in_background(request.app[RESPONSES], store_for(request), found)
@@ -271,7 +269,7 @@ async def cancel_response(request: web.Request) -> web.Response:
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    """POST /v1/responses/input_tokens: an estimate, without a turn, so that rights to one are not checked."""
+    """Returns an estimate. No turn is run, so rights to one are not checked."""
     service = request.app[RESPONSES]
     parsed = await _parse(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
@@ -279,7 +277,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 
 
 async def compact_response(request: web.Request) -> web.Response:
-    """POST /v1/responses/compact: a summary of the input and its context, in a turn that is not stored."""
+    """Returns a summary of the input and its context, made in a turn that is not stored."""
     service = request.app[RESPONSES]
     parsed, history = await _context(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
@@ -332,7 +330,6 @@ async def _parse(request: web.Request, *, counting: bool = False) -> ParsedConte
 async def _run_to_end(
     service: ResponsesService, turn: Turn, owner: str, timings: TurnTimings
 ) -> ResponsesRenderer:
-    """Runs a turn to its end; returns the renderer with its answer. Raises `Fault`."""
     renderer = ResponsesRenderer(
         id="resp_compaction",
         created_at=0,

@@ -1,4 +1,4 @@
-"""Applies the routes of the settings (see `admission/routes.py`): a route puts its target in the place of the model in
+"""Applies the routes of the settings (`admission/routes.py`): a route puts its target in the place of the model in
 the request's body. If the target fails before anything was sent, the request is handled again with the next one.
 """
 
@@ -45,8 +45,8 @@ ROUTED: Final = web.RequestKey("routed", RoutedRequest)
 
 
 def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | None:
-    """Returns the body with the target of the route that matches, if one does. `parsed` is the body parsed as the
-    client sent it.
+    """Returns the body with the target of the route that matches, if one does. `parsed` is the body as the client
+    sent it.
     """
     router = request.app.get(ROUTER)
     endpoint = request.get(ENDPOINT)
@@ -68,8 +68,8 @@ def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | No
 
 
 def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -> bytes | None:
-    """Returns the body with the default model in the place of a name that no agent has, or that several have; None if
-    `failure` is another one, or no route can match the name.
+    """Returns the body with the default model in the place of a name that no agent has, or that several have; None
+    for another failure, or if no route can match the name.
     """
     router = request.app.get(ROUTER)
     unresolved = failure.kind is FaultKind.MODEL_NOT_FOUND or failure.code == "ambiguous_model"
@@ -80,15 +80,12 @@ def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -
 
 
 def body_of_target(request: web.Request, body: bytes) -> bytes:
-    """Returns a body that names the target of the request's route, if there is one."""
     routed = request.get(ROUTED)
     return body if routed is None else json_body(body).naming(routed.target)
 
 
 def next_target(request: web.Request, failure: Failure) -> bool:
-    """Records that the route's target has failed. Returns whether the request is to be handled again, for
-    the next one.
-    """
+    """Records that the route's target has failed. Returns whether the next one is to be asked."""
     routed = request.get(ROUTED)
     if routed is None or not request.app[ROUTER].note_failure(routed.target, failure) or not routed.left:
         return False
@@ -100,7 +97,7 @@ def later_targets(
     request: web.Request, parse: Callable[[], Awaitable[T]]
 ) -> Callable[[Failure], Awaitable[T | None]] | None:
     """Returns a function that parses the request for the next target after a failure, and returns None if no other is
-    asked; None if the route has no other target. `parse` parses for the present target.
+    asked; None if the route has no other target.
     """
     routed = request.get(ROUTED)
     if routed is None or not routed.left:
@@ -113,8 +110,8 @@ def later_targets(
 
 
 async def with_fallbacks(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Calls the handler, again with the next target of the route as long as one fails before anything was sent. Raises
-    the last `Fault`.
+    """Calls the handler, again with the next target as long as one fails before anything was sent. Raises the last
+    `Fault`.
     """
     while True:
         try:

@@ -1,5 +1,5 @@
-"""The aiohttp application, and the runner that serves it and answers what aiohttp refuses before any middleware with an
-error in the API's format.
+"""The aiohttp application, and the runner that serves it. What aiohttp refuses before any middleware is answered in
+the API's format.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from codex_proxy.surfaces.ollama.models import OLLAMA_PORT
 log = structlog.get_logger("codex_proxy.http")
 
 POLL_SECONDS = 0.01
-"""Seconds between two checks whether the connections have become idle when the server stops."""
+"""Between two checks whether the connections have become idle when the server stops."""
 GIVE_UP_SECONDS = 1.0
-"""Seconds in which cancelled requests must be answered when the server stops."""
+"""In which cancelled requests must be answered when the server stops."""
 
 _BROKEN = (
     (LineTooLong, FaultKind.HEADERS_TOO_LARGE, "The request line or a header line is too long."),
@@ -57,7 +57,7 @@ class Runner(web.AppRunner):
     """An `AppRunner` that stops without interrupting requests."""
 
     ollama = ""
-    """What the banner says about Ollama's port; empty if nobody has asked for it."""
+    """What the banner says about Ollama's port; empty if it is not wanted."""
 
     async def _make_server(self) -> web.Server:
         await super()._make_server()  # starts the application; its server is not the one that listens
@@ -65,8 +65,8 @@ class Runner(web.AppRunner):
         return _Server(app, app._handle, request_factory=app._make_request, **self._kwargs)
 
     async def listen_as_ollama(self, *, wanted: bool, reuse_port: bool = False) -> None:
-        """Also listens on Ollama's port, if `wanted` and free, and sets `ollama`. `reuse_port`: other
-        workers share it.
+        """Also listens on Ollama's port, if `wanted` and free, and sets `ollama`. `reuse_port`: other workers share
+        it.
         """
         host, port = self.addresses[0][:2]
         if not wanted or port == OLLAMA_PORT:
@@ -131,7 +131,7 @@ class _Server(web.Server):
         self._app = app
 
     async def became_idle(self, within: float) -> bool:
-        """Closes each connection when it has no request; returns whether all were closed within the time."""
+        """Closes each connection when it has no request; returns whether all were closed in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while any([not connection.closes_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
@@ -152,8 +152,8 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """One connection: aiohttp's handler with a limit for clients that do not read, what the stop needs, and the API's
-    errors for requests without a middleware.
+    """aiohttp's handler with a limit for clients that do not read, what the stop needs, and the API's errors for
+    requests without a middleware.
     """
 
     __slots__ = ("_app",)
@@ -177,7 +177,6 @@ class _Connection(web.RequestHandler):
         return True
 
     def give_up(self) -> None:
-        """Cancels the running request, if there is one."""
         if self._request_in_progress and self._task_handler is not None:
             self._task_handler.cancel()
 
@@ -235,9 +234,7 @@ def _failure_of(error: BaseException | None) -> Failure:
 
 @web.middleware
 async def guard_request(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Checks access and the key's limits, then calls the handler. One middleware, because each costs time for every
-    piece of a stream.
-    """
+    """Checks access and the key's limits. One middleware, because each costs time for every piece of a stream."""
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
         return preflight_reply
@@ -246,7 +243,7 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def application(*, body_limit: int) -> web.Application:
-    """Returns the application with its middlewares, without parts and endpoints."""
+    """Returns the application without parts and endpoints."""
     app = web.Application(middlewares=[provide_context, guard_request], client_max_size=body_limit)
     app.on_response_prepare.append(add_headers)
     return app

@@ -1,5 +1,5 @@
-"""The endpoints about the server itself. Without a key the health says only whether a turn would work, because messages
-may contain paths; if no keys are required, clients on this machine get the details.
+"""The endpoints about the server itself. Without a key the health says only whether a turn would work, because
+messages may contain paths; if no keys are required, clients on this machine get the details.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 from codex_proxy.surfaces.ollama.models import OLLAMA_PORT, RUNNING
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
-"""`prod` or `dev`. It decides which built-in aliases of models are listed."""
+"""`prod` or `dev`: which built-in aliases of models are listed."""
 STARTED: Final = web.AppKey("started", int)
-"""When the server started, in seconds since 1970: `created` of every model."""
+"""Seconds since 1970: `created` of every model."""
 FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
-"""Agents without a model (the fake agent); the empty name is the only agent."""
+"""Agents without a model; the empty name is the only agent."""
 
 WORKER: Final = web.AppKey("worker", int)
 """The number of this process among those that share the port; 0: it is the only one."""
@@ -50,7 +50,7 @@ KEYS_TROUBLE: Final = (
     "The keys file cannot be read, so the keys that were read before remain valid. The log and "
     "`codex-proxy doctor` have the reason."
 )
-"""What health shows of an unreadable keys file, without the reason, which has a path."""
+"""Without the reason, which has a path."""
 AGENT_TROUBLE: Final = (
     "The agent cannot serve requests. This endpoint gives the reason to requests with a key; "
     "the log and `codex-proxy doctor` have it too."
@@ -61,7 +61,6 @@ STORE_TROUBLE: Final = (
     "reached. Requests with 'store': false work. The server's log has the reason."
 )
 RETRY_SECONDS: Final = 1
-"""Seconds after which to ask again whether the server is ready."""
 
 
 class IndexEntry(TypedDict):
@@ -125,7 +124,7 @@ class Unready(TypedDict):
 
 
 async def index(request: web.Request) -> web.Response:
-    """GET /v1: returns the name of the server, and its endpoints."""
+    """Returns the name of the server, and its endpoints."""
     served: list[IndexEntry] = [
         {
             "method": each.method,
@@ -139,7 +138,7 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """GET /v1/models: the models of the key, in OpenAI's format, in Anthropic's for its clients, or as Codex reads them
+    """The models of the key, in OpenAI's format, in Anthropic's for its clients, or as Codex reads them
     (`client_version`).
     """
     client = request[CLIENT]
@@ -157,7 +156,7 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def retrieve_model(request: web.Request) -> web.Response:
-    """GET /v1/models/{id}. Raises `Fault`: MODEL_NOT_FOUND, or NOT_ALLOWED for the key."""
+    """Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED."""
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):
         raise model_not_allowed(name)
@@ -190,9 +189,7 @@ def _asks_ollama(request: web.Request) -> bool:
 
 
 async def root(request: web.Request) -> web.Response:
-    """GET / and GET /api/hello: returns the server's name, for which Anthropic's clients look. Ollama's clients get
-    Ollama's own text at /.
-    """
+    """Returns the server's name, for which Anthropic's clients look. Ollama's clients get Ollama's own text at /."""
     if request.path == "/" and _asks_ollama(request):
         return web.Response(text=RUNNING)
     hello: Hello = {"message": "hello", "name": "codex-proxy", "api": "/v1"}
@@ -200,9 +197,7 @@ async def root(request: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """GET /healthz: the state of agents, keys file and store. The status is always 200; `status` is `ok` or
-    `degraded`.
-    """
+    """The status is always 200; `status` is `ok` or `degraded`."""
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     client = await _client_with_details(request)
     in_detail, agents = client is not None, agents_for(request, client)
@@ -239,7 +234,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def about_agent(agent: Agent, request: web.Request, *, in_detail: bool) -> AgentHealth:
-    """Returns an agent's health: name and whether it works; `in_detail` also version and fault."""
+    """`in_detail`: with version and fault."""
     fakes = request.app[FAKE_AGENTS]
     about: AgentHealth = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
     trouble = agent.trouble()
@@ -279,13 +274,12 @@ def agents_for(request: web.Request, client: Client | None) -> list[Agent]:
 
 
 async def livez(_: web.Request) -> web.Response:
-    """GET /livez: always answers with 200, which shows that the process is alive."""
     live: Live = {"status": "ok"}
     return json_response(live)
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """GET /readyz: 200 if a turn would work on some agent (`without` lists the others), else 503 with the reason."""
+    """200 if a turn would work on some agent (`without` lists the others), else 503 with the reason."""
     runs = request.app[RUNS]
     if runs.draining:
         return _unready(STOPPING.message)
@@ -316,7 +310,6 @@ async def _can_store(request: web.Request) -> bool:
 
 
 async def openapi(request: web.Request) -> web.Response:
-    """GET /openapi.json: returns the OpenAPI document, which is built for the first request."""
     max_choices = request.app[CLIENTS].everybody.settings.max_choices
     # In a thread: making it takes a fifth of a second, once, in which others are served too.
     body = await asyncio.to_thread(_document, served_endpoints(request.app), max_choices)

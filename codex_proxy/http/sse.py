@@ -15,7 +15,6 @@ from codex_proxy.http.middleware.request_context import EMPTY_HEADER, REPLY_HEAD
 
 SSE = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"
-"""The content types of streams: server-sent events, and lines of JSON."""
 
 HEADERS = {
     "Cache-Control": "no-cache",
@@ -23,16 +22,16 @@ HEADERS = {
 }
 
 STALL_SECONDS = 120.0
-"""Seconds after which a client that does not read is disconnected."""
+"""After which a client that does not read is disconnected."""
 
 WRITTEN_AT_ONCE = 1 << 18
 """The most bytes of one write. Others are served between two of them."""
 
 CHECK_SECONDS = 10.0
-"""Seconds between two checks whether writing to a stream takes too long."""
+"""Between two checks whether writing to a stream takes too long."""
 
 USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""Limits how long sent data may stay unacknowledged; Linux only."""
+"""Linux only."""
 
 
 def limit_stall(transport: asyncio.BaseTransport) -> None:
@@ -56,7 +55,7 @@ class EventStream:
     def __init__(
         self, request: web.Request, headers: Callable[[], Mapping[str, str]], *, media_type: str = SSE
     ) -> None:
-        """`headers` returns the answer's headers when they are sent."""
+        """`headers` is called when the headers are sent."""
         self.response = _Response(headers={"Content-Type": media_type, **HEADERS})
         self._has_comments = media_type == SSE
         self._headers = headers
@@ -73,7 +72,7 @@ class EventStream:
         return self._writer is None or not self._writer.protocol.writing_paused
 
     def write_now(self, data: bytes) -> None:
-        """Writes without waiting, the headers first, if `writable`. Raises `ConnectionError`."""
+        """Writes without waiting. Raises `ConnectionError`."""
         if self._writer is None:
             _run_at_once(self._send_headers())
         assert self._writer is not None
@@ -89,7 +88,7 @@ class EventStream:
         return self._writer is not None
 
     async def write(self, data: bytes) -> None:
-        """Writes bytes, the headers first; waits for a slow client. Raises `ConnectionError`."""
+        """Waits for a slow client. Raises `ConnectionError`."""
         await self._start_write(data)
         await self._write_all(data)
         self._writing_since = None
@@ -127,7 +126,7 @@ class EventStream:
             self._content_log("answer", data)
 
     async def _send_headers(self) -> None:
-        """Sends the headers, with the next bytes. Has nothing to wait for."""
+        """Has nothing to wait for."""
         self.response.headers.update(self._headers())
         writer = await self.response.prepare(self._request)
         assert isinstance(writer, StreamWriter), "not that of a server"
@@ -149,7 +148,7 @@ class EventStream:
 
 
 def _run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Runs a coroutine that has nothing to wait for, and so ends in its first step. Raises what it raises."""
+    """Runs a coroutine that has nothing to wait for, and so ends in its first step."""
     try:
         coroutine.send(None)
     except StopIteration:
@@ -158,8 +157,8 @@ def _run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 class IdleTimer:
-    """Interrupts `wait_for` after `seconds` of silence (0: never), which `reset` restarts. One asyncio timer serves all
-    waits, because one each is too slow. For the task that made it, which must `stop` it.
+    """Interrupts `wait_for` after `seconds` of silence (0: never), which `reset` restarts. One asyncio timer serves
+    all waits, because one each is too slow. For the task that made it, which must `stop` it.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -174,11 +173,11 @@ class IdleTimer:
         self._timer = self._loop.call_later(seconds, self._check) if seconds else None
 
     def reset(self) -> None:
-        """Restarts the time. Must be called whenever something was sent to the client."""
+        """Call it whenever something was sent."""
         self._silent_since = self._loop.time()
 
     async def wait_for(self, event: Awaitable[None]) -> bool:
-        """Waits for `event` and returns True, or cancels it after the time and returns False."""
+        """Returns True after `event`; cancels it after the time and returns False."""
         self._waiting = True
         cancelling = self._task.cancelling()
         try:
@@ -192,7 +191,7 @@ class IdleTimer:
         return True
 
     def stop(self) -> None:
-        """Stops the timer. Must be called when the stream has ended."""
+        """Call it when the stream has ended."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -1,5 +1,5 @@
-"""Limits the open streams, from before a turn starts until its answer has ended, and the test endpoints that read the
-number (PROXY_TEST_ENDPOINTS). Source: docs/contract.md#the-guard-of-streams.
+"""Limits the open streams, from before a turn starts until its answer has ended; and the test endpoints
+(PROXY_TEST_ENDPOINTS). Source: docs/contract.md#the-guard-of-streams.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StreamSlots:
         self._write = log.debug if limit is None else log.info
 
     def acquire(self, request_id: str, owner: str) -> None:
-        """Takes a slot for a stream of `owner` (the name of an API key). Raises `Fault` CONCURRENCY_EXCEEDED."""
+        """`owner` is the name of an API key. Raises `Fault` CONCURRENCY_EXCEEDED."""
         before, of_owner = self.active, self._by_owner[owner]
         if self.limit is not None:
             message = ""
@@ -64,7 +64,6 @@ class StreamSlots:
         self._log("acquired", before, request_id)
 
     def release(self, request_id: str, owner: str, end: StreamEnd) -> None:
-        """Frees a slot, and logs how its stream has ended."""
         before = self.active
         self.active -= 1
         self._by_owner[owner] -= 1
@@ -90,8 +89,8 @@ STREAM_SLOTS: Final = web.AppKey("stream_slots", StreamSlots)
 
 @contextmanager
 def stream_slot(request: web.Request) -> Iterator[None]:
-    """Holds a slot of `StreamSlots` for the body of the `with`; with the test endpoints, the answer has headers with
-    the numbers of open streams. Raises `Fault` CONCURRENCY_EXCEEDED.
+    """Holds a slot during the `with`; with the test endpoints, the answer's headers have the numbers of open streams.
+    Raises `Fault` CONCURRENCY_EXCEEDED.
     """
     slots, request_id, owner = request.app[STREAM_SLOTS], request[REQUEST_ID], request[OWNER]
     before = slots.active
@@ -122,7 +121,8 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", str)
 """Set only if the test endpoints are on: the path of the file for which a test's prompt can make a turn of the fake
-agent wait; empty if no turn can wait."""
+agent wait; empty for none.
+"""
 
 
 class OpenStreams(TypedDict):
@@ -134,15 +134,14 @@ class Released(TypedDict):
 
 
 async def open_streams(request: web.Request) -> web.Response:
-    """GET /__test/conc: returns the number of open streams."""
     _check_near(request)
     body: OpenStreams = {"conc": request.app[STREAM_SLOTS].active}
     return json_response(body)
 
 
 async def release_streams(request: web.Request) -> web.Response:
-    """POST /__test/conc/release: writes the file for which held turns of the fake agent wait. Raises `Fault` NOT_FOUND
-    if the settings name none.
+    """Writes the file for which held turns of the fake agent wait. Raises `Fault` NOT_FOUND if the settings name
+    none.
     """
     _check_near(request)
     file = request.app[TEST_ENDPOINTS]
@@ -160,7 +159,6 @@ def _release(file: Path) -> None:
 
 
 def _check_near(request: web.Request) -> None:
-    """Raises `Fault` NOT_ALLOWED if the server requires no keys and the request comes from another machine."""
     if not request.app[CLIENTS].keys_required and not is_local(request):
         message = "The test endpoints can be used only from this machine, or with a key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

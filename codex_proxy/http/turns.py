@@ -1,6 +1,6 @@
 """Serves a request for a turn, in the same steps in every API: parses the body, has the turn admitted, runs it, and
-sends what the API's renderer makes of its events. An `Api` says how the requests of one API are parsed and answered. A
-response that is kept (see `responses/`) is run elsewhere. Source: docs/contract.md#streams.
+sends what the API's renderer makes of its events. A response that is kept (`responses/`) is run elsewhere. Source:
+docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ping: Callable[[], bytes]
     """Returns the bytes that keep a silent stream alive."""
     keepalive: bool = True
-    """Whether a silent stream gets pings."""
     start: Callable[[], Awaitable[Source]] | None = None
-    """Starts the turn, if not `start_turn` does. Raises `Fault` if it cannot begin."""
+    """Starts the turn, if not `start_turn` does. Raises `Fault`."""
     media_type: str = SSE
     """The content type of a stream."""
     error: Callable[[Failure], Failure] = lambda failure: failure
@@ -63,9 +62,7 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
-    """Returns the parsed request, and its admitted turn. `body` is for APIs that parse the body again.
-    Raises `Fault`.
-    """
+    """`body` is for APIs that parse it again. Raises `Fault`."""
     turn = await request.app[ADMISSION].admit(
         parsed.turn,
         request[CLIENT],
@@ -79,18 +76,18 @@ async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
 
 
 class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
-    """How the requests of one API are served (see `serve_turn`)."""
+    """How the requests of one API are served."""
 
     parse: Callable[[web.Request, bytes], Awaitable[P]]
     answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
-    """Returns how the turn is answered: from the parsed request and the admitted turn."""
+    """From the parsed request and the admitted turn."""
     admit: Callable[[web.Request, P, bytes], Awaitable[tuple[P, Turn]]] = admit
-    """Returns the request and its admitted turn, from the parsed request and the body. Raises `Fault`."""
+    """From the parsed request and the body. Raises `Fault`."""
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Runs the turn that the request asks for, and answers, whole or as a stream. Raises `Fault` for a failure before
-    the first byte. `body`: if it was read already.
+    """Answers, whole or as a stream. Raises `Fault` for a failure before the first byte. `body`: if it was read
+    already.
     """
     timings = timings_of(request)
     if body is None:
@@ -106,7 +103,7 @@ async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = Non
 async def answer_turn(
     request: web.Request, parsed: ParsedRequest, turn: Turn, answer: TurnAnswer, timings: TurnTimings
 ) -> web.StreamResponse:
-    """Runs an admitted turn and answers with its events. Raises `Fault` if it failed before the first byte was sent."""
+    """Runs an admitted turn and answers with its events. Raises `Fault` before the first byte."""
     app, renderer = request.app, answer.renderer
     try:
         with (
@@ -149,7 +146,7 @@ async def start_turn(
 async def _start_samples(
     scheduler: RunScheduler, turn: Turn, count: int, owner: str, runner: ToolRunner | None
 ) -> SampledRuns:
-    """Starts the same turn `count` times. If one cannot begin, interrupts the others and raises its `Fault`."""
+    """If one cannot begin, interrupts the others and raises its `Fault`."""
     starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))
@@ -166,7 +163,7 @@ async def _start_samples(
 
 
 def timings_of(request: web.Request) -> TurnTimings:
-    """Returns timings that begin now, and add upstream, attempts, and why an answer is empty to the reply headers and
+    """Returns timings that begin now; upstream, attempts, and why an answer is empty come into the reply headers and
     the log line.
     """
 
@@ -188,7 +185,7 @@ def timings_of(request: web.Request) -> TurnTimings:
 
 
 def note_request(request: web.Request, parsed: ParsedRequest) -> None:
-    """Adds to the log line what the request asks for, and the name of its agent if the server has several."""
+    """Adds to the log line what the request asks for."""
     agent = request.app[RUNS].agent
     request[NOTES] |= {"model": parsed.model_asked, "stream": parsed.stream, "mode": parsed.turn.mode}
     if agent.members:
@@ -196,7 +193,7 @@ def note_request(request: web.Request, parsed: ParsedRequest) -> None:
 
 
 def note_admitted(request: web.Request, turn: Turn) -> None:
-    """Adds the mode of the admitted turn to the log line, and its agent to the headers of the reply."""
+    """Adds the mode to the log line, and the agent to the reply headers."""
     request[NOTES]["mode"] = turn.mode
     request[REPLY_HEADERS]["x-codex-agent"] = agent_for(request.app[RUNS].agent, turn.model).name
 
@@ -204,9 +201,7 @@ def note_admitted(request: web.Request, turn: Turn) -> None:
 def ending_notes(
     timings: TurnTimings, failure: Failure | None, finish_reasons: tuple[str, ...], spent: TurnTokens
 ) -> dict[str, object]:
-    """Returns the fields of the log line about an answer: the time until its first event, failure, finish reasons and
-    reported tokens.
-    """
+    """Returns the fields of the log line about an answer."""
     notes: dict[str, object] = {"first_ms": timings.first_ms}
     if failure is not None:
         notes["error"] = failure.kind.value

@@ -21,15 +21,15 @@ from codex_proxy.surfaces.responses.webhooks import event_id_of, signed, webhook
 log = structlog.get_logger("codex_proxy.http")
 
 DELAYS = (1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
-"""Seconds to wait before each further attempt at a delivery."""
+"""Seconds before each further attempt."""
 TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 5.0
-"""The most seconds between two looks into the outbox, which may have webhooks of other servers."""
+"""Between two looks into the outbox, which may have webhooks of other servers."""
 MAX_WAITING = 1000
 """The most deliveries that are running. The others stay in the outbox."""
 
 Key: TypeAlias = tuple[str, str]
-"""Identifies a delivery: the id of the event and the URL of the target."""
+"""The id of the event and the URL of the target."""
 
 
 class WebhookSender:
@@ -56,10 +56,10 @@ class WebhookSender:
         self._may_have_more = asyncio.Event()
         self._deliveries: dict[Key, asyncio.Task[None]] = {}
         self._stuck: set[Key] = set()
-        """Deliveries that are over but are still in the outbox; they are not repeated."""
+        """Deliveries that are over but still in the outbox; they are not repeated."""
 
     def make_for(self, response_id: str, status: str) -> list[PendingWebhook]:
-        """Returns the webhooks to store for a response that ends with this status, one for each configured URL."""
+        """Returns the webhooks to store for a response that ends with this status."""
         event_id = event_id_of(response_id)
         body = webhook_body(
             event_id=event_id, response_id=response_id, status=status, created_at=int(self._clock.epoch())
@@ -67,13 +67,12 @@ class WebhookSender:
         return [PendingWebhook(event_id, url, body) for url in self._urls]
 
     def wake(self) -> None:
-        """Makes the sender read the outbox soon. Never waits. The first call starts the sender's task."""
+        """Makes the sender read the outbox soon. The first call starts its task."""
         self._may_have_more.set()
         if self._reader is None:
             self._reader = asyncio.get_running_loop().create_task(self._read_outbox())
 
     async def _read_outbox(self) -> None:
-        """Starts a delivery for each webhook in the outbox, up to `MAX_WAITING`. Never returns."""
         while True:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
@@ -100,9 +99,6 @@ class WebhookSender:
         task.add_done_callback(over)
 
     async def _deliver(self, pending: PendingWebhook) -> None:
-        """Makes one attempt, then removes the webhook or leaves it for the next one. One for a URL that is not
-        configured any more is removed.
-        """
         if pending.url in self._urls and (pending.event_id, pending.url) not in self._stuck:
             tries = pending.tries + 1
             problem = await self._post(pending.url, pending.event_id, pending.body)
@@ -136,7 +132,7 @@ class WebhookSender:
             log.warning("webhook_not_dropped", event_id=pending.event_id, reason=str(error))
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
-        """Makes one attempt to deliver a webhook. Returns why it failed as a short text; None for a status 2xx."""
+        """Returns why an attempt failed; None for a status 2xx."""
         hook = signed(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:
             async with self._open_session().post(
@@ -153,7 +149,7 @@ class WebhookSender:
         return self._session
 
     async def close(self) -> None:
-        """Cancels running deliveries and the sender's task. The webhooks stay in the store."""
+        """Cancels running deliveries. The webhooks stay in the store."""
         tasks = [*self._deliveries.values(), *([self._reader] if self._reader else [])]
         for task in tasks:
             task.cancel()

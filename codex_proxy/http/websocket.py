@@ -35,10 +35,10 @@ from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 MAX_SECONDS = 3600.0
-"""The longest time that a connection may last, in seconds: Open Responses' limit."""
+"""The longest time of a connection: Open Responses' limit."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
-"""The most turns that may wait for the running one. Together they may be as large as one request body."""
+"""The most turns that may wait. Together they may be as large as one request body."""
 
 TOO_LONG = Failure(
     kind=FaultKind.INVALID_REQUEST,
@@ -54,9 +54,7 @@ TOO_MANY = Failure(
 
 
 async def open_responses_socket(request: web.Request) -> web.StreamResponse:
-    """Serves one WebSocket connection until the client or the server closes it. Raises `Fault` if the request is no
-    WebSocket handshake, or the server is stopping.
-    """
+    """Raises `Fault` if the request is no WebSocket handshake, or the server is stopping."""
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
     )
@@ -84,9 +82,7 @@ def _chosen_subprotocol(request: web.Request) -> list[str]:
 
 
 class _LastResponse(msgspec.Struct, frozen=True):
-    """The newest response of the connection. `items` is its whole context and output; `stored`: it is in the store,
-    too.
-    """
+    """`items` is its whole context and output."""
 
     id: str
     items: tuple[ContextItem, ...]
@@ -106,12 +102,10 @@ class _ResponsesSocket:
         self._busy = False
         self._last: _LastResponse | None = None
         self._empty = ""
-        """Why the running turn's answer is empty, if it has ended as an empty one."""
+        """Why the running turn's answer is empty, if it is."""
 
     async def serve(self) -> None:
-        """Reads and answers frames until the client or the server closes the connection. A running turn is interrupted
-        then.
-        """
+        """A running turn is interrupted when the client leaves."""
         answering = asyncio.ensure_future(self._answer_frames())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
         try:
@@ -139,14 +133,11 @@ class _ResponsesSocket:
             await self._leave()
 
     async def _leave(self) -> None:
-        """Sends an error that says that the server is stopping, and closes the connection."""
         await self._send(socket_error(STOPPING))
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Adds a frame to the queue of turns, so that the server goes on reading and notices that the client leaves.
-        Raises `Fault` if the queue or the memory budget is full.
-        """
+        """Raises `Fault` if the queue or the memory budget is full."""
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
         ):
@@ -173,9 +164,7 @@ class _ResponsesSocket:
                 del frame  # not while the next one is waited for
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
-        """Runs the turn of one frame and sends its events, or an error event. Returns False if the client has left or
-        its key is not valid any more.
-        """
+        """Returns False if the client has left or its key is not valid any more."""
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
         try:
@@ -211,7 +200,6 @@ class _ResponsesSocket:
         self._client = client
 
     async def _turn(self, frame: str | bytes) -> None:
-        """Runs the turn of a frame, again with the next target of its route if one fails before anything was sent."""
         body = frame.encode() if isinstance(frame, str) else frame
         try:
             while True:
@@ -227,7 +215,6 @@ class _ResponsesSocket:
             self._request.pop(ROUTED, None)  # the next turn is routed by itself
 
     async def _answer(self, parsed: ParsedResponse) -> None:
-        """Sends the events of a turn. Raises `Fault` if it fails before anything was sent."""
         prepared = await self._prepare(parsed)
         self._empty = ""
         response, reader = await start_foreground(self._responses, prepared, "websocket", self._note_empty)
@@ -305,9 +292,7 @@ class _ResponsesSocket:
 
 
 def _body_of(frame: bytes) -> dict[str, Any]:
-    """Returns the object in a `response.create` frame, without its `type`. Raises `Fault` INVALID_REQUEST for any
-    other frame.
-    """
+    """Returns the object in a `response.create` frame, without its `type`. Raises `Fault` INVALID_REQUEST."""
     given = decoded(frame)
     if given.pop("type", None) != "response.create":
         raise bad_request("A frame must be an object of type 'response.create'.", "type")

@@ -147,7 +147,7 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         pdfs = None if service.pdfs is None else PdfTexts()
         parsed = read(pdfs)
         if service.pdfs is not None and pdfs is not None and pdfs.unread:
-            parsed = read(await service.pdfs.texts_for(pdfs, found.owner))
+            parsed = read(PdfTexts(await service.pdfs.read(pdfs.unread, found.owner)))
         parsed = as_asked(parsed, msgspec.json.decode(found.json)["model"])  # a route may have chosen another
         earlier = await read_context(parsed, store, found.owner, service.ids, found.created)
         prepared = await prepare_in_context(

@@ -19,18 +19,17 @@ from codex_proxy.settings.tables import AcpTable, AgentTable, RouteTable, TableN
 
 
 def _named(*names: str, **more: Any) -> Any:
-    """Returns a pydantic field that is read from the environment variables `names`, of which the first is also its key
-    in the settings file. `more`: arguments of `pydantic.Field`.
+    """Returns a pydantic field that is read from the environment variables `names`, of which the first is also its
+    key in the settings file.
     """
     return Field(validation_alias=AliasChoices(*names), **more)
 
 
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
-"""How the URL of a database begins."""
 
 
 def default_state_dir() -> Path:
-    """Returns `$XDG_STATE_HOME/codex-proxy`; without this variable, `~/.local/state/codex-proxy`."""
+    """Returns `$XDG_STATE_HOME/codex-proxy` or `~/.local/state/codex-proxy`."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     return Path(base) / "codex-proxy"
 
@@ -40,8 +39,8 @@ def _codex_home() -> Path:
 
 
 class Settings(SourcedSettings):
-    """All settings of the server. A setting is read from the environment variable `PROXY_<NAME>`, a key of a table from
-    `PROXY_<TABLE>_<KEY>`, unless its field names other variables.
+    """A setting is read from the environment variable `PROXY_<NAME>`, a key of a table from `PROXY_<TABLE>_<KEY>`,
+    unless its field names other variables.
     """
 
     # Where it listens, and who may come in.
@@ -380,7 +379,7 @@ class Settings(SourcedSettings):
 
     @model_validator(mode="after")
     def _agent_of_upstream(self) -> Settings:
-        """Chooses the agent for a single model server, if there is one and nothing else chooses an agent."""
+        """Chooses the agent for a single model server, if nothing else chooses an agent."""
         tables = self.agents or self.upstreams.keys() - {DEFAULT}
         chosen = "agent" in self.model_fields_set or self.agent_plugin or tables
         if not chosen and (self.upstream_url or self.upstreams):
@@ -390,9 +389,6 @@ class Settings(SourcedSettings):
 
     @property
     def child_env_names(self) -> tuple[str, ...]:
-        """The names in `child_env`: environment variables that child processes get in addition to those that every
-        child gets.
-        """
         return split_list(self.child_env)
 
     @property
@@ -414,18 +410,18 @@ class Settings(SourcedSettings):
 
     @property
     def server_url(self) -> str:
-        """The URL, without a path, at which clients on this machine reach the server."""
+        """The URL, without a path, for clients on this machine."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self.host, self.host)
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def config_file(self) -> Path:
-        """The settings file that was read; if there was none, the path where it would have been."""
+        """The file that was read, or that would have been."""
         return self._file or default_config_file()
 
     @property
     def old_names(self) -> tuple[str, ...]:
-        """The old names of settings that were used, also in tables of agents."""
+        """Those that were used, also in tables of agents."""
         tables = self.agents.values()
         return self._old_names + tuple(
             name for name in OLD_NAMES if any(name in table.own_settings for table in tables)
@@ -438,18 +434,17 @@ class Settings(SourcedSettings):
 
     @property
     def in_file(self) -> bool:
-        """Whether the store is a file, `store_file`."""
+        """Whether the store is `store_file`."""
         return self.store not in ("memory", "off") and not self.in_database
 
     @property
     def store_file(self) -> Path:
-        """The path of the store's file, if it is one."""
         is_default = self.store == "sqlite" or not self.in_file
         return (self.state_dir / "store.sqlite3" if is_default else Path(self.store)).expanduser().absolute()
 
     @property
     def keys_path(self) -> Path:
-        """The path of the keys file, which may not exist."""
+        """The keys file, which may not exist."""
         return (self.keys_file or self.state_dir / "keys.toml").expanduser().absolute()
 
     @property
@@ -459,16 +454,16 @@ class Settings(SourcedSettings):
 
     @property
     def default_key(self) -> str | None:
-        """The key in `api_key`, if there is one."""
+        """The key in `api_key`."""
         return None if self.api_key is None else self.api_key.get_secret_value()
 
     @property
     def aliases(self) -> tuple[tuple[str, str], ...]:
-        """The setting `model_aliases` as pairs: an alias, and the name of the model that it stands for."""
+        """`model_aliases` as pairs: an alias, and the model that it stands for."""
         pairs = (each.partition("=") for each in self.model_aliases.split(",") if each.strip())
         return tuple((name.strip(), target.strip()) for name, _, target in pairs)
 
 
 def split_list(text: str, separator: str = ",") -> tuple[str, ...]:
-    """Returns the non-empty parts of a setting that is a list, separated by `separator`."""
+    """Returns the non-empty parts of a setting that is a list."""
     return tuple(part.strip() for part in text.split(separator) if part.strip())

@@ -21,7 +21,7 @@ KEYS_OF_TABLES: Final = {
     "pace": ("cassettes", "pace"),
     "scrub": ("cassettes", "scrub"),
 }
-"""The flags that set a key of a table, by name: the table and the key. Any other flag has the name of its setting."""
+"""The flags that set a key of a table. Any other flag has the name of its setting."""
 
 
 def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,13 +147,11 @@ SETTING_OPTIONS = (
         help="Log prompts and answers too (default: off, since others may read the log).",
     ),
 )
-"""The options that set settings. Every command that reads settings has them."""
+"""Of every command that reads settings."""
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a command with the options of `SETTING_OPTIONS`, one for each setting of the server that has a
-    flag.
-    """
+    """Decorates a command with `SETTING_OPTIONS`."""
     for option in reversed(SETTING_OPTIONS):
         command = option(command)
     return command
@@ -187,11 +185,9 @@ CASSETTE_OPTIONS = (
         "--scrub", metavar="REGEX", help="Regular expression of further text to remove from cassettes."
     ),
 )
-"""The options of recording and replaying."""
 
 
 def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a command with `CASSETTE_OPTIONS`."""
     for option in reversed(CASSETTE_OPTIONS):
         command = option(command)
     return command

@@ -20,8 +20,8 @@ from codex_proxy.settings.tables import RouteTable
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
-    """Returns the settings. `flags` come before the environment, which comes before the settings file: `config_file`,
-    or for None the default file, which need not exist. Raises `ValueError`, which names the setting or the file.
+    """`flags` come before the environment, which comes before the settings file: `config_file`, or for None the
+    default file, which need not exist. Raises `ValueError`, which names the setting or the file.
     """
     if config_file is not None and not config_file.is_file():
         raise ValueError(f"the file {config_file} does not exist")
@@ -44,7 +44,7 @@ def _names_in_file() -> set[str]:
 
 
 def variables_of(name: str) -> tuple[str, ...]:
-    """Returns the names of the environment variables from which the setting `name` is read."""
+    """Returns the environment variables of a setting."""
     alias = Settings.model_fields[name].validation_alias
     if isinstance(alias, AliasChoices):
         return tuple(str(choice) for choice in alias.choices if str(choice).isupper())
@@ -65,20 +65,20 @@ def text_of(error: ValidationError) -> str:
 
 
 def _keys_of(table: str) -> Iterable[str]:
-    """Returns the keys of the table that is the setting `table`, or of those in it."""
+    """Returns the keys of a table, or of those in it."""
     several: dict[str, type[BaseModel]] = {"upstreams": UpstreamConfig, "routes": RouteTable}
     return (several.get(table) or type(Settings.model_fields[table].default)).model_fields
 
 
 def _advice_for(name: str, known: Iterable[str]) -> str:
-    """Returns a hint about the unknown setting `name`: the most similar `known` name, or where all are listed."""
+    """Returns a hint: the most similar `known` name, or where all are listed."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"is `{near[0]}` meant?" if near else "docs/configuration.md lists all of them"
 
 
 def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
-    """Returns the names in the settings file, if it exists. Raises `ValueError` if it cannot be read, or has a name
-    that is not `known`, which would be ignored silently.
+    """Returns the names in the settings file, if it exists. Raises `ValueError` if it cannot be read, or has an
+    unknown name, which would be ignored silently.
     """
     if not file.is_file():
         return ()

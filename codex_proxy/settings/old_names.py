@@ -13,8 +13,6 @@ Values: TypeAlias = dict[str, Any]
 
 
 class OldName(msgspec.Struct, frozen=True):
-    """What replaces an old name."""
-
     now: str
     """What the operator writes instead, as the end of a sentence that begins with `use`."""
     apply: Callable[[Any, Values], None]
@@ -28,13 +26,12 @@ def _set_key(values: Values, table: str, key: str, value: Any) -> None:
 
 
 def _key_of(table: str, key: str) -> OldName:
-    """Returns the replacement by a key of a table, whose variable is `PROXY_TABLE_KEY`."""
     now = f"`{key}` of [{table}] (PROXY_{table.upper()}_{key.upper()})"
     return OldName(now, lambda value, values: _set_key(values, table, key, value))
 
 
 def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
-    """Returns the replacement by a key of `[upstreams.default]`. `of_all`: also of the other tables."""
+    """`of_all`: not only of `[upstreams.default]`."""
 
     def apply(value: Any, values: Values) -> None:
         tables = dict(values.get("upstreams") or {})
@@ -48,7 +45,7 @@ def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
 
 
 def _other_name(name: str, now: str, convert: Callable[[Any], Any] = lambda value: value) -> OldName:
-    """Returns the replacement by the setting `name`. `convert` returns its value for the old one."""
+    """`convert` returns the setting's value for the old one."""
 
     def apply(value: Any, values: Values) -> None:
         if name not in values:
@@ -115,11 +112,11 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "store_max_context_bytes": _without_effect("it is 64 MiB"),
     "store_prune_seconds": _without_effect("it is 10 minutes"),
 }
-"""Each old key of the settings file. Its environment variable is `PROXY_` and the key in capitals."""
+"""By the old key of the settings file. Its environment variable is `PROXY_` and the key in capitals."""
 
 
 def old_names_in(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values of old names, by the name: those among the values `given`, and those of variables."""
+    """Returns the values of old names: those among the values `given`, and those of variables."""
     of_variables = {name: environ.get(f"PROXY_{name.upper()}", "") for name in OLD_NAMES}
     found = {name: value for name, value in of_variables.items() if value}
     return found | {name: given[name] for name in OLD_NAMES if name in given}

@@ -1,5 +1,5 @@
 """The paths that an agent's commands must not change even if their sandbox lets them write, since they could decide
-what runs outside of it; and the folders that commands may write to. Changes nothing.
+what runs outside of it; and the folders that commands may write to.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
 
 MAX_LINKS = 40
-"""The most symbolic links that are followed in one path, as on Linux."""
+"""In one path, as on Linux."""
 
 ADVICE = "Work in another folder (start the server there, or name one with --workdir), or leave the sandbox read-only."
 
 
 def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Returns all paths to protect for one path: every symbolic link in it, because a replaced link changes what the
+    """Returns the paths to protect for one path: every symbolic link in it, because a replaced link changes what the
     path refers to, and last the path with all links resolved.
     """
     found: list[str] = []
@@ -55,8 +55,8 @@ def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Protected, ...]:
-    """Returns the paths that no agent may change: settings, state folder, the code of the server, of Python and of a
-    plugin, each Codex's program and home, and the symbolic links in these paths.
+    """Returns settings, state folder, the code of the server, of Python and of a plugin, each Codex's program and
+    home, and the symbolic links in these paths.
     """
     return tuple(
         dict.fromkeys(
@@ -85,8 +85,8 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
-    """Yields the folders and files with the code that Python runs and imports: a name for messages, the path, and
-    whether everything in the folder is protected, which is not so for a checkout on `sys.path`.
+    """Yields a name for messages, the path, and whether everything in the folder is protected, which is not so for a
+    checkout on `sys.path`.
     """
     for package in ("codex_proxy", "fake_proto"):
         spec = importlib.util.find_spec(package)
@@ -152,9 +152,7 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
 
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:
-    """Returns the table `[sandbox_workspace_write]` of the config.toml in Codex's home, or its defaults. Raises
-    `ConfigError`.
-    """
+    """Returns the table `[sandbox_workspace_write]` of the user's config.toml, or its defaults. Raises `ConfigError`."""
     from codex_proxy.agents.codex.sandbox_config import workspace_write
     from codex_proxy.agents.codex.shadow_home import ConfigError
 
@@ -186,8 +184,8 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 
 def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str | None:
-    """Returns a message about the first `writable_roots` in one Codex's config.toml that contains a protected path;
-    None if there is none, or the file cannot be read.
+    """Returns a message about the first of one Codex's `writable_roots` that contains a protected path; None if there
+    is none, or the file cannot be read.
     """
     from codex_proxy.agents.codex.shadow_home import ConfigError
 

@@ -33,16 +33,12 @@ def settings_file(file: Path) -> Iterator[None]:
 
 
 def default_config_file() -> Path:
-    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`; without this variable,
-    `~/.config/codex-proxy/config.toml`.
-    """
+    """Returns `$XDG_CONFIG_HOME/codex-proxy/config.toml`, or that in `~/.config`."""
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "codex-proxy" / "config.toml"
 
 
 class SourcedSettings(BaseSettings):
-    """The base of the settings, which reads their values."""
-
     model_config = SettingsConfigDict(
         env_prefix="PROXY_",
         env_nested_delimiter="_",

@@ -1,5 +1,5 @@
-"""The tables `[acp]`, `[agents.NAME]`, `[routes.NAME]` and `[webhooks]` of the settings file. Invalid values raise
-pydantic's `ValidationError`; `agents.configured.agents` checks whether tables and agents match.
+"""The tables `[acp]`, `[agents.NAME]`, `[routes.NAME]` and `[webhooks]` of the settings file.
+`agents.configured.agents` checks whether tables and agents match.
 """
 
 from __future__ import annotations
@@ -81,7 +81,6 @@ class RouteTable(BaseModel):
     images: bool | None = Field(None, description="whether it has images")
 
     def route(self, name: str) -> Route:
-        """Returns the route of this table."""
         conditions = self.model_dump(exclude={"to", "fallback"})
         return Route(name=name, targets=(self.to, *self.fallback), **conditions)
 
@@ -97,13 +96,13 @@ class AgentTable(BaseModel):
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        """The settings of the server that this table overrides, by name, with values as in the file."""
+        """The settings of the server that this table overrides, with values as in the file."""
         return dict(self.model_extra or {})
 
 
 def joined(value: Any, description: str) -> Any:
-    """Returns the value of a setting. An array of texts (TOML) becomes one text if the `description` of the setting
-    says what separates its list.
+    """Returns a setting's value. An array of texts (TOML) becomes one text if the `description` of the setting says
+    what separates its list.
     """
     separator = next(
         (sign for name, sign in _SEPARATORS.items() if f"separated by {name}" in description), ""

@@ -35,18 +35,14 @@ _TEXTS: Final = (TextDelta, RefusalDelta, ReasoningDelta)
 
 
 class TurnContent:
-    """Collects what a turn says."""
-
     def __init__(self, turn: Turn) -> None:
         self._history = turn.history
         self._items: dict[str, Item] = {}
         self._texts: dict[str, list[str]] = {}
         """The pieces of each item's text or arguments, by its id."""
         self._outputs: dict[str, list[str]] = {}
-        """The pieces of each item's output, by its id."""
 
     def add(self, events: Sequence[Event]) -> None:
-        """Takes the next batch of the turn's events."""
         for event in events:
             if isinstance(event, ItemStarted):
                 self._items[event.item.id] = event.item
@@ -65,7 +61,7 @@ class TurnContent:
         return {name: text for name, text in found.items() if text}
 
     def of_turn(self, stop: str) -> dict[str, str]:
-        """Returns the attributes of the span of the turn, which has ended for the reason `stop`."""
+        """Returns the attributes of the turn's span."""
         parts = [part for item in self._items.values() if (part := self._part(item)) is not None]
         said = [{"role": "assistant", "parts": parts, "finish_reason": stop}]
         asked = [message for item in self._history if (message := _message(item)) is not None]
@@ -93,7 +89,7 @@ def _call(id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _message(item: HistoryItem) -> dict[str, Any] | None:
-    """Returns an item of the history as a message; None for one that only the model can read."""
+    """Returns None for an item that only the model can read."""
     if isinstance(item, HistoryMessage):
         role = "system" if item.role == "developer" else item.role
         return {"role": role, "parts": [_part(part) for part in item.parts]}
@@ -109,7 +105,6 @@ def _message(item: HistoryItem) -> dict[str, Any] | None:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    """Returns a part of a message; of an image only that there is one."""
     return {"type": "text", "content": part.text} if isinstance(part, TextPart) else {"type": "image"}
 
 

@@ -1,5 +1,5 @@
-"""Decides from OpenTelemetry's own variables whether requests are traced, and starts the exporter, whose SDK reads the
-other variables. `OTEL_EXPORTER_OTLP_ENDPOINT` switches traces on.
+"""Decides from OpenTelemetry's own variables whether requests are traced, and starts the exporter, whose SDK reads
+the other variables. `OTEL_EXPORTER_OTLP_ENDPOINT` switches traces on.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The convention's variable that asks for prompts, answers, arguments and outputs in the spans."""
+"""Asks for prompts, answers, arguments and outputs in the spans."""
 WITH_CONTENT: Final = frozenset({"true", "span_only", "span_and_event"})
 HTTP: Final = "http/protobuf"
 
 
 def traces_endpoint(environ: Mapping[str, str]) -> str:
-    """Returns the address to which traces are to be sent; empty if nobody wants traces."""
+    """Returns an empty text if nobody wants traces."""
     disabled = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     if disabled or environ.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "none":
         return ""
@@ -54,7 +54,7 @@ def traces_note(environ: Mapping[str, str]) -> str:
 
 
 def traces_of(environ: Mapping[str, str]) -> Traces | None:
-    """Returns what traces the requests of a server, and starts its exporter; None if traces are off."""
+    """Starts the exporter; returns None if traces are off."""
     if not traces_endpoint(environ) or why_no_traces(environ):
         return None
     # Imported here, since most servers have no traces, and their packages take a quarter of a second.
@@ -64,7 +64,6 @@ def traces_of(environ: Mapping[str, str]) -> Traces | None:
 
 
 def traces_check(environ: Mapping[str, str]) -> list[Check]:
-    """Returns the check of traces for `doctor`, if the environment asks for them."""
     note = traces_note(environ)
     if not note:
         return []

@@ -1,6 +1,6 @@
 """The spans of one turn, by OpenTelemetry's conventions for generative AI: the turn (`invoke_agent`), model calls
-(`chat`), tool calls (`execute_tool`), and starts of processes. Agents report only the end of a model call: its span is
-made then, and begins with the turn or the last tool's output.
+(`chat`), tool calls (`execute_tool`), and starts of processes. Agents report only the end of a model call: its span
+is made then, and begins with the turn or the last tool's output.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FIRST: Final = VISIBLE - {TurnEnded}
 
 
 class TurnSpans:
-    """Makes the spans of one turn. Implements `runs.observers.TurnObserver`."""
+    """Implements `runs.observers.TurnObserver`."""
 
     def __init__(
         self,
@@ -76,25 +76,25 @@ class TurnSpans:
             attributes["gen_ai.request.max_tokens"] = turn.max_tokens
         self._span = start(f"invoke_agent {agent}", parent, SpanKind.INTERNAL, attributes, links)
         self.context = set_span_in_context(self._span)
-        """The context of spans below that of the turn."""
+        """Of spans below that of the turn."""
         self._began = time.time_ns()
         self._model_asked: int | None = self._began
-        """When the model call began that is not known to have ended; None if there is none."""
+        """When the model call began that is not known to have ended."""
         self._model_spoke = False
         """Whether something has come of that call."""
         self._acted: int | None = None
-        """When the agent began to act, if it has since that call began: its model has ended then."""
+        """When the agent began to act since that call began: its model has ended then."""
         self._tools_done = self._began
         """When the last model call ended, or the last tool since then."""
         self._seen_first = False
         self._tools: dict[str, Span] = {}
-        """The open spans of tools that run here, by the id of their item."""
+        """Of tools that run here, by the id of their item."""
         self._calls: list[tuple[str, Span]] = []
-        """The open spans of calls that the client answers, each with the id of the call."""
+        """Of calls that the client answers, each with the id of the call."""
         self._ended = False
 
     def add(self, events: Sequence[Event]) -> None:
-        """See `TurnObserver.add`. Most batches are text, and cost two looks."""
+        """Most batches are text, and cost two looks."""
         if self._content is not None:
             self._content.add(events)
         if not self._seen_first and not _FIRST.isdisjoint(map(type, events)):
@@ -233,7 +233,6 @@ class TurnSpans:
         self._ended = True
 
     def _attributes(self, operation: str) -> dict[str, Any]:
-        """Returns what the spans of the turn and of its model calls have in common."""
         attributes = {
             "gen_ai.operation.name": operation,
             "gen_ai.provider.name": self._agent,

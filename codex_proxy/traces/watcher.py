@@ -47,7 +47,7 @@ NAME: Final = "codex-proxy"
 MAX_CALLS: Final = 1000
 """Calls of clients' tools that are remembered, so that the request with the output continues their trace."""
 CLOSE_SECONDS: Final = 5.0
-"""The most seconds for which the end of the server waits until the last spans are sent."""
+"""For which the end of the server waits until the last spans are sent."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
@@ -57,7 +57,7 @@ class RequestTrace:
     def __init__(
         self, start: Callable[..., Span], name: str, attributes: Mapping[str, str], incoming: Context
     ) -> None:
-        """`start` starts a span. `incoming` is the context in the client's `traceparent`, if it sent one."""
+        """`start` starts a span. `incoming` is the context in the client's `traceparent`."""
         self._start = start
         self._name = name
         self._attributes = attributes
@@ -79,7 +79,7 @@ class RequestTrace:
         return set_span_in_context(self._span)
 
     def end(self, attributes: Mapping[str, Any], error: str) -> None:
-        """Ends the span. `error` is the kind of the request's failure; empty if it succeeded."""
+        """`error` is the kind of the request's failure; empty if it succeeded."""
         self.begin()
         assert self._span is not None
         self._span.set_attributes(attributes)
@@ -90,11 +90,11 @@ class RequestTrace:
 
 
 REQUEST_TRACE: Final[ContextVar[RequestTrace | None]] = ContextVar("request_trace", default=None)
-"""The span of the request that is being served; None for a turn that continues after a restart of the server."""
+"""None for a turn that continues after a restart of the server."""
 
 
 class Traces:
-    """Traces the requests and turns of one server. Implements `runs.observers.TurnWatcher`."""
+    """Implements `runs.observers.TurnWatcher`."""
 
     def __init__(self, provider: TracerProvider, *, content: bool = False) -> None:
         """`content`: the spans also get prompts, answers, and the arguments and outputs of tools."""
@@ -102,7 +102,7 @@ class Traces:
         self._start = provider.get_tracer(NAME, __version__).start_span
         self._content = content
         self._calls: OrderedDict[tuple[str, str], SpanContext] = OrderedDict()
-        """The spans of calls for clients' tools, by the owner and the id of the call, the oldest first."""
+        """By the owner and the id of the call, the oldest first."""
 
     def begin(self, turn: Turn, agent: str) -> TurnSpans:
         called = (self._calls.get((turn.owner, id)) for id in answered_calls(turn.history))
@@ -130,7 +130,7 @@ class Traces:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Traces a request. It is the outermost middleware, since the others make errors of exceptions."""
+        """The outermost middleware, since the others make errors of exceptions."""
         endpoint = request.app[ROUTES].get(request.match_info.route)
         if endpoint is None or not is_traced(endpoint):
             REQUEST_TRACE.set(None)
@@ -178,7 +178,6 @@ def exported_traces(*, content: bool) -> Traces:
 
 
 def is_traced(endpoint: Endpoint) -> bool:
-    """Returns whether requests of an endpoint are traced: not health, metrics, documents and the page."""
     return endpoint.kind != "open" and endpoint.chapter != "The page"
 
 

@@ -11,45 +11,41 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from codex_proxy.core.faults import STOPPING, Failure, Fault, FaultKind, bad_request
-from codex_proxy.core.media import Pdf, PdfTexts
+from codex_proxy.core.media import Pdf
 from codex_proxy.workers.pdf_worker import PdfAnswer, PdfQuestion
 from codex_proxy.workers.pool import NoAnswer, WorkerPool
 
 WORKER: Final = "codex_proxy.workers.pdf_worker"
 WALL_SECONDS: Final = 40.0
-"""Seconds for one PDF, also on a busy machine."""
+"""For one PDF, also on a busy machine."""
 REQUEST_SECONDS: Final = 60.0
-"""Seconds for all PDFs of a request; then no further one is begun."""
+"""For all PDFs of a request; then no further one is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
-"""The most characters of text in the cache."""
+"""In the cache."""
 
 
 def can_read_pdfs() -> bool:
-    """Whether the library that reads PDFs is installed (the extra `pdf`)."""
+    """Whether the extra `pdf` is installed."""
     return importlib.util.find_spec("pypdf") is not None
 
 
 class PdfReader:
-    """Reads the PDFs of all requests. `owners` is how many keys share the workers (`slots`). `close` it."""
+    """`owners` is how many keys share the workers (`slots`). `close` it."""
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
         self._pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
             WORKER, PdfAnswer, wall_seconds=WALL_SECONDS, owners=owners
         )
         self._kept: OrderedDict[tuple[str, bytes], tuple[str, float]] = OrderedDict()
-        """Cached texts by owner and digest, with the loop's time at which they expire; newest last."""
+        """Texts by owner and digest, with the loop's time at which they expire; newest last."""
         self._kept_chars = 0
         self._cleaning: asyncio.TimerHandle | None = None
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of the running workers."""
+        """The process ids."""
         return self._pool.workers
-
-    async def texts_for(self, pdfs: PdfTexts, owner: str, *, skips_unreadable: bool = False) -> PdfTexts:
-        """Returns the texts of `pdfs.unread`, for a second parse of the request. See `read`."""
-        return PdfTexts(await self.read(pdfs.unread, owner, skips_unreadable=skips_unreadable))
 
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
@@ -75,7 +71,6 @@ class PdfReader:
         return texts
 
     async def close(self) -> None:
-        """Kills every worker, and clears the cache."""
         if self._cleaning is not None:
             self._cleaning.cancel()
         self._kept.clear()
@@ -106,7 +101,6 @@ class PdfReader:
             self._cleaning = loop.call_later(KEPT_SECONDS, self._forget_old, loop)
 
     def _forget_old(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Removes expired texts, and schedules itself for the next one."""
         self._cleaning = None
         while self._kept:
             key, (_, until) = next(iter(self._kept.items()))

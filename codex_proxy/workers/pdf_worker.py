@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from pypdf import PdfReader
 
 CPU_SECONDS: Final = 20.0
-"""Seconds of CPU time for one PDF; a full page takes 10 ms."""
+"""For one PDF; a full page takes 10 ms."""
 MEMORY_BYTES: Final = 768 << 20
-"""Address space of a worker; the library unpacks no stream above 75 MB."""
+"""Of address space; the library unpacks no stream above 75 MB."""
 MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
-"""The most characters of a text: more than any model takes."""
+"""More than any model takes."""
 MAX_DEPTH: Final = 5
-"""How many levels of nested form objects of a page are searched for fonts."""
+"""Levels of nested form objects of a page that are searched for fonts."""
 
 _CONTROLS: Final = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0x7F, *range(0x80, 0xA0)])
 
@@ -31,20 +31,18 @@ class PdfQuestion(msgspec.Struct, frozen=True):
 
 
 class PdfAnswer(msgspec.Struct, frozen=True):
-    """The text of a PDF, or in `wrong` why it cannot be read, continuing `the PDF`."""
+    """The text, or in `wrong` why there is none, continuing `the PDF`."""
 
     text: str = ""
     wrong: str | None = None
 
 
 class _UnreadableError(Exception):
-    """A PDF cannot be read; the message continues `the PDF`."""
+    """The message continues `the PDF`."""
 
 
 def read_pdf(question: PdfQuestion) -> PdfAnswer:
-    """Returns the text of all pages, each under its number, and form values; or why the file cannot be read. Raises
-    nothing.
-    """
+    """Returns the text of all pages, each under its number, and form values; or why the file cannot be read."""
     try:
         return PdfAnswer(_text_of(question.data))
     except _UnreadableError as error:
@@ -109,16 +107,13 @@ def _page_text(page: Any, number: int) -> str:
 
 
 def _problem_text(error: Exception, damaged: str) -> str:
-    """Returns the text of an error, to be put behind "the PDF": `damaged`, or that it takes too much memory."""
     from pypdf.errors import LimitReachedError
 
     return "takes too much memory to read" if isinstance(error, LimitReachedError | MemoryError) else damaged
 
 
 def _use_unicode_maps(resources: Any, depth: int) -> None:
-    """Makes the library read each font by its map to Unicode: it ignores embedded encodings (WeasyPrint). `depth`:
-    levels of forms that are searched.
-    """
+    """Makes the library read each font by its map to Unicode: it ignores embedded encodings (WeasyPrint)."""
     from pypdf.generic import NameObject, StreamObject
 
     resources = _plain(resources)
@@ -132,7 +127,6 @@ def _use_unicode_maps(resources: Any, depth: int) -> None:
 
 
 def _values(resources: Any, kind: str) -> Iterator[dict[str, Any]]:
-    """Yields the dictionaries of one kind of resource, such as a page's fonts."""
     entries = _plain(resources.get(kind)) if isinstance(resources, dict) else None
     for entry in entries.values() if isinstance(entries, dict) else ():
         value = _plain(entry)
@@ -146,7 +140,7 @@ def _plain(value: Any) -> Any:
 
 
 def _filled_fields(reader: PdfReader) -> Iterator[str]:
-    """Yields the filled form fields as `name: value`, which no page's text contains."""
+    """Yields form fields, which no page's text contains."""
     for name, value in reader.get_form_text_fields(full_qualified_name=True).items():
         if isinstance(value, str) and value.strip():
             yield f"{name}: {value.translate(_CONTROLS).strip()}"

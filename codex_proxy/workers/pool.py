@@ -1,5 +1,5 @@
 """Processes that answer questions which may take long. A pool has two at most, started when needed, ended after
-`IDLE_SECONDS`, killed if an answer takes too long. Each runs `main` of one module.
+`IDLE_SECONDS`, killed if an answer takes too long.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ A = TypeVar("A")
 
 MAX_WORKERS: Final = 2
 WAIT_SECONDS: Final = 10.0
-"""Seconds that a question waits for a free worker (`NoAnswer.BUSY`)."""
+"""That a question waits for a free worker (`NoAnswer.BUSY`)."""
 IDLE_SECONDS: Final = 60.0
 
 
 class NoAnswer(enum.Enum):
-    """The reason why a question to a worker process got no answer."""
-
     GAVE_UP = "gave up"
     """It took too much time or memory, or the process died."""
     BUSY = "busy"
@@ -49,8 +47,8 @@ class WorkerPool(Generic[Q, A]):
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
-        """`module` has the worker's `main`, `answers` is their type. After `wall_seconds` a worker is killed. `owners`:
-        how many keys share them; of several none gets all.
+        """`module` has the worker's `main`, `answers` is their type. After `wall_seconds` a worker is killed.
+        `owners`: how many keys share them; of several none gets all.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)
@@ -62,13 +60,11 @@ class WorkerPool(Generic[Q, A]):
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of the running workers."""
+        """The process ids."""
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "", *, wait_seconds: float = WAIT_SECONDS) -> A | NoAnswer:
-        """Returns a worker's answer, or why there is none. Waits up to `wait_seconds` for one of the
-        `owner`'s share.
-        """
+        """Waits up to `wait_seconds` for a worker of the `owner`'s share."""
         if self._closed:
             return NoAnswer.STOPPING
         try:
@@ -123,7 +119,6 @@ class WorkerPool(Generic[Q, A]):
         return self._answers.decode(body)
 
     def _take_idle(self) -> _Worker | None:
-        """Takes an idle worker that is still running; None if there is none."""
         while self._idle:
             worker = self._idle.pop()
             if worker.runs:
@@ -138,8 +133,6 @@ class WorkerPool(Generic[Q, A]):
 
 
 class _Worker:
-    """One worker process; `runs`: it still does."""
-
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
         self.pid = process.pid
@@ -177,7 +170,7 @@ class _Worker:
         return await stdout.readexactly(length)
 
     def end_later(self, end: Callable[[_Worker], None]) -> None:
-        """Arranges that `end` is called with this worker after `IDLE_SECONDS`. `cancel_idle_end` undoes that."""
+        """Calls `end` with this worker after `IDLE_SECONDS`, unless `cancel_idle_end` is called."""
         self._timer = asyncio.get_running_loop().call_later(IDLE_SECONDS, end, self)
 
     def cancel_idle_end(self) -> None:
@@ -186,7 +179,6 @@ class _Worker:
             self._timer = None
 
     def end(self) -> None:
-        """Makes the worker end by closing its stdin."""
         self.cancel_idle_end()
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -201,5 +193,4 @@ class _Worker:
 
 
 def _import_paths() -> list[str]:
-    """Returns the folders from which this process imports modules, for `sys.path` of a worker."""
     return [os.path.abspath(path) for path in sys.path]

@@ -1,5 +1,5 @@
-"""Checks schemas and texts: quick checks at once, others by a worker (`schema_worker`). A check that could not be made
-never counts as passed.
+"""Checks schemas and texts: quick checks at once, others by a worker. A check that could not be made never counts as
+passed.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from codex_proxy.workers.pool import WAIT_SECONDS, NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 
 WALL_SECONDS: Final = 4.0
-"""The most seconds that one check may take; on a machine that is not busy its CPU time ends it long before."""
+"""For one check; on a machine that is not busy its CPU time ends it long before."""
 REQUEST_SECONDS: Final = 5.0
-"""The most seconds for all schemas of a request, the wait for a free worker included."""
+"""For all schemas of a request, the wait for a free worker included."""
 BATCH_SECONDS: Final = 20.0
-"""Seconds for all schemas of an MCP server, or all texts of an answer."""
+"""For all schemas of an MCP server, or all texts of an answer."""
 MAX_KNOWN: Final = 20_000
 """Cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
-"""The most bytes of strict forms in the cache."""
+"""Of strict forms in the cache."""
 
 TOO_LONG: Final = Verdict(unchecked="checking it would take too long; ask with a simpler one")
 BUSY: Final = Verdict(unchecked="too many other checks are under way")
@@ -41,16 +41,13 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """Checks schemas and texts here, or in a worker if that may take long. Caches results.
-
-    `close` does not wait for running checks.
-    """
+    """`close` does not wait for running checks."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
-        """The results for schemas, by digest of the schema, the most recently used last."""
+        """By digest of the schema, the most recently used last."""
         self._forms: OrderedDict[bytes, StrictForm | None] = OrderedDict()
-        """The strict forms by the schema's digest, the most recently used last."""
+        """By digest of the schema, the most recently used last."""
         self._form_bytes = 0
         self._pool: WorkerPool[Question, Verdict] = WorkerPool(
             "codex_proxy.workers.schema_worker", Verdict, wall_seconds=WALL_SECONDS
@@ -58,7 +55,7 @@ class SchemaChecks:
 
     @property
     def workers(self) -> list[int]:
-        """The process ids of the running workers."""
+        """The process ids."""
         return self._pool.workers
 
     async def check_schemas(
@@ -92,9 +89,7 @@ class SchemaChecks:
         return [found for schema in schemas if (found := verdicts[schema]) is not None]
 
     async def of_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
-        """Returns a verdict on each text, in order, within about `BATCH_SECONDS`. Raises nothing
-        (`Verdict.unchecked`).
-        """
+        """Returns a verdict on each text, in order, within about `BATCH_SECONDS`."""
         from codex_proxy.tools.schemas import is_quick
 
         until = asyncio.get_running_loop().time() + BATCH_SECONDS
@@ -115,7 +110,7 @@ class SchemaChecks:
         return verdicts
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
-        """Returns the strict form of a schema; None if it has none or it takes too long."""
+        """Returns None if the schema has no strict form or it takes too long."""
         from codex_proxy.tools.schemas import QUICK_SCHEMA
 
         digest = hashlib.sha256(schema).digest()
@@ -129,7 +124,6 @@ class SchemaChecks:
         return verdict.form
 
     async def close(self) -> None:
-        """Kills every worker. The verdicts of running checks say that the server is stopping."""
         await self._pool.close()
 
     def _remember(self, digest: bytes, verdict: Verdict) -> None:
@@ -151,7 +145,6 @@ class SchemaChecks:
     async def _in_workers(
         self, schemas: Sequence[bytes], seconds: float, *, all_or_none: bool
     ) -> dict[bytes, Verdict | None]:
-        """Checks schemas in workers, one by one (see `check_schemas`)."""
         # Other requests get workers in between.
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
@@ -171,7 +164,6 @@ class SchemaChecks:
 
 
 def _kept_size(form: StrictForm | None) -> int:
-    """Returns about the bytes of a cached strict form."""
     return 256 + (0 if form is None else len(form.schema))
 
 

@@ -1,4 +1,4 @@
-"""The worker process that checks schemas, and texts against schemas, if that may take long."""
+"""The worker process that checks schemas, and texts against schemas."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers.worker_process import run
 
 CPU_SECONDS: Final = 0.5
-"""Seconds of CPU time for one question; the largest harmless schema takes a fifth."""
+"""For one question; the largest harmless schema takes a fifth."""
 MEMORY_BYTES: Final = 768 << 20
-"""Address space; Python and the validator take some 100 MiB."""
+"""Of address space; Python and the validator take some 100 MiB."""
 
 
 class Question(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def answer(question: Question) -> Verdict:
-    """Returns the answer to one question, in a worker or, if it is quick, in the server."""
+    """Called in a worker or, for a quick question, in the server."""
     from codex_proxy.tools.schemas import (  # not in the server's process
         NotASchemaError,
         check_schema,

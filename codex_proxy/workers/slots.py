@@ -31,24 +31,23 @@ class FairQueue(Generic[T]):
         self._owners = owners
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[T]] = {}
-        """The waiters of each owner, in order; no queue is empty."""
+        """Of each owner, in order; no queue is empty."""
 
     @property
     def running(self) -> int:
-        """How many slots are taken."""
+        """The slots that are taken."""
         return self._running.total()
 
     @property
     def waiting(self) -> int:
-        """How many waiters there are, of all owners."""
         return sum(map(len, self._waiting.values()))
 
     def waiting_of(self, owner: str) -> int:
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
-        """Takes a slot for the owner, for which `leave` is called later; False if none is free, it has its share, or
-        others of it wait.
+        """Takes a slot, for which `leave` is called later; False if none is free, the owner has its share, or others
+        of it wait.
         """
         if owner in self._waiting or not self._has_room(owner):
             return False
@@ -56,11 +55,11 @@ class FairQueue(Generic[T]):
         return True
 
     def wait(self, owner: str, waiter: T) -> None:
-        """Adds a waiter to its owner's queue, until `leave` returns it or `withdraw` removes it."""
+        """Queues a waiter, until `leave` returns it or `withdraw` removes it."""
         self._waiting.setdefault(owner, deque()).append(waiter)
 
     def withdraw(self, owner: str, waiter: T) -> None:
-        """Removes a waiter from its owner's queue, if it is still there."""
+        """Removes a waiter, if it is still there."""
         queue = self._waiting.get(owner)
         if queue is not None and waiter in queue:
             queue.remove(waiter)
@@ -68,7 +67,7 @@ class FairQueue(Generic[T]):
                 del self._waiting[owner]
 
     def leave(self, owner: str) -> list[tuple[str, T]]:
-        """Frees a slot of this owner; returns the waiters that now get one, with their owners."""
+        """Frees a slot; returns the waiters that now get one, with their owners."""
         self._running[owner] -= 1
         if not self._running[owner]:
             del self._running[owner]
@@ -82,13 +81,12 @@ class FairQueue(Generic[T]):
         return let_in
 
     def clear(self) -> list[T]:
-        """Removes all waiters without giving them a slot, and returns them."""
+        """Removes all waiters, and returns them."""
         waiters = [waiter for queue in self._waiting.values() for waiter in queue]
         self._waiting.clear()
         return waiters
 
     def _next(self) -> str | None:
-        """Returns the owner whose first waiter is next, or None."""
         return next((owner for owner in self._waiting if self._has_room(owner)), None)
 
     def _has_room(self, owner: str) -> bool:
@@ -96,7 +94,7 @@ class FairQueue(Generic[T]):
 
 
 class Slot:
-    """A slot of an owner. `give_back` frees it once."""
+    """`give_back` frees it once."""
 
     __slots__ = ("_owner", "_slots")
 
@@ -111,7 +109,7 @@ class Slot:
 
 
 class Slots:
-    """Gives `limit` slots to owners in turn; callers wait on the event loop."""
+    """Gives `limit` slots to owners in turn."""
 
     def __init__(self, limit: int, owners: Callable[[], int]) -> None:
         self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit, owners)
@@ -120,7 +118,6 @@ class Slots:
 
     @property
     def running(self) -> int:
-        """The number of slots that are taken."""
         return self._queue.running
 
     @property
@@ -161,7 +158,7 @@ class Slots:
         return Slot(self, owner)
 
     def left(self, owner: str) -> None:
-        """Frees a slot and gives it to the next waiter; called by `Slot.give_back`."""
+        """Called by `Slot.give_back`."""
         free = [owner]
         while free:
             for next_owner, comes in self._queue.leave(free.pop()):

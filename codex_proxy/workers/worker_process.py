@@ -34,7 +34,6 @@ def run(questions: type[Q], answer: Callable[[Q], Any], *, cpu_seconds: float, m
 
 
 def _limit_process(memory_bytes: int) -> None:
-    """Limits the address space, ignores Ctrl-C and, on Linux, ends with the parent."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is for the server, which ends us

@@ -11,16 +11,16 @@ import aiohttp
 import msgspec
 
 CONNECT_SECONDS = 5.0
-"""The most seconds that connecting may take. The server is usually on this machine."""
+"""The server is usually on this machine."""
 
 SILENCE_SECONDS = 900.0
-"""Seconds without a byte before an answer is given up: more than a server lets a turn be silent."""
+"""Without a byte before an answer is given up: more than a server lets a turn be silent."""
 
 NOT_OURS = "The answer is not from a codex-proxy server. Check the address."
 
 
 class ChatError(Exception):
-    """The answer is missing, incomplete or unreadable; for the person at the terminal."""
+    """For the person at the terminal."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -50,8 +50,8 @@ class _Frame(msgspec.Struct, frozen=True):
 
 
 class ChatSession:
-    """A conversation with a server, and the model for the next message. `key` is the API key, if any. Methods raise
-    `ChatError` for anything that goes wrong.
+    """A conversation with a server, and the model for the next message. Methods raise `ChatError` for anything that
+    goes wrong.
     """
 
     def __init__(self, base_url: str, model: str, key: str | None) -> None:
@@ -61,13 +61,10 @@ class ChatSession:
         self._messages: list[dict[str, str]] = []
 
     def forget(self) -> None:
-        """Removes all messages, so that a new conversation begins."""
         self._messages.clear()
 
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
-        """Sends a message, and yields the answer. Closing the generator ends the turn. What was received stays in the
-        conversation.
-        """
+        """Closing the generator ends the turn. What was received stays in the conversation."""
         self._messages.append({"role": "user", "content": text})
         texts: list[str] = []
         body = {"model": self.model, "messages": self._messages, "stream": True}
@@ -84,7 +81,6 @@ class ChatSession:
                 self._messages.pop()
 
     async def models(self) -> list[str]:
-        """Returns the names of the server's models. Raises `ChatError`."""
         listed = await self.read("/models")
         try:
             return [str(entry["id"]) for entry in listed["data"]]
@@ -122,7 +118,7 @@ class ChatSession:
 
 
 async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
-    """Yields the pieces of a stream. Raises `ChatError` for an error, or a missing end."""
+    """Raises `ChatError` for an error, or a missing end."""
     rest = b""
     async for chunk in reply.content.iter_any():
         *blocks, rest = (rest + chunk).split(b"\n\n")
@@ -149,7 +145,6 @@ async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
 
 
 def _refusal(status: int, text: str) -> str:
-    """Returns the message of an HTTP error's body, or one with the status."""
     try:
         error = json.loads(text)["error"]
         message, code = str(error["message"]), error.get("code")

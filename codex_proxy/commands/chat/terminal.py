@@ -1,6 +1,5 @@
-"""The terminal side of `codex-proxy chat`; in a pipe it prints the plain text of one answer.
-
-Ctrl-C ends the turn, not the program; at the prompt it clears the line.
+"""The terminal side of `codex-proxy chat`; in a pipe it prints the plain text of one answer. Ctrl-C ends the turn,
+not the program; at the prompt it clears the line.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Screen:
         self._at_line_start = True
 
     def show(self, piece: Piece) -> None:
-        """Prints a piece at once."""
         text = without_controls(piece.text)
         if self._kind not in ("", piece.kind) and not self._at_line_start:
             text = "\n" + text
@@ -47,7 +45,7 @@ class Screen:
             self._console.print(Text(part, style=style), end="", soft_wrap=True)
 
     def end(self) -> None:
-        """Ends the answer: later output begins on a new line."""
+        """Later output begins on a new line."""
         if not self._at_line_start:
             self._console.print()
         self._kind, self._at_line_start = "", True
@@ -62,7 +60,7 @@ class Screen:
 
 
 async def show_answer(conversation: ChatSession, text: str, screen: Screen) -> None:
-    """Asks the server, and shows the answer on `screen` as it arrives. Raises `ChatError`."""
+    """Shows the answer as it arrives. Raises `ChatError`."""
     try:
         async with contextlib.aclosing(conversation.ask(text)) as pieces:
             async for piece in pieces:
@@ -72,15 +70,13 @@ async def show_answer(conversation: ChatSession, text: str, screen: Screen) -> N
 
 
 class Chat:
-    """A chat at a terminal: reads lines, and prints answers."""
-
     def __init__(self, conversation: ChatSession, console: Console) -> None:
         self._conversation = conversation
         self._console = console
         self._screen = Screen(console)
 
     def run(self) -> int:
-        """Answers lines until /quit or the end of input. Errors are printed. Returns 0."""
+        """Answers lines until /quit or the end of input. Returns 0."""
         with contextlib.suppress(ImportError):  # not every Python has it; lines can then not be edited
             importlib.import_module("readline")
         self._print(f"{self._conversation.model} at {self._conversation.base_url}; /help lists the commands.")
@@ -99,7 +95,6 @@ class Chat:
                 self._handle_line(line)
 
     def _handle_line(self, line: str) -> None:
-        """Handles a line: a question or a command like /new. Errors are printed."""
         try:
             if line.startswith("/"):
                 self._command(*line.split(maxsplit=1))
@@ -152,7 +147,6 @@ def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, erro
 
 
 async def _print_text(conversation: ChatSession, question: str, out: IO[str]) -> None:
-    """Prints the text unchanged, with a newline at its end, without reasoning."""
     last = "\n"
     async with contextlib.aclosing(conversation.ask(question)) as pieces:
         async for piece in pieces:

@@ -14,25 +14,22 @@ Format: TypeAlias = Literal["toml", "json", "yaml"]
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One value in a settings file, at the keys in `path`; missing objects are created, other values stay."""
+    """A value in a settings file, at the keys in `path`; missing objects are created, other values stay."""
 
     path: tuple[str, ...]
     value: Any
-    """The value to set, of any JSON type; strings in it may have placeholders."""
+    """Of any JSON type; strings in it may have placeholders."""
     list_key: str = ""
-    """If set, `path` is a list, and `value` sets fields of its object with the same value for this key, or
-    is appended.
+    """If set, `path` is a list, and `value` sets fields of its object with the same value for this key, or is
+    appended.
     """
     only_if_missing: bool = False
-    """Whether a value that the file already has at `path` is kept."""
     only_with_key: bool = False
     """Whether the value is left out if the server requires no key."""
 
 
 class ListItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An object of a list in a settings file: it replaces fields of the object with the same value for `key`, or is
-    appended.
-    """
+    """It replaces fields of the object with the same value for `key`, or is appended."""
 
     list: tuple[str, ...]
     key: str
@@ -40,8 +37,8 @@ class ListItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client's settings file. `path` is empty without a fixed place. `values` are set, `defaults` only where the file
-    has none, `with_key` only if the server requires a key.
+    """`path` is empty without a fixed place. `values` are set, `defaults` only where the file has none, `with_key`
+    only if the server requires a key.
     """
 
     path: str
@@ -53,7 +50,6 @@ class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """The values, one by one."""
         found = [
             Entry(path=path, value=value, only_if_missing=True) for path, value in _leaves(self.defaults)
         ]
@@ -72,16 +68,14 @@ def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 class ClientSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a client is configured: by file, code, or hand. `name` is the argument of `connect`, `notes` are printed at
-    the end.
-    """
+    """`name` is the argument of `connect`, `notes` are printed at the end."""
 
     name: str
     title: str
     about: str
     file: ConfigFile | None = None
     language: str = "text"
-    """The language of `text`, for its code block in the documentation."""
+    """Of `text`, for its code block in the documentation."""
     text: str = ""
     """Code to copy, or steps to take."""
     notes: tuple[str, ...] = ()

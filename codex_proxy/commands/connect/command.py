@@ -1,5 +1,5 @@
-"""The texts and files of `codex-proxy connect`. A changed file is shown as a difference, kept as a backup, and replaced
-in one step.
+"""The texts and files of `codex-proxy connect`. A changed file is shown as a difference, kept as a backup, and
+replaced in one step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from codex_proxy.files.private import FILE_MODE, create, make_folder, replacing
 
 
 def difference(before: str, after: str, name: str) -> str:
-    """Returns the unified diff of a file's texts."""
     return "".join(
         difflib.unified_diff(
             before.splitlines(keepends=True),
@@ -32,9 +31,7 @@ def difference(before: str, after: str, name: str) -> str:
 
 def write(file: Path, text: str) -> Path | None:
     """Replaces a file, or a link's target, in one step, or creates it. Returns the backup's path, or None without an
-    earlier file.
-
-    Raises `OSError`; the file is then unchanged.
+    earlier file. Raises `OSError`; the file is then unchanged.
     """
     target = Path(os.path.realpath(file))
     make_folder(target.parent)
@@ -46,7 +43,6 @@ def write(file: Path, text: str) -> Path | None:
 
 
 def _make_backup(file: Path) -> Path:
-    """Copies the file beside itself; returns the copy's path."""
     number = 0
     while True:
         backup = file.with_name(f"{file.name}.bak{number or ''}")
@@ -60,19 +56,17 @@ def _make_backup(file: Path) -> Path:
 
 
 NO_KEY = "none"
-"""The key for clients that require one, if the server requires none."""
+"""For clients that require a key, if the server requires none."""
 
 KEY_TO_BE_GIVEN = "YOUR-KEY"
 
 
 class ConnectError(Exception):
-    """The command was refused, and nothing changed. The text says why, and what to do."""
+    """Nothing changed. The text says why, and what to do."""
 
 
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """The server for a client: address (with `/v1`), model and key, which is `NO_KEY` if none is needed,
-    `KEY_TO_BE_GIVEN` if the user has named none.
-    """
+    """`base_url` ends with `/v1`. `key` is `NO_KEY` if none is needed, `KEY_TO_BE_GIVEN` if the user has named none."""
 
     base_url: str
     model: str
@@ -80,7 +74,7 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def root_url(self) -> str:
-        """The address without `/v1`, for clients of Anthropic's API, which add it."""
+        """Without `/v1`, for clients of Anthropic's API, which add it."""
         return self.base_url.rstrip("/").removesuffix("/v1")
 
     def filled(self, value: Any) -> Any:
@@ -97,7 +91,7 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_named(name: str) -> ClientSetup:
-    """Returns the client of this name in any case. Raises `ConnectError`."""
+    """In any case. Raises `ConnectError`."""
     client = BY_NAME.get(name.lower())
     if client is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
@@ -107,7 +101,6 @@ def client_named(name: str) -> ClientSetup:
 
 
 def listing() -> str:
-    """Returns the list of clients as text."""
     width = max(len(client.name) for client in CLIENTS)
     lines = [f"  {client.name:{width}}  {client.title}: {client.about}" for client in CLIENTS]
     return "\n".join(
@@ -133,12 +126,12 @@ def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
 
 
 def snippet(client: ClientSetup, target: ServerAccess) -> str:
-    """Returns a new settings file of the client; empty without one."""
+    """Returns a new settings file; empty without one."""
     return changed("", client.file.format, entries_of(client, target)) if client.file is not None else ""
 
 
 def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
-    """Returns how to connect a client: its settings file (at `file`), code or steps, notes."""
+    """Returns the settings file (at `file`), code or steps, notes."""
     parts = []
     if client.file is not None:
         where = file or client.file.path or f"the {client.file.format.upper()} file of {client.title}"
@@ -150,8 +143,8 @@ def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> s
 
 
 def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
-    """Changes the client's settings file (`file`, or its usual path), and returns the diff and the backup's path.
-    Raises `ConnectError`, changing nothing, if the file or the key is not known, or the file cannot be changed.
+    """Changes the settings file (`file`, or its usual path), and returns the diff and the backup's path. Raises
+    `ConnectError` if the file or the key is not known, or the file cannot be changed.
     """
     if client.file is None:
         raise ConnectError(f"{client.title} has no settings file that this command can change.")

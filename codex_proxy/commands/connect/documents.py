@@ -20,11 +20,11 @@ from codex_proxy.commands.connect.client import Entry, Format
 
 
 class DocumentError(Exception):
-    """The text cannot be parsed, or setting a value would lose something. Ends a sentence: `it is not TOML`."""
+    """Ends a sentence: `it is not TOML`."""
 
 
 def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """Returns the text with the values set, the same if it has them. Line endings stay. Raises `DocumentError`."""
+    """Returns the text with the values set, the same if it has them. Line endings stay."""
     if "\r\n" in text:
         return changed(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
     head = _HEAD.match(text) if format == "yaml" else None
@@ -49,7 +49,6 @@ _HEAD = re.compile(r"(?:[ ]*(?:#[^\n]*)?\n)*---[ ]*(?:#[^\n]*)?\n")
 
 
 def _comments(text: str) -> list[str]:
-    """Returns the lines with only a comment, stripped."""
     return [line.strip() for line in text.splitlines() if line.lstrip().startswith("#")]
 
 
@@ -92,7 +91,7 @@ def _written(document: Any, format: Format, before: str) -> str:
 
 
 def _yaml(text: str) -> YAML:
-    """Returns a YAML reader and writer that keeps comments, quotes, and the indentation of lists."""
+    """Keeps comments, quotes, and the indentation of lists."""
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096
@@ -103,7 +102,7 @@ def _yaml(text: str) -> YAML:
 
 
 def _dash_offset(text: str) -> int:
-    """Returns by how much the text's first YAML list is indented below its key; 2 without one."""
+    """Returns by how much the first list is indented below its key; 2 without one."""
     found = re.search(
         r"^( *)[^\s#-][^\n]*:[ ]*(?:#[^\n]*)?\n(?:[ ]*(?:#[^\n]*)?\n)*( *)- ", text, re.MULTILINE
     )
@@ -111,7 +110,7 @@ def _dash_offset(text: str) -> int:
 
 
 def _indent(text: str) -> int | str:
-    """Returns the indentation for `json.dumps` before the text's first nested line; 2 without one."""
+    """Returns the indentation of the first nested line; 2 without one."""
     found = re.search(r"^[{\[]\s*\n([ \t]+)", text)
     if found is None:
         return 2

@@ -24,23 +24,20 @@ SDK_ENVIRONMENT: Final[Mapping[str, str]] = {
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A program that is a client."""
-
     setup: str = ""
     """The name of its `ClientSetup`; empty if none is used."""
     environment: Mapping[str, str] = msgspec.field(default_factory=lambda: SDK_ENVIRONMENT)
-    """Its variables."""
     removed: tuple[str, ...] = ()
     """Variables of the user that would lead it to another server."""
     arguments: tuple[str, ...] = ()
-    """The arguments before those of the user."""
+    """Before those of the user."""
     home: str = ""
     """Where it keeps its own files, if it was ever used."""
     fresh: Mapping[str, str] = {}
-    """The variables that put its own files into the temporary folder. They are set if `home` does not exist: a program
-    that was never set up leaves nothing behind."""
+    """The variables that put its own files into the temporary folder. They are set if `home` does not exist: a
+    program that was never set up leaves nothing behind.
+    """
     install: str = ""
-    """How to get it."""
     unserved: str = ""
     """Why it cannot use this server; empty if it can."""
 
@@ -48,4 +45,4 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 PROGRAMS: Final = msgspec.toml.decode(
     Path(__file__).with_name("programs.toml").read_bytes(), type=dict[str, Program]
 )
-"""The programs by the argument of `codex-proxy run`, which is also the name of their file."""
+"""By the argument of `codex-proxy run`, which is also the name of their file."""

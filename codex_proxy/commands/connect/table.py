@@ -14,7 +14,7 @@ from codex_proxy.commands.connect.client import ClientSetup
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """The content of `clients.toml`. `texts` stand for the placeholders with their names, in texts and notes."""
+    """`texts` stand for the placeholders with their names, in texts and notes."""
 
     texts: dict[str, str]
     clients: tuple[ClientSetup, ...]
@@ -39,7 +39,7 @@ def _with_texts(client: ClientSetup, texts: Mapping[str, str]) -> ClientSetup:
 _document = msgspec.toml.decode(Path(__file__).with_name("clients.toml").read_bytes(), type=_Document)
 
 CLAUDE_ENVIRONMENT = _claude_environment(_document.clients)
-"""The environment variables that Claude Code reads when it starts."""
+"""The variables that Claude Code reads when it starts."""
 
 _lines = "\n".join(f'        "{name}": "{value}",' for name, value in CLAUDE_ENVIRONMENT.items())
 _texts = _document.texts | {"claude_environment": _lines}

@@ -24,13 +24,13 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, RE
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
 
 ORIGINS: Final = web.AppKey("origins", frozenset[str])
-"""The origins, in lower case, whose pages may use this server."""
+"""In lower case."""
 
 PREFLIGHT_SECONDS = 600
-"""Seconds for which a browser may cache a preflight, and so an allowed origin."""
+"""For which a browser may cache a preflight, and so an allowed origin."""
 
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
-"""A list of header names that a preflight's answer may repeat."""
+"""What a preflight's answer may repeat."""
 
 
 def check_origin(request: web.Request) -> web.Response | None:
@@ -79,21 +79,21 @@ def _preflight(request: web.Request) -> web.Response | None:
 
 
 def is_origin(text: str) -> bool:
-    """Whether the text is an origin, `scheme://host` and perhaps a port; `null` and `*` are none."""
+    """Whether the text is `scheme://host` and perhaps a port; `null` and `*` are none."""
     return re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/*?#\s]+", text) is not None
 
 
 MAX_HEADERS: Final = 100
-"""Headers of a request, as in Apache; SDKs send 20, browsers behind two proxies 40."""
+"""As in Apache; SDKs send 20, browsers behind two proxies 40."""
 MAX_HEADER_BYTES: Final = 32 << 10
-"""Bytes of all headers, as in nginx; on localhost they have other servers' cookies."""
+"""As in nginx; on localhost they have other servers' cookies."""
 MAX_LINE: Final = 64 << 10
 """aiohttp's longest line; it answers a longer one in its own format."""
 
 _OVERHEAD: Final = 4  # the colon, the blank and the end of each line
 
 HOSTS: Final = web.AppKey("hosts", frozenset[str])
-"""The host names, without port, that the Host header may have. Empty: any name."""
+"""The names, without port, that the Host header may have. Empty: any name."""
 
 _SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-key")
 _HOST: Final = re.compile(
@@ -106,7 +106,7 @@ _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded",
 """Content types that a page can send anywhere without a preflight."""
 
 READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-"""The HTTP methods that change nothing, and whose bodies are ignored."""
+"""The methods that change nothing, and whose bodies are ignored."""
 
 KEY_PROTOCOL: Final = "openai-insecure-api-key."
 """The prefix of the subprotocol that contains the API key of a page's WebSocket."""
@@ -118,12 +118,12 @@ PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
 _MAX_HOPS: Final = 32
 
 DIGEST: Final = web.RequestKey("digest", str)
-"""The digest of the request's key, or empty; the key is not kept."""
+"""Of the request's key, or empty; the key is not kept."""
 
 
 async def check_access(request: web.Request) -> web.Response | None:
-    """Runs all checks and stores the key's client in the request. Returns the answer to a preflight, else None. Raises
-    `Fault`.
+    """Runs all checks and stores the key's client in the request. Returns the answer to a preflight, else None.
+    Raises `Fault`.
     """
     _check_header_limits(request)
     _check_single(request)
@@ -140,7 +140,6 @@ async def check_access(request: web.Request) -> web.Response | None:
 
 
 def _check_header_limits(request: web.Request) -> None:
-    """Raises `Fault` HEADERS_TOO_LARGE above `MAX_HEADERS` headers, or `MAX_HEADER_BYTES` bytes of headers and path."""
     headers = request.raw_headers
     if len(headers) > MAX_HEADERS:
         raise _headers_too_large(f"It has {len(headers)} headers; the maximum is {MAX_HEADERS}.")
@@ -179,7 +178,6 @@ def _check_host(request: web.Request) -> None:
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 TRUSTED_PROXIES: Final = web.AppKey("trusted_proxies", tuple[Network, ...])
-"""The networks of reverse proxies that the operator trusts."""
 
 _FORWARDED_PREFIX: Final = "x-forwarded-"
 _MAX_ADDRESSES: Final = 16
@@ -187,7 +185,6 @@ _MAX_ADDRESSES: Final = 16
 
 
 def is_forwarded(request: web.Request) -> bool:
-    """Whether the request has `Forwarded`, `Via` or `X-Forwarded-*`."""
     headers = request.headers
     if "Forwarded" in headers or "Via" in headers:
         return True
@@ -219,7 +216,7 @@ def check_forwarded(request: web.Request) -> None:
 
 
 def client_address(request: web.Request) -> str:
-    """Returns the client's address: in `X-Forwarded-For` the last that is no trusted proxy's."""
+    """Returns the last address in `X-Forwarded-For` that is no trusted proxy's."""
     trusted = request.app[TRUSTED_PROXIES]
     address = request.remote or ""
     if not _is_in(address, trusted):
@@ -242,7 +239,7 @@ def _is_in(text: str, networks: Sequence[Network]) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Returns the parsed address, IPv4 in IPv6 form as IPv4; None if malformed."""
+    """Returns IPv4 in IPv6 form as IPv4; None if malformed."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -256,7 +253,7 @@ def _not_allowed(message: str) -> Fault:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Stores the client of the request's key, or of requests without one. Raises `Fault`: INVALID_API_KEY, or
+    """Stores the client of the request's key, or of requests without one. Raises `Fault` INVALID_API_KEY, or
     RATE_LIMITED if too many checks wait.
     """
     clients = request.app[CLIENTS]
@@ -278,8 +275,8 @@ def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextM
 
 
 def origin_of(request: web.Request) -> Origin:
-    """Returns the servers that the request has come through (`X-Codex-Hops`), and what of its key and headers may go to
-    a model server.
+    """Returns the servers that the request has come through (`X-Codex-Hops`), and what of its key and headers may go
+    to a model server.
     """
     hops = request.headers.get(HOPS_HEADER, "").split(",", _MAX_HOPS)
     key = key_in(request) if request.app[PASSES_KEYS] else ""
@@ -290,8 +287,8 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """Returns the key in the headers, or empty. Of two the valid one, since clients of Anthropic's API may send another
-    one for Anthropic.
+    """Returns the key in the headers, or empty. Of two the valid one, since clients of Anthropic's API may send
+    another one for Anthropic.
     """
     keys = keys_in(request)
     if len(keys) > 1:
@@ -312,7 +309,7 @@ def keys_in(request: web.Request) -> list[str]:
 
 
 def subprotocols(request: web.Request) -> list[str]:
-    """Returns the subprotocols in the headers of a WebSocket handshake, in the client's order."""
+    """Returns those of a WebSocket handshake, in the client's order."""
     values = request.headers.getall("Sec-WebSocket-Protocol", [])
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 

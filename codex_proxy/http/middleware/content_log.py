@@ -1,5 +1,5 @@
-"""Logs the contents of requests and answers, if `log_content` is on. Recognised keys are masked, images left out, long
-texts cut.
+"""Logs the contents of requests and answers, if `log_content` is on. Recognised keys are masked, images left out,
+long texts cut.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ log = structlog.get_logger("codex_proxy.http")
 
 
 class ContentLog(Protocol):
-    """Logs the bytes of a request or answer, as `what` says."""
-
     def __call__(self, what: Literal["request", "answer"], data: bytes) -> None: ...
 
 
@@ -27,7 +25,7 @@ CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
 """Set only if the request's content is logged or recorded."""
 
 MAX_CHARS: Final = 16_384
-"""The most characters of one line in the log."""
+"""Of one line in the log."""
 MASK: Final = "***"
 
 _NAMES: Final = (

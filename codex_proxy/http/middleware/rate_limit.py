@@ -21,7 +21,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests
 
 MAX_BUCKETS = 1024
-"""Above this number full buckets are dropped, since they are as new ones."""
+"""Above this number full buckets are dropped: they are as new ones."""
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Allowance(msgspec.Struct, frozen=True):
     remaining: int
     full_after: float
     wait: float
-    """The seconds until the next request may pass; 0 if it may at once."""
+    """Until the next request may pass; 0 if it may at once."""
 
 
 class _Bucket(msgspec.Struct, frozen=True):
@@ -47,18 +47,14 @@ class _Bucket(msgspec.Struct, frozen=True):
 
 
 class RateLimits:
-    """A token bucket for each key, with the requests of a minute."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
         self._taken: Counter[str] = Counter()
-        """What was taken from each bucket since the last `report`."""
+        """Since the last `report`."""
 
     def take(self, key: str, per_minute: int) -> Allowance:
-        """Takes a request from the key's bucket, if there is one; returns its state. A changed limit (`per_minute`)
-        applies from now on.
-        """
+        """Takes a request from the key's bucket, if there is one. A changed limit applies from now on."""
         now = self._clock.monotonic()
         before = self._buckets.get(key)
         level = float(per_minute) if before is None else min(float(per_minute), before.at(now))
@@ -75,7 +71,7 @@ class RateLimits:
         )
 
     def take_elsewhere(self, key: str, per_minute: int, requests: int) -> None:
-        """Takes requests that other servers have let through. Where they are more than the bucket has, it is empty for
+        """Takes requests that other servers have let through. If they are more than the bucket has, it is empty for
         longer, at most a minute.
         """
         now = self._clock.monotonic()
@@ -94,8 +90,6 @@ class RateLimits:
 
 
 class RunningRequests:
-    """Counts the running requests of each key."""
-
     def __init__(self) -> None:
         self._running: Counter[str] = Counter()
         self._reported: dict[str, int] = {}
@@ -103,9 +97,7 @@ class RunningRequests:
         """The requests of each key on other servers."""
 
     def enter(self, key: str, limit: int) -> bool:
-        """Counts a running request of the key and returns True, for a later `leave`; False if `limit` run already (0:
-        any).
-        """
+        """Counts a request and returns True, for a later `leave`; False if `limit` run already (0: any)."""
         if limit and self._running[key] >= limit - self.elsewhere.get(key, NO_REQUESTS).running:
             return False
         self._running[key] += 1
@@ -126,13 +118,11 @@ class RunningRequests:
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
-    """The counters of requests of all keys: per minute, and at the same time."""
-
     rate: RateLimits
     running: RunningRequests
 
     def report(self) -> dict[str, KeyRequests]:
-        """Returns the requests of each key on this server, for `store.team.Team.exchange`."""
+        """Returns the requests of each key, for `store.team.Team.exchange`."""
         taken, running = self.rate.report(), self.running.report()
         return {key: KeyRequests(taken.get(key, 0), running.get(key, 0)) for key in taken | running}
 
@@ -161,8 +151,8 @@ def request_counted(request: web.Request) -> AbstractContextManager[None]:
 def count_request(
     limits: RequestLimits, client: Client, headers: MutableMapping[str, str] | None = None
 ) -> Iterator[None]:
-    """Counts a client's request during the `with`, and adds `x-ratelimit-*` to `headers`. Raises `Fault`: RATE_LIMITED,
-    or CONCURRENCY_EXCEEDED.
+    """Counts a request during the `with`, and adds `x-ratelimit-*` to `headers`. Raises `Fault` RATE_LIMITED, or
+    CONCURRENCY_EXCEEDED.
     """
     if client.rpm:
         allowance = limits.rate.take(client.name, client.rpm)
@@ -195,7 +185,7 @@ def _too_many_at_once(limit: int) -> Fault:
 
 
 def headers_of(allowance: Allowance) -> dict[str, str]:
-    """Returns the state of a key's rate limit as OpenAI's `x-ratelimit-*` headers."""
+    """Returns OpenAI's `x-ratelimit-*` headers."""
     return {
         "x-ratelimit-limit-requests": str(allowance.limit),
         "x-ratelimit-remaining-requests": str(allowance.remaining),
@@ -204,7 +194,7 @@ def headers_of(allowance: Allowance) -> dict[str, str]:
 
 
 def span(seconds: float) -> str:
-    """Returns a duration in the form of OpenAI's rate limit headers: `1m30s`, `12.5s`, `340ms`."""
+    """Returns a duration in the form of OpenAI's headers: `1m30s`, `12.5s`, `340ms`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest = divmod(round(seconds, 3), 60)

@@ -1,5 +1,5 @@
-"""Gives each request an id (the client's `x-request-id`, if it is safe) and a log line without body and key, and turns
-exceptions into error answers.
+"""Gives each request an id (the client's `x-request-id`, if it is safe) and a log line without body and key, and
+turns exceptions into error answers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from codex_proxy.surfaces.ollama.models import NO_OLLAMA
 log = structlog.get_logger("codex_proxy.http")
 
 NOTES = web.RequestKey("notes", dict[str, object])
-"""The fields that handlers add to the log line of the request, by name."""
+"""The fields that handlers add to the log line."""
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """Headers for every kind of answer."""
 EMPTY_HEADER = "x-codex-empty"
@@ -32,7 +32,7 @@ OWNER = web.RequestKey("owner", str)
 """The name of the request's key; `local` if the server requires no keys."""
 
 CLIENT = web.RequestKey("client", Client)
-"""The client that sent the request. Not set for paths that need no key."""
+"""Not set for paths that need no key."""
 
 _BEGAN = web.RequestKey("began", float)
 """When the request's first line was read, in seconds of the monotonic clock."""
@@ -40,7 +40,7 @@ PREPARED = web.RequestKey("prepared", bool)
 """Whether an answer's headers were sent, so that no other is possible."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
-"""A client's request id that is safe in a header and in the log."""
+"""Safe in a header and in the log."""
 
 ON_EVERY_REPLY = {
     # For browsers that do not say whose page is asking: nothing here is a script or a picture for another page.
@@ -160,7 +160,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Adds `x-request-id` and the other reply headers, before an answer's headers are sent."""
+    """Adds the reply headers, before an answer's headers are sent."""
     app = request.app
     if app[RUNS].draining:
         response.headers["Connection"] = "close"

@@ -1,6 +1,6 @@
-"""Delays the check of keys that may be guesses. The more wrong keys an address has sent, the longer its next one waits,
-right or wrong, because a late answer must not reveal a wrong key; only keys that were valid there before do not wait.
-When too many wait, a key is refused unchecked.
+"""Delays the check of keys that may be guesses. The more wrong keys an address has sent, the longer its next one
+waits, right or wrong, because a late answer must not reveal a wrong key; only keys that were valid there before do
+not wait. When too many wait, a key is refused unchecked.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FREE_ATTEMPTS: Final = 3
 """Wrong keys without a delay, for a person who mistypes or a client with an old key."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
-"""The most seconds between two checks of keys from one address."""
+"""Between two checks of keys from one address."""
 MAX_WAIT_SECONDS: Final = 20.0
-"""Seconds that a check waits at most; a key that would wait longer is refused."""
+"""A key that would wait longer is refused."""
 FORGET_SECONDS: Final = 600.0
-"""Seconds without a wrong key after which an address is forgotten."""
+"""Without a wrong key, after which an address is forgotten."""
 MAX_ADDRESSES: Final = 4096
-"""Remembered addresses, about 1 MiB; the oldest is forgotten first."""
+"""About 1 MiB; the oldest is forgotten first."""
 MAX_KNOWN: Final = 4096
 """The most valid keys that are remembered, each with its address."""
 
@@ -40,11 +40,11 @@ class FailedAttempts:
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
         """By address, oldest first: wrong keys, when the last came, and when it is checked (monotonic seconds)."""
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
-        """The address and digest of keys that were valid, the least recently used first."""
+        """Address and digest of keys that were valid, the least recently used first."""
 
     def delay(self, address: str) -> float:
-        """Returns how many seconds a check from this address waits, and counts the key as wrong until `uncount`. Raises
-        `Fault` RATE_LIMITED if too many wait.
+        """Returns how many seconds a check from this address waits, and counts the key as wrong until `uncount`.
+        Raises `Fault` RATE_LIMITED if too many wait.
         """
         now, address = self._clock.monotonic(), _network_of(address)
         count, last, looked = self._failed.pop(address, (0, now, now))
@@ -65,18 +65,16 @@ class FailedAttempts:
         return wait
 
     def is_known(self, address: str, digest: str) -> bool:
-        """Whether the key with this digest was valid before, from this address."""
+        """Whether the key was valid before, from this address."""
         return (_network_of(address), digest) in self._known
 
     def uncount(self, address: str) -> None:
-        """Subtracts a wrong key, because it was valid."""
         address = _network_of(address)
         count, last, looked = self._failed.pop(address, (0, 0.0, 0.0))
         if count > 1:
             self._failed[address] = (count - 1, last, looked)
 
     def remember_valid(self, address: str, digest: str) -> None:
-        """Remembers a valid key for `is_known`."""
         known = (_network_of(address), digest)
         self._known[known] = None
         self._known.move_to_end(known)
@@ -84,7 +82,6 @@ class FailedAttempts:
             self._known.popitem(last=False)
 
     def forget_valid(self, address: str, digest: str) -> None:
-        """Forgets a key that is no longer valid."""
         self._known.pop((_network_of(address), digest), None)
 
     def __len__(self) -> int:
@@ -92,7 +89,7 @@ class FailedAttempts:
 
 
 def _network_of(address: str) -> str:
-    """Returns the network that counts as one: an IPv6 /64, an IPv4 address, any other text."""
+    """Returns what counts as one: an IPv6 /64, an IPv4 address, any other text."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -109,7 +106,7 @@ MAX_WAITING: Final = 256
 
 
 class WrongKeys:
-    """Delays the checks of keys that may be guesses. One object for the whole server."""
+    """One object for the whole server."""
 
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)

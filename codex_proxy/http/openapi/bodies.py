@@ -48,7 +48,7 @@ CHANGED: Final[dict[tuple[str, str], Schema]] = {
     # Without a type an item that has a role or content is a message, so it is no reference.
     ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL]},
 }
-"""Properties whose schemas differ from the model's, by schema and property."""
+"""Schemas that differ from the model's, by schema and property."""
 
 NOT_WITHOUT_TYPE: Final[Schema] = {
     "anyOf": [
@@ -59,7 +59,7 @@ NOT_WITHOUT_TYPE: Final[Schema] = {
 
 
 def body_schemas(*, max_choices: int) -> dict[str, Schema]:
-    """Returns the schemas of all bodies by name. `max_choices` is the largest `n`."""
+    """Returns the schemas by name. `max_choices` is the largest `n`."""
     found: dict[str, Schema] = {}
     for model, prefix in (
         (ChatRequest, "Chat"),

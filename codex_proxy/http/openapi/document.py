@@ -1,4 +1,4 @@
-"""Builds the OpenAPI document from the endpoints, the schemas of bodies and the schemas of answers."""
+"""The OpenAPI document."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
 }
 """Error statuses of each kind of endpoint in OpenAI's APIs; Anthropic's may have any."""
 _ERRORS: Final[dict[str, AnswerType]] = {"messages": AnthropicError, "ollama": OllamaError}
-"""The types of errors of the APIs that have not OpenAI's."""
+"""Of the APIs that have not OpenAI's."""
 _OVERLOADED: Final = 529
 _PHRASES: Final = {499: "Cancelled", _OVERLOADED: "Overloaded"}
-"""The phrases of the statuses for which HTTP has none."""
+"""Of the statuses for which HTTP has none."""
 
 _DESCRIPTION: Final = (
     "Local coding agents behind the APIs of OpenAI, Anthropic and Ollama. Unknown fields of bodies are ignored; null "
@@ -64,7 +64,7 @@ _WAITING: Final = (429, 503, _OVERLOADED)
 
 
 def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
-    """Returns the OpenAPI document of these endpoints. `max_choices` is the largest `n`."""
+    """`max_choices` is the largest `n`."""
     endpoints = tuple(endpoints)
     types = [Error, AnthropicError, *(each for endpoint in endpoints for each in _types_of(endpoint))]
     schemas, components = _answer_schemas(types)
