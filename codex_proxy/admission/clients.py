@@ -71,6 +71,16 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         resolved = resolve(name, self.catalog, names)
         return self._allows(resolved.agent_model, resolved.effort)
 
+    def listed_model(self, name: str, names: Names | None = None) -> str | None:
+        """Returns the agent's name of a listed model; None if the client may not use it, or it is an alias that leads
+        nowhere.
+        """
+        try:
+            resolved = resolve(name, self.catalog, names)
+        except Fault:
+            return None
+        return resolved.agent_model if self._allows(resolved.agent_model, resolved.effort) else None
+
     def allows_some_effort(self, model: str) -> bool:
         """Whether the client may use the agent's model with some effort."""
         in_any = self.models is None or any(model == allowed for allowed, _ in self.models)

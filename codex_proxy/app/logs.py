@@ -39,7 +39,7 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
     if not content:
         shared.append(_without_words)
     if format == "json":
-        renderers: list[Any] = [structlog.processors.JSONRenderer(), _escape_json]
+        renderers: list[Any] = [structlog.processors.JSONRenderer(), lambda *given: escaped_json(given[2])]
     else:
         # Escaped before it is rendered: afterwards the renderer's own colours could not be told apart.
         console = structlog.dev.ConsoleRenderer(colors=True) if sys.stderr.isatty() else plain_line
@@ -118,10 +118,6 @@ def plain_line(_logger: Any, _method: str, event: LogEvent) -> str:
     return " ".join(parts).rstrip(" ")
 
 
-def _escape_json(_logger: Any, _method: str, line: str) -> str:
-    return escaped_json(line)
-
-
 # --- what others say ------------------------------------------------------------------------------
 
 
@@ -131,8 +127,9 @@ def take_over() -> None:
     """
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _log_warning
-    sys.unraisablehook = _not_raisable
-    threading.excepthook = _thread_broke
+    # Of a destructor or callback, which can raise nothing.
+    sys.unraisablehook = lambda failed: log.error("not_raisable", exc_info=failed.exc_value)
+    threading.excepthook = lambda failed: log.error("thread_broke", exc_info=failed.exc_value)
 
 
 class _Libraries(logging.Handler):
@@ -154,11 +151,3 @@ def _log_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     log.warning("warned", category=category.__name__, source=f"{filename}:{lineno}", said=str(message))
-
-
-def _not_raisable(unraisable: Any) -> None:
-    log.error("not_raisable", exc_info=unraisable.exc_value)
-
-
-def _thread_broke(failed: Any) -> None:
-    log.error("thread_broke", exc_info=failed.exc_value)

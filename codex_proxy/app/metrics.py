@@ -142,43 +142,32 @@ class Metrics:
         self._registry.register(state)
         ProcessCollector(registry=self._registry)
         self.loop_delay = LoopDelay(self._registry)
-        self._requests = Counter(
-            "codex_proxy_requests",
+        self._requests = self._counter(
+            "requests",
             "Completed requests, by status and error.",
             ("route", "method", "status", "error"),
-            registry=self._registry,
         )
         self._seconds = self._histogram("request_seconds", "Seconds from a request to the end of its answer.")
         self._first = self._histogram(
             "first_token_seconds", "Seconds from a request to the first visible output."
         )
-        self._deltas = Counter(
-            "codex_proxy_deltas",
-            "Deltas (pieces of answers) that agents sent.",
-            ("route",),
-            registry=self._registry,
-        )
+        self._deltas = self._counter("deltas", "Deltas (pieces of answers) that agents sent.", ("route",))
         self._choices = Histogram(
             "codex_proxy_choice_count",
             "Choices (`n`) that chat requests asked for.",
             buckets=CHOICES,
             registry=self._registry,
         )
-        self._finish_reasons = Counter(
-            "codex_proxy_finish_reasons",
-            "Ended answers, by each finish reason of their choices.",
-            ("route", "reason"),
-            registry=self._registry,
+        self._finish_reasons = self._counter(
+            "finish_reasons", "Ended answers, by each finish reason of their choices.", ("route", "reason")
         )
-        self._agents = Counter(
-            "codex_proxy_agent_requests",
-            "Completed requests, by agent, if there are several agents.",
-            ("agent", "error"),
-            registry=self._registry,
+        self._agents = self._counter(
+            "agent_requests", "Completed requests, by agent, if there are several agents.", ("agent", "error")
         )
-        self._tokens = Counter(
-            "codex_proxy_tokens", "Tokens that turns used.", ("kind", "model"), registry=self._registry
-        )
+        self._tokens = self._counter("tokens", "Tokens that turns used.", ("kind", "model"))
+
+    def _counter(self, name: str, about: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(f"codex_proxy_{name}", about, labels, registry=self._registry)
 
     def _histogram(self, name: str, about: str) -> Histogram:
         return Histogram(f"codex_proxy_{name}", about, ("route",), buckets=SECONDS, registry=self._registry)

@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -221,32 +221,26 @@ def put_key(path: Path, key: Key, *, replace: bool) -> bool:
     """Returns whether the key replaced one. Raises `KeysError` if the name is taken, unless `replace`, or the file
     cannot be changed.
     """
-
-    def put(tables: tomlkit.items.Table) -> bool:
+    with _changing(path) as tables:
         there = key.name in tables
         if there and not replace:
             raise KeysError(f"there is already a key '{key.name}'; replace it with --replace")
         tables[key.name] = dict(table_of(key))
-        return there
-
-    return _change(path, put)
+    return there
 
 
 def remove_key(path: Path, name: str) -> None:
     """Raises `KeysError` if there is none, or the file cannot be changed."""
-
-    def remove(tables: tomlkit.items.Table) -> bool:
+    with _changing(path) as tables:
         if name not in tables:
             raise KeysError(f"there is no key '{name}' in {path}")
         del tables[name]
-        return True
-
-    _change(path, remove)
 
 
-def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
-    """Calls `change` with the table of keys, and replaces the file under a lock, with its comments. Returns what
-    `change` returns. The file is unchanged if anything raises.
+@contextlib.contextmanager
+def _changing(path: Path) -> Iterator[tomlkit.items.Table]:
+    """Lets the body of the `with` change the table of keys, and then replaces the file, with its comments, all under a
+    lock. The file is unchanged if anything raises.
     """
     path = Path(os.path.realpath(path))
     try:
@@ -254,8 +248,7 @@ def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
         with _alone_in(path.parent):
             read_keys(path)
             document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else _empty()
-            tables = document.setdefault("keys", tomlkit.table(is_super_table=True))
-            result = change(tables)
+            yield document.setdefault("keys", tomlkit.table(is_super_table=True))
             text = tomlkit.dumps(document)
             parse_keys(text)
             with replacing(path) as new:
@@ -264,7 +257,6 @@ def _change(path: Path, change: Callable[[tomlkit.items.Table], bool]) -> bool:
         raise KeysError(f"{path} cannot be written: {error.strerror}") from error
     except TOMLKitError as error:
         raise KeysError(f"{path} cannot be changed: {error}") from error
-    return result
 
 
 def _empty() -> tomlkit.TOMLDocument:

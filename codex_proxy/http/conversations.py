@@ -39,21 +39,21 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 
 async def create_conversation(request: web.Request) -> web.Response:
     """Returns the conversation without its items."""
-    service, store = _service_and_store(request)
+    service = request.app[RESPONSES]
+    required_store(service.store)
     given = await parsed_from(request, await read_body(request), parse_create)
     now = service.clock.epoch()
     made = StoredConversation(
         owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
     )
-    with _store_errors(request, given.items):
+    with _store_of(request, given.items) as store:
         await store.add_conversation(made, _new_items(given.items, service, now))
     return json_response(_object(made))
 
 
 async def retrieve_conversation(request: web.Request) -> web.Response:
     """Returns the conversation without its items."""
-    _, store = _service_and_store(request)
-    with _store_errors(request):
+    with _store_of(request) as store:
         found = await store.conversation(*_path(request))
     if found is None:
         raise _missing(request)
@@ -62,9 +62,8 @@ async def retrieve_conversation(request: web.Request) -> web.Response:
 
 async def update_conversation(request: web.Request) -> web.Response:
     """Merges `metadata`, in which null deletes a key."""
-    _, store = _service_and_store(request)
-    changes = parse_update(await read_body(request))
-    with _store_errors(request):
+    with _store_of(request) as store:
+        changes = parse_update(await read_body(request))
         try:
             found = await store.update_conversation(*_path(request), changes)
         except StoreConflict as error:
@@ -76,8 +75,7 @@ async def update_conversation(request: web.Request) -> web.Response:
 
 async def delete_conversation(request: web.Request) -> web.Response:
     """The items stay in other conversations and responses."""
-    _, store = _service_and_store(request)
-    with _store_errors(request):
+    with _store_of(request) as store:
         was_there = await store.delete_conversation(*_path(request))
     if not was_there:
         raise _missing(request)
@@ -88,7 +86,7 @@ async def delete_conversation(request: web.Request) -> web.Response:
 
 
 async def list_conversation_items(request: web.Request) -> web.Response:
-    _, store = _service_and_store(request)
+    store = required_store(request.app[RESPONSES].store)
     return json_response(
         await list_page(
             request,
@@ -102,20 +100,20 @@ async def list_conversation_items(request: web.Request) -> web.Response:
 
 async def create_conversation_items(request: web.Request) -> web.Response:
     """Adds up to 20 items, all or none, and returns them as a list."""
-    service, store = _service_and_store(request)
+    service = request.app[RESPONSES]
+    required_store(service.store)
     check_include(request)
     given = await parsed_from(request, await read_body(request), parse_items)
     items = _new_items(given, service, service.clock.epoch())
-    with _store_errors(request, given):
+    with _store_of(request, given) as store:
         added = await store.append_items(*_path(request), items)
     return json_response(list_object([_item_object(item) for item in added], has_more=False))
 
 
 async def retrieve_conversation_item(request: web.Request) -> web.Response:
-    _, store = _service_and_store(request)
-    check_include(request)
     id = request.match_info["item_id"]
-    with _store_errors(request):
+    with _store_of(request) as store:
+        check_include(request)
         found = await store.item(*_path(request), id)
     if found is None:
         raise objects.item_not_found(id)
@@ -124,8 +122,7 @@ async def retrieve_conversation_item(request: web.Request) -> web.Response:
 
 async def delete_conversation_item(request: web.Request) -> web.Response:
     """Removes the item from the conversation, which is returned."""
-    _, store = _service_and_store(request)
-    with _store_errors(request):
+    with _store_of(request) as store:
         found = await store.delete_item(*_path(request), request.match_info["item_id"])
     return json_response(_object(found))
 
@@ -133,23 +130,18 @@ async def delete_conversation_item(request: web.Request) -> web.Response:
 # --- values -------------------------------------------------------------------------------------
 
 
-def _service_and_store(request: web.Request) -> tuple[ResponsesService, Store]:
-    service = request.app[RESPONSES]
-    return service, required_store(service.store)
-
-
 def _path(request: web.Request) -> tuple[str, str]:
     return request[OWNER], request.match_info["id"]
 
 
 @contextmanager
-def _store_errors(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[None]:
-    """Raises the `Fault` for an error of the store: NOT_FOUND for what the path names, INVALID_REQUEST for items of
+def _store_of(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[Store]:
+    """Raises a `Fault` for an error of the store: NOT_FOUND for what the path names, INVALID_REQUEST for items of
     the body (`given`).
     """
     with store_errors_as_faults():
         try:
-            yield
+            yield required_store(request.app[RESPONSES].store)
         except NotStored as error:
             if error.kind == "conversation":
                 raise _missing(request) from None

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiohttp import web
 
-from codex_proxy.admission.clients import Client, model_not_allowed
+from codex_proxy.admission.clients import model_not_allowed
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.passing import PassesOn
@@ -26,7 +26,7 @@ from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, timings_of
 from codex_proxy.surfaces.body import parse_as
-from codex_proxy.surfaces.models import Names, listed_names, model_of, resolve
+from codex_proxy.surfaces.models import listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
 from codex_proxy.surfaces.ollama.embeddings import (
     EmbeddingsAsked,
@@ -168,21 +168,10 @@ async def tags(request: web.Request) -> web.Response:
     models = [
         model_entry(name, agent_for(agent, model).name, since)
         for name in listed_names(client.catalog, request.app[ENVIRONMENT])
-        if (model := _model_allowed(client, name, names)) is not None
+        if (model := client.listed_model(name, names)) is not None
     ]
     body: OllamaModels = {"models": models}
     return json_response(body)
-
-
-def _model_allowed(client: Client, name: str, names: Names) -> str | None:
-    """Returns the agent's name of a listed model; None if the key may not use it, or it is an alias that leads
-    nowhere.
-    """
-    try:
-        allowed = client.may_use(name, names)
-        return resolve(name, client.catalog, names).agent_model if allowed else None
-    except Fault:
-        return None
 
 
 async def ps(_: web.Request) -> web.Response:

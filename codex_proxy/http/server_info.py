@@ -167,17 +167,12 @@ async def retrieve_model(request: web.Request) -> web.Response:
 def _anthropic_models(request: web.Request) -> AnthropicModelList:
     client, query = request[CLIENT], request.query
     names = [
-        name for name in anthropic_names(client.catalog, request.app[ENVIRONMENT]) if _is_listed(client, name)
+        name
+        for name in anthropic_names(client.catalog, request.app[ENVIRONMENT])
+        if client.listed_model(name) is not None
     ]
     page = page_query(query.get("limit"), query.get("after_id"), query.get("before_id"))
     return models_page(names, page, client.catalog, request.app[STARTED])
-
-
-def _is_listed(client: Client, name: str) -> bool:
-    try:
-        return client.may_use(name)
-    except Fault:
-        return False  # an alias that leads nowhere
 
 
 def _asks_ollama(request: web.Request) -> bool:

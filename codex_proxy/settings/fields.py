@@ -15,7 +15,7 @@ from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file
-from codex_proxy.settings.tables import AcpTable, AgentTable, RouteTable, TableName, WebhookTable, joined
+from codex_proxy.settings.tables import AcpTable, AgentTable, RouteTable, TableName, WebhookTable, join_list
 
 
 def _named(*names: str, **more: Any) -> Any:
@@ -347,8 +347,8 @@ class Settings(SourcedSettings):
 
     @field_validator("*", mode="before")
     @classmethod
-    def _joined(cls, value: Any, info: ValidationInfo) -> Any:
-        return joined(value, cls.model_fields[info.field_name or ""].description or "")
+    def _join_list(cls, value: Any, info: ValidationInfo) -> Any:
+        return join_list(value, cls.model_fields[info.field_name or ""].description or "")
 
     @field_validator("codex_home", "workdir", "state_dir")
     @classmethod

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -45,6 +45,18 @@ def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _switch(name: str, help: str) -> Option:
+    """Returns a flag without a value. One that is not given leaves the setting alone."""
+    return click.option(name, is_flag=True, default=None, help=help)
+
+
+def _choice(name: str, values: Sequence[str], help: str) -> Option:
+    return click.option(name, type=click.Choice(values), help=help)
+
+
 CONFIG_OPTION = click.option(
     "--config",
     "config_file",
@@ -72,21 +84,16 @@ SETTING_OPTIONS = (
     click.option(
         "--agent-env", metavar="NAMES", help="Environment variables for an ACP agent: names, or NAME=value."
     ),
-    click.option(
+    _choice(
         "--agent-usage",
-        type=click.Choice(["turn", "last", "session", "chunks"]),
-        help="What an ACP agent's token counts cover (see docs/agents.md).",
+        ["turn", "last", "session", "chunks"],
+        "What an ACP agent's token counts cover (see docs/agents.md).",
     ),
-    click.option(
-        "--agent-unconfined",
-        is_flag=True,
-        default=None,
-        help="Allow an ACP agent that does not ask for permission before it acts.",
-    ),
-    click.option(
+    _switch("--agent-unconfined", "Allow an ACP agent that does not ask for permission before it acts."),
+    _choice(
         "--agent-confinement",
-        type=click.Choice(["auto", "codex", "bubblewrap", "landlock", "none"]),
-        help="How an agent's processes are confined (default: the first mechanism that works).",
+        ["auto", "codex", "bubblewrap", "landlock", "none"],
+        "How an agent's processes are confined (default: the first mechanism that works).",
     ),
     click.option(
         "--upstream-url",
@@ -99,10 +106,10 @@ SETTING_OPTIONS = (
     click.option(
         "--workdir", metavar="DIR", help="Folder in which agent turns work (default: the current one)."
     ),
-    click.option(
+    _choice(
         "--sandbox",
-        type=click.Choice(["read-only", "workspace-write", "danger-full-access"]),
-        help="What the agent's own commands may do (default: read-only).",
+        ["read-only", "workspace-write", "danger-full-access"],
+        "What the agent's own commands may do (default: read-only).",
     ),
     click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1)."),
     click.option(
@@ -117,12 +124,7 @@ SETTING_OPTIONS = (
         metavar="N",
         help="Processes that share the port (default: 1); more than one need a store in PostgreSQL.",
     ),
-    click.option(
-        "--ollama",
-        is_flag=True,
-        default=None,
-        help="Also listen on 11434, where Ollama's clients look for it.",
-    ),
+    _switch("--ollama", "Also listen on 11434, where Ollama's clients look for it."),
     click.option(
         "--api-key",
         metavar="KEY",
@@ -132,29 +134,15 @@ SETTING_OPTIONS = (
         "--mcp-config", metavar="FILE", help="JSON file with `mcpServers`, whose tools every request gets."
     ),
     CONFIG_OPTION,
-    click.option(
+    _choice(
         "--log-level",
-        type=click.Choice(["debug", "info", "warning", "error"]),
-        help="The least severe messages to log (default: info).",
+        ["debug", "info", "warning", "error"],
+        "The least severe messages to log (default: info).",
     ),
-    click.option(
-        "--log-format", type=click.Choice(["console", "json"]), help="Format of the log (default: console)."
-    ),
-    click.option(
-        "--log-content",
-        is_flag=True,
-        default=None,
-        help="Log prompts and answers too (default: off, since others may read the log).",
-    ),
+    _choice("--log-format", ["console", "json"], "Format of the log (default: console)."),
+    _switch("--log-content", "Log prompts and answers too (default: off, since others may read the log)."),
 )
 """Of every command that reads settings."""
-
-
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a command with `SETTING_OPTIONS`."""
-    for option in reversed(SETTING_OPTIONS):
-        command = option(command)
-    return command
 
 
 CASSETTE_OPTIONS = (
@@ -165,12 +153,7 @@ CASSETTE_OPTIONS = (
         help="Answer from the cassettes in this folder, without an agent. With --record, the agent answers what they "
         "lack.",
     ),
-    click.option(
-        "--record-missing",
-        is_flag=True,
-        default=None,
-        help="The same as --record with the folder of --replay.",
-    ),
+    _switch("--record-missing", "The same as --record with the folder of --replay."),
     click.option(
         "--match",
         metavar="NAMES",
@@ -187,7 +170,17 @@ CASSETTE_OPTIONS = (
 )
 
 
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorates a command with `SETTING_OPTIONS`."""
+    return _with(SETTING_OPTIONS, command)
+
+
 def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(CASSETTE_OPTIONS):
+    """Decorates a command with `CASSETTE_OPTIONS`."""
+    return _with(CASSETTE_OPTIONS, command)
+
+
+def _with(options: Sequence[Option], command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(options):
         command = option(command)
     return command

@@ -152,7 +152,7 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
 
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:
-    """Returns the table `[sandbox_workspace_write]` of the user's config.toml, or its defaults. Raises `ConfigError`."""
+    """Returns that table of the user's config.toml, or its defaults. Raises `ConfigError`."""
     from codex_proxy.agents.codex.sandbox_config import workspace_write
     from codex_proxy.agents.codex.shadow_home import ConfigError
 

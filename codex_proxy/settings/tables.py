@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
 
 from codex_proxy.admission.routes import ApiName, Route
 
@@ -27,10 +27,17 @@ def _checked_name(name: str) -> str:
 TableName = Annotated[str, AfterValidator(_checked_name)]
 
 
-class AcpTable(BaseModel):
-    """`[acp]`: the program of an ACP agent."""
-
+class _Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _join_list(cls, value: Any, info: ValidationInfo) -> Any:
+        return join_list(value, cls.model_fields[info.field_name or ""].description or "")
+
+
+class AcpTable(_Table):
+    """`[acp]`: the program of an ACP agent."""
 
     command: str | None = Field(
         None, description="program and arguments of the agent `acp`, or of another ACP agent"
@@ -43,30 +50,16 @@ class AcpTable(BaseModel):
     )
     unconfined: bool = Field(False, description="use it even if it does not ask for permissions")
 
-    @field_validator("env", mode="before")
-    @classmethod
-    def _joined(cls, value: Any) -> Any:
-        return joined(value, cls.model_fields["env"].description or "")
 
-
-class WebhookTable(BaseModel):
+class WebhookTable(_Table):
     """`[webhooks]`: who is told of ended background responses."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     urls: str = Field("", description="where they are sent, separated by commas")
     secret: SecretStr | None = Field(None, description="secret that signs them (`whsec_...`)")
 
-    @field_validator("urls", mode="before")
-    @classmethod
-    def _joined(cls, value: Any) -> Any:
-        return joined(value, cls.model_fields["urls"].description or "")
 
-
-class RouteTable(BaseModel):
+class RouteTable(_Table):
     """One `[routes.NAME]`: which model answers the requests that match. Of several tables, the first one counts."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     to: str = Field(description="the model that answers: `AGENT/MODEL`, or any name of `GET /v1/models`")
     fallback: tuple[str, ...] = Field(
@@ -100,7 +93,7 @@ class AgentTable(BaseModel):
         return dict(self.model_extra or {})
 
 
-def joined(value: Any, description: str) -> Any:
+def join_list(value: Any, description: str) -> Any:
     """Returns a setting's value. An array of texts (TOML) becomes one text if the `description` of the setting says
     what separates its list.
     """

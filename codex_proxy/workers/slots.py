@@ -43,6 +43,7 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._waiting.values()))
 
     def waiting_of(self, owner: str) -> int:
+        """Returns how many waiters this owner has."""
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
@@ -108,29 +109,17 @@ class Slot:
             slots.left(self._owner)
 
 
-class Slots:
+class Slots(FairQueue[asyncio.Future[None]]):
     """Gives `limit` slots to owners in turn."""
 
     def __init__(self, limit: int, owners: Callable[[], int]) -> None:
-        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(limit, owners)
+        super().__init__(limit, owners)
         self._idle = asyncio.Event()
         self._idle.set()
 
-    @property
-    def running(self) -> int:
-        return self._queue.running
-
-    @property
-    def waiting(self) -> int:
-        return self._queue.waiting
-
-    def waiting_of(self, owner: str) -> int:
-        """Returns how many calls of `take` wait for this owner."""
-        return self._queue.waiting_of(owner)
-
     def take_now(self, owner: str) -> Slot | None:
         """Takes a free slot, or returns None."""
-        if not self._queue.enter(owner):
+        if not self.enter(owner):
             return None
         self._idle.clear()
         return Slot(self, owner)
@@ -141,7 +130,7 @@ class Slots:
         if slot is not None:
             return slot
         comes: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.wait(owner, comes)
+        self.wait(owner, comes)
         try:
             async with asyncio.timeout(within):
                 await comes
@@ -153,7 +142,7 @@ class Slots:
                 self.left(owner)
             raise
         finally:
-            self._queue.withdraw(owner, comes)
+            self.withdraw(owner, comes)
             del comes  # its exception holds this frame: no cycle stays behind
         return Slot(self, owner)
 
@@ -161,17 +150,17 @@ class Slots:
         """Called by `Slot.give_back`."""
         free = [owner]
         while free:
-            for next_owner, comes in self._queue.leave(free.pop()):
+            for next_owner, comes in self.leave(free.pop()):
                 if comes.done():  # it was cancelled a moment ago, and has not withdrawn yet
                     free.append(next_owner)
                 else:
                     comes.set_result(None)
-        if not self._queue.running:
+        if not self.running:
             self._idle.set()
 
     def stop(self, fault: Fault) -> None:
         """Ends all waits with `fault`; later calls of `take` are not affected."""
-        for comes in self._queue.clear():
+        for comes in self.clear():
             if not comes.done():
                 comes.set_exception(fault)
 
