@@ -1,6 +1,4 @@
-"""The models that an agent lists, and the limits of its account. A context that is too long is reported in OpenAI's
-words, by which clients recognise it.
-"""
+"""An agent's models, and the limits of its account."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 
 
 class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
-    """A model as the agent lists it. Fields that the agent does not report are None or empty."""
+    """A model as the agent lists it; what it does not report is None or empty."""
 
     id: str
     display_name: str = ""
@@ -24,55 +22,55 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool = False
     owned_by: str = "codex"
     agent: str = ""
-    """The agent of this model, with which `id` begins; empty if the server has a single agent."""
+    """Its agent, with which `id` begins; empty if the server has a single one."""
     serves_unnamed: bool = False
-    """Whether the agent itself uses this model if no name is sent to it."""
+    """Whether the agent uses it if no name is sent."""
     service_tiers: tuple[str, ...] = ()
-    """The service tiers that the model supports beside `default`, by OpenAI's names."""
+    """Those beside `default`, by OpenAI's names."""
     default_tier: str = "default"
-    """The service tier of requests that name none."""
+    """The tier of requests that name none."""
     verbosity: bool = True
-    """Whether an agent with the capability `verbosity` passes it on to this model."""
+    """Whether an agent with the capability `verbosity` passes it on for this model."""
     hidden: bool = False
-    """Left out of this server's lists; requests may still name it."""
+    """Left out of lists; requests may name it."""
     native: bytes = b""
-    """The agent's own JSON entry, for Codex as a client; empty if there is none."""
+    """The agent's own JSON entry, for Codex as a client, if any."""
 
 
 WindowName: TypeAlias = Literal["primary", "secondary"]
 
 
 class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """One time window of a limit, `seconds` long. Fields that the agent does not report are None."""
+    """A time window of a limit, `seconds` long. None: not reported."""
 
     name: WindowName
     used_percent: float
     seconds: int | None = None
     resets_at: int | None = None
-    """When the window is reset, in seconds since 1970."""
+    """Seconds since 1970."""
     resets_in: float | None = None
-    """The seconds from the report to the reset. Older agents report this instead of `resets_at`."""
+    """Seconds from the report to the reset, which older agents report instead."""
 
 
 class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """One limit of the agent's account. `id`, `name` and `plan` are None if the agent does not report them."""
+    """One limit of the agent's account. None: not reported."""
 
     id: str = ""
     name: str | None = None
     plan: str | None = None
     windows: tuple[LimitWindow, ...] = ()
     reached: str | None = None
-    """The agent's name of the limit that is reached; None if none is."""
+    """The agent's name of the reached limit, if one is."""
 
 
 _OPENAIS_WORDS: Final = "This model's maximum context length is"
 _TOO_LONG: Final = "The input exceeds the context window of this model (context_length_exceeded)."
-"""Contains OpenAI's error code, because LangChain looks for it in the text."""
+"""Has OpenAI's error code, for which LangChain looks in the text."""
 
 
 def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:
-    """Returns a `CONTEXT_LENGTH_EXCEEDED` failure in OpenAI's words, with the context window if `models` has the model
-    (an empty name: the default model); others unchanged.
+    """Returns a `CONTEXT_LENGTH_EXCEEDED` failure in OpenAI's words, by which clients recognise it, with the model's
+    context window if known (an empty name: the default model); others unchanged.
     """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED or failure.message.startswith(_OPENAIS_WORDS):
         return failure
@@ -86,8 +84,8 @@ def with_context_length(failure: Failure, model: str, models: Sequence[AgentMode
 def with_reset(
     failure: Failure, limits: Sequence[AccountLimits], *, reported_at: float, now: float
 ) -> Failure:
-    """Returns a `USAGE_LIMIT_REACHED` failure with the seconds until a known reset as `retry_after`; others unchanged.
-    Times are in seconds since 1970.
+    """Returns a `USAGE_LIMIT_REACHED` failure with `retry_after` until a known reset; others unchanged. Times: seconds
+    since 1970.
     """
     if failure.kind is not FaultKind.USAGE_LIMIT_REACHED or failure.retry_after is not None:
         return failure
@@ -106,7 +104,7 @@ def with_reset(
 
 
 def resets_at(window: LimitWindow, reported_at: float) -> int | None:
-    """Returns when the window is reset, in seconds since 1970; None if the agent did not report it."""
+    """Returns the reset in seconds since 1970, if reported."""
     if window.resets_at is None and window.resets_in is not None:
         return int(reported_at + window.resets_in)
     return window.resets_at

@@ -1,4 +1,4 @@
-"""The result of one check of `doctor`, as a value. An agent's spec returns such checks, `commands` reports them."""
+"""The result of one check of `doctor`; agents' specs return them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ Fact: TypeAlias = str | int | bool | None
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one check, such as `port`. `warning`: the server can start nevertheless; `skipped`: the check was
-    not made.
-    """
+    """One result. `warning`: the server can start all the same."""
 
     name: str
     status: Status
     message: str
-    """One sentence that says what was found."""
+    """One sentence: what was found."""
     advice: str = ""
-    """What the user should do; empty if nothing."""
+    """What the user should do, if anything."""
     facts: dict[str, Fact] = {}
-    """Details for `doctor --json`, by name."""
+    """Details for `doctor --json`."""
 
 
 class Checking:
-    """Makes the result of one check: each method returns it, with the `facts` so far."""
+    """Makes the results of one check, with the `facts` so far."""
 
     def __init__(self, name: str, **facts: Fact) -> None:
         self._name = name
@@ -49,7 +47,7 @@ class Checking:
 
 
 def failed_check(name: str, error: str, facts: dict[str, Fact] | None = None) -> Check:
-    """Returns a failed check: the first sentence of the error is the message, the rest the advice."""
+    """Returns a failed check: the error's first sentence is the message, the rest the advice."""
     message, dot, advice = error.partition(". ")
     if not advice:
         message, advice = error, error

@@ -1,6 +1,4 @@
-"""The rule for answers without text, refusal and call: a reason for `x-codex-empty`, or a failure if nothing explains
-them.
-"""
+"""What an answer without text, refusal and call becomes: a reason for `x-codex-empty`, or a failure."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ import msgspec
 from codex_proxy.core.faults import Failure, FaultKind
 
 EmptyReason: TypeAlias = Literal["", "no-output", "reasoning-only", "activity-only", "stop-sequence"]
-"""Why a successful answer is empty: `no-output`, only reasoning, only activity, or a stop sequence at its beginning.
-Empty if it is not.
-"""
+"""Why a successful answer is empty; "" if it is not."""
 
 UNANSWERED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -27,18 +23,16 @@ DECLINED: Final = Failure(
 
 
 class TurnSigns(msgspec.Struct):
-    """What a turn has shown so far, beside its items."""
+    """What a turn has shown beside its items."""
 
     asked: bool = False
-    """Whether the agent has asked for a permission or for input; both are declined."""
+    """The agent has asked for a permission or for input, which is declined."""
     model_answered: bool = False
-    """Whether the agent has reported a completed model call, or generated tokens."""
+    """The agent has reported a completed model call, or output tokens."""
 
 
 def end_of_empty(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:
-    """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: the client got reasoning, or
-    activities.
-    """
+    """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: it has reasoning, activities."""
     if signs.asked:
         return DECLINED
     if acted:

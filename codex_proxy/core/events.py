@@ -1,5 +1,5 @@
-"""The events of a turn. A dialect makes them, the repair (`core/repair.py`) makes their sequence well-formed, and
-renderers turn them into the answer of an API. The repair replaces a `Full*` event, a whole text, by the missing deltas.
+"""The events of a turn: dialects make them, the repair (`core/repair.py`) makes their sequence well-formed, renderers
+turn them into answers. The repair replaces whole texts (`Full*`) by the missing deltas.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from codex_proxy.core.items import Item, ItemStatus
 
 
 class Stop(StrEnum):
-    """Why a turn ended. Other reasons of a provider are passed on as plain `str`."""
+    """Why a turn ended. A provider's other reasons stay plain `str`."""
 
     STOP = "stop"
-    """The answer is complete, or a stop sequence of the client was reached."""
+    """Complete, or at a stop sequence of the client."""
     LENGTH = "length"
-    """The answer was cut at a limit of the client, the model or this server."""
+    """Cut at a limit of the client, the model or this server."""
     TOOL_CALLS = "tool_calls"
     """The client has to answer tool calls."""
     FUNCTION_CALL = "function_call"
-    """The client has to answer a call of kind `legacy` (`items.ToolCall`), the predecessor of `tool_calls`."""
+    """The predecessor of `tool_calls` (`ToolCall.kind` is `legacy`)."""
     CONTENT_FILTER = "content_filter"
-    """The provider withheld the answer or a part of it."""
+    """The provider withheld some or all of it."""
     INTERRUPTED = "interrupted"
-    """The turn was cancelled before the answer was complete."""
+    """Cancelled before it was complete."""
     FAILED = "failed"
-    """The turn failed; `TurnEnded.failure` says why."""
+    """`TurnEnded.failure` says why."""
 
 
 Trigger = Literal["token_count", "task_complete", "provider"]
@@ -41,7 +41,7 @@ ReasoningKind = Literal["summary", "raw"]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens of one or more model calls. `cached` is a part of `input`, and `reasoning` a part of `output`."""
+    """Tokens. `cached` is part of `input`, `reasoning` of `output`."""
 
     input: int = 0
     cached: int = 0
@@ -52,16 +52,15 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         return Usage(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: Usage) -> Usage:
-        """Returns the tokens that were added since an earlier usage."""
         return Usage(*map(sub, astuple(self), astuple(other)))
 
     def since(self, earlier: Usage) -> Usage:
-        """Returns the tokens that were added since an earlier usage; 0 for a count that has become smaller."""
+        """Returns the tokens added since an earlier usage; 0 for a count that has become smaller."""
         return Usage(*(max(0, count) for count in astuple(self - earlier)))
 
 
 class Spending(msgspec.Struct, frozen=True):
-    """The tokens of a turn, reported or (`estimated`) estimated; zero if unknown. `failed`: the turn has failed."""
+    """The tokens of a turn; zero if unknown."""
 
     tokens: Usage = Usage()
     estimated: bool = False
@@ -74,8 +73,8 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """The turn has ended. `stop` is a `Stop` or a provider's own reason, `trigger` the agent's message that ended the
-    turn; `choice_stops` has the reasons of choices that differ, by index.
+    """`stop` is a `Stop` or a provider's own reason; `choice_stops` are those of choices that differ, by index;
+    `trigger` is the agent's last message.
     """
 
     stop: str
@@ -83,11 +82,10 @@ class TurnEnded(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     choice_stops: dict[int, str] | None = None
     cut: bool = False
-    """Whether the server ended the turn by a limit; the agent then does not report the tokens."""
+    """This server ended it at a limit; the agent then reports no tokens."""
     stop_sequence: str | None = None
-    """The client's stop sequence that ended the turn; None if none did."""
+    """The client's stop sequence that ended it, if one did."""
     empty: EmptyReason = ""
-    """Why a successful answer is empty."""
 
 
 class ItemStarted(msgspec.Struct, frozen=True, gc=False):
@@ -110,16 +108,14 @@ class RefusalDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnnotationAdded(msgspec.Struct, frozen=True, gc=False):
-    """A source that the open message `id` cites, as JSON of the Responses API; offsets are in this message's text."""
+    """A source that the open message `id` cites: JSON of the Responses API, with offsets in this message's text."""
 
     id: str
     json: bytes
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of a reasoning item. `part` is the index of the summary part, or with the kind `raw` of the content
-    part.
-    """
+    """`part` is the index of the summary part (`raw`: of the content part)."""
 
     id: str
     text: str
@@ -128,21 +124,21 @@ class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the arguments of a tool call, or of the input of a custom tool."""
+    """Of a tool call's arguments, or of a custom tool's input."""
 
     id: str
     text: str
 
 
 class OutputDelta(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the output of an agent's command, or of an MCP call that this server ran."""
+    """Of the output of an agent's command, or of an MCP call that this server ran."""
 
     id: str
     text: str
 
 
 class FullText(msgspec.Struct, frozen=True, gc=False):
-    """The whole text of a message, sent at its end."""
+    """A message's whole text, at its end."""
 
     id: str
     text: str
@@ -161,34 +157,32 @@ class FullArguments(msgspec.Struct, frozen=True, gc=False):
 
 
 class StepCompleted(msgspec.Struct, frozen=True, gc=False):
-    """A model call has ended, with its items. `usage` is None if the agent did not report its tokens."""
+    """A model call has ended, with its items. `usage`: None if not reported."""
 
     usage: Usage | None = None
 
 
 class UsageReported(msgspec.Struct, frozen=True, gc=False):
-    """The tokens of *this turn so far* (a total). `trigger` is the agent's message that reported them."""
+    """The tokens of *this turn so far*."""
 
     usage: Usage
     trigger: Trigger = "token_count"
     partial: bool = False
-    """Whether the tokens of some model calls are missing in `usage`."""
+    """Some model calls' tokens are missing."""
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
-    """The agent repeats its model call and all events of this step. `http_status` is that of the failed call, if
-    known.
-    """
+    """The agent repeats its model call, and all events of this step. `http_status` is the failed call's, if known."""
 
     message: str
     http_status: int | None = None
     failure: Failure | None = None
-    """Why the earlier call failed, if known; the turn's failure if a deadline passes during the retry."""
+    """Why the call failed, if known; the turn's failure if a deadline passes meanwhile."""
 
 
 class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
-    """The agent waits for the output of a tool call, under `request_id`. All requests of a step come before its
-    `StepCompleted`. `name` is the client's name of the tool.
+    """The agent waits for a tool call's output, under `request_id`. A step's requests come before its `StepCompleted`.
+    `name` is the client's.
     """
 
     request_id: str
@@ -198,14 +192,13 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     item_id: str = ""
     kind: Literal["function", "custom"] = "function"
     old_form: bool = False
-    """Whether the model server gave the call as `function_call`, the predecessor of `tool_calls` (see
-    `ToolCall.old_form`)."""
+    """See `ToolCall.old_form`."""
     item_reported: bool = False
-    """Whether the call's item was already reported. Only the client answers such a call."""
+    """Its item was already reported; only the client answers such a call."""
 
 
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
-    """The agent waits for a permission, to be answered under `request_id`; `text` describes it in one line."""
+    """The agent waits for a permission; `text` describes it in one line."""
 
     request_id: str
     kind: Literal["command", "file_change", "permission", "mcp"]
@@ -222,21 +215,21 @@ class RequestClosed(msgspec.Struct, frozen=True, gc=False):
 
 
 class RawItem(msgspec.Struct, frozen=True, gc=False):
-    """An output item as the model gave it (JSON), to be sent back with its next call."""
+    """An output item as the model gave it, to be sent back with its next call."""
 
     type: str
     json: bytes
 
 
 class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
-    """The agent has reported the limits of its account. `json` is in the agent's own format."""
+    """`json` is in the agent's own format."""
 
     json: bytes
 
 
 class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
-    """A piece of the answer to a `ForwardedRequest`, unchanged: whole server-sent events, or a part of a JSON body.
-    `deltas` counts the events with content.
+    """A piece of the answer to a `ForwardedRequest`: whole server-sent events, or a part of a JSON body. `deltas`
+    counts the events with content.
     """
 
     data: bytes
@@ -244,27 +237,25 @@ class ForwardedBytes(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnswerDetails(msgspec.Struct, frozen=True):
-    """Fields of a Chat Completions server's answer beside its items. A later event replaces an earlier one."""
+    """What a Chat Completions server's answer has beside its items. A later event replaces an earlier one."""
 
     fields: Mapping[str, msgspec.Raw] = {}
-    """Fields of the answer, as JSON: `service_tier` and `system_fingerprint`."""
+    """`service_tier` and `system_fingerprint`, as JSON."""
     annotations: bytes = b""
-    """The message's `annotations` as the server gave them (a JSON array, or empty), for Chat Completions."""
+    """The message's `annotations` (a JSON array, or empty)."""
     tokens: Mapping[str, Mapping[str, int]] = {}
-    """Further counts of tokens, by their field of `usage`: `prompt_tokens_details` or `completion_tokens_details`."""
+    """Further counts, by their field of `usage`: `prompt_tokens_details`, `completion_tokens_details`."""
 
 
 class ServedBy(msgspec.Struct, frozen=True, gc=False):
-    """The upstream that answered (empty if there is only one), and the number of requests to all upstreams for this
-    answer.
-    """
+    """The upstream that answered (empty: the only one), and the number of requests to all upstreams."""
 
     upstream: str
     attempts: int = 1
 
 
 class Notice(msgspec.Struct, frozen=True, gc=False):
-    """A note for the log. `text` never contains a part of a prompt or an answer."""
+    """A note for the log, without any part of a prompt or an answer."""
 
     code: str
     text: str = ""
@@ -302,4 +293,4 @@ Event: TypeAlias = (
 VISIBLE: frozenset[type] = frozenset(
     {TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, ItemStarted, TurnEnded, ForwardedBytes}
 )
-"""The events that begin an answer: before the first of them a failure can still be an HTTP status."""
+"""Events that begin an answer: before them a failure can still be an HTTP status."""

@@ -1,4 +1,4 @@
-"""Interfaces of the clock, the timers and the source of ids, which code without IO gets as arguments."""
+"""Clock, timers and ids, which code without IO gets as arguments."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, Protocol
 
 
 class Clock(Protocol):
-    """A clock; an argument, so that a test can set the time."""
+    """The clock of the server, or of a test."""
 
     def monotonic(self) -> float:
-        """Returns seconds from an arbitrary start; the value never decreases."""
+        """Seconds from an arbitrary start; never decreases."""
         ...
 
     def epoch(self) -> float:
-        """Returns seconds since 1970, the unit of OpenAI's `created`."""
+        """Seconds since 1970."""
         ...
 
 
@@ -23,7 +23,7 @@ class TimerHandle(Protocol):
 
 
 class Timers(Protocol):
-    """The methods of an asyncio event loop that timers need."""
+    """What timers need of an asyncio event loop."""
 
     def time(self) -> float: ...
 
@@ -31,10 +31,8 @@ class Timers(Protocol):
 
 
 class IdSource(Protocol):
-    """The interface for making new ids for objects of this server."""
+    """Makes ids for objects of this server."""
 
     def new(self, prefix: str) -> str:
-        """Returns a new unique id that begins with `prefix`: `new("chatcmpl-")` returns `chatcmpl-` and 32
-        characters.
-        """
+        """Returns a new unique id: `new("chatcmpl-")` is `chatcmpl-` and 32 characters."""
         ...

@@ -1,6 +1,5 @@
-"""The items of a turn: of the history, and of the output. `ItemStarted` and `ItemEnded` (`core/events.py`) open and
-close an output item; its text is in the deltas with its id. `choice` is the index of its choice; None if there is only
-one.
+"""The items of a turn: of the history, and of the output, whose text is in the deltas with the item's id. `choice` is
+the index of its choice; None if there is only one.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """An image: a `data:` URL, or `https:` if the operator allows fetching. `detail` is the resolution that the client
-    asks for.
-    """
+    """A `data:` URL, or `https:` if the operator allows fetching. `detail` is the resolution asked for."""
 
     url: str
     detail: str | None = None
@@ -30,8 +27,8 @@ Role = Literal["developer", "user", "assistant"]
 
 
 class HistoryMessage(msgspec.Struct, frozen=True):
-    """A message of the history. `system` is replaced by `developer`, because Codex drops `system` messages silently.
-    `phase` is `commentary`, `final_answer` or None.
+    """`system` becomes `developer`, because Codex drops `system` messages silently. `phase` is `commentary`,
+    `final_answer` or None.
     """
 
     role: Role
@@ -39,40 +36,40 @@ class HistoryMessage(msgspec.Struct, frozen=True):
     phase: str | None = None
     id: str | None = None
     chat_message: bytes | None = None
-    """The message as JSON of Chat Completions if it has parts other than texts and images, for agents with the
-    capability `forwarding`.
+    """JSON of Chat Completions if it has other parts than texts and images, for agents with the capability
+    `forwarding`.
     """
 
 
 class HistoryCall(msgspec.Struct, frozen=True):
-    """A tool call of the model in an earlier step. `id` is that of the item, if any."""
+    """A tool call of an earlier step; `id` is that of its item, if any."""
 
     call_id: str
     name: str
     arguments: str
-    """The model's exact text: JSON for a function, free text for a custom tool."""
+    """The model's exact text: JSON, or a custom tool's free text."""
     kind: Literal["function", "custom"] = "function"
     id: str | None = None
     by_server: bool = False
-    """Whether this server ran the call, so that clients may not know it."""
+    """Run here, so that clients may not know it."""
 
 
 class HistoryOutput(msgspec.Struct, frozen=True):
-    """The output of a tool call. A plain text is one `TextPart`."""
+    """A tool call's output. Plain text is one `TextPart`."""
 
     call_id: str
     parts: tuple[Part, ...]
     kind: Literal["function", "custom"] = "function"
     by_server: bool = False
-    """Whether this is the output of a call that this server ran."""
+    """Of a call that was run here."""
     approved_by: str | None = None
-    """The id of the approval request that the client has approved. The server runs the call and fills in `parts` before
-    the turn.
+    """The approval request that the client has approved: this server runs the call and fills in `parts` before the
+    turn.
     """
 
 
 class RawHistoryItem(msgspec.Struct, frozen=True):
-    """An item that goes back to the model exactly as the model gave it, such as encrypted reasoning."""
+    """Goes back to the model exactly as it came, such as encrypted reasoning."""
 
     json: bytes
 
@@ -81,7 +78,7 @@ HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHisto
 
 
 class McpOrigin(msgspec.Struct, frozen=True):
-    """The MCP server of a tool, and its name there. `needs_approval`: the client must approve each call."""
+    """A tool's MCP server, and its name there. `needs_approval`: by the client, for each call."""
 
     server_label: str
     name: str
@@ -89,8 +86,8 @@ class McpOrigin(msgspec.Struct, frozen=True):
 
 
 class ClientName(msgspec.Struct, frozen=True):
-    """The client's name of a tool that is offered to the model under another name, and its `namespace`. `call_type` is
-    the type of a call's item, if not the usual one: `tool_search_call`, `local_shell_call`.
+    """The client's name of a tool that the model knows by another one. `call_type` is that of a call's item, if not the
+    usual one.
     """
 
     name: str
@@ -99,7 +96,7 @@ class ClientName(msgspec.Struct, frozen=True):
 
 
 class Tool(msgspec.Struct, frozen=True):
-    """A tool of the client, or one that this server runs. `parameters` is its JSON schema, or None."""
+    """A tool of the client, or one that this server runs. `parameters` is its JSON schema, if any."""
 
     name: str
     description: str = ""
@@ -107,9 +104,9 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool = False
     kind: Literal["function", "custom"] = "function"
     mcp: McpOrigin | None = None
-    """The MCP server on which this server runs the tool; None for a tool of the client."""
+    """Where this server runs it; None: the client does."""
     client_name: ClientName | None = None
-    """The client's name of the tool, if that is not `name`; else None."""
+    """If it is not `name`."""
 
 
 # --- what the agent puts out --------------------------------------------------------------------
@@ -118,9 +115,7 @@ ItemStatus = Literal["completed", "incomplete", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """A message of the assistant. `choice`: None for every choice; `phase`: `commentary` or `final_answer`, if
-    reported.
-    """
+    """The assistant's. `choice`: None for every choice; `phase`: if reported."""
 
     id: str
     choice: int | None = None
@@ -133,7 +128,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A tool call for the client: `function`, `custom`, or `legacy` (a `function_call` of Chat Completions)."""
+    """A call for the client; `legacy` is a `function_call` of Chat Completions."""
 
     id: str
     call_id: str
@@ -141,12 +136,12 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["function", "custom", "legacy"] = "function"
     choice: int | None = None
     old_form: bool = False
-    """Whether the model server gave the call as `function_call`. Only the profile `open-responses-server` reads it."""
+    """The model server gave it as `function_call`, which only the profile `open-responses-server` reads."""
 
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that this server runs: `ArgumentsDelta`s, then its output in `OutputDelta`s (the error if the item ends as
-    `failed`). `name` is the MCP server's name of the tool.
+    """A call that this server runs: `ArgumentsDelta`s, then its output in `OutputDelta`s (the error if it ends as
+    `failed`). `name` is the MCP server's.
     """
 
     id: str
@@ -156,11 +151,11 @@ class McpCall(msgspec.Struct, frozen=True, gc=False):
     approval_request_id: str | None = None
     choice: int | None = None
     old_form: bool = False
-    """Whether the model server gave the call as `function_call` (see `ToolCall.old_form`)."""
+    """See `ToolCall.old_form`."""
 
 
 class McpApproval(msgspec.Struct, frozen=True, gc=False):
-    """A call that waits for the client's approval. `id` is that of the approval request."""
+    """A call that waits for approval; `id` is the approval request's."""
 
     id: str
     call_id: str
@@ -170,8 +165,8 @@ class McpApproval(msgspec.Struct, frozen=True, gc=False):
 
 
 class McpTools(msgspec.Struct, frozen=True, gc=False):
-    """The tools of an MCP server that the request names, as JSON of an `mcp_list_tools` item. `error` says why there
-    are none.
+    """The tools of an MCP server that the request names, as JSON of an `mcp_list_tools` item; `error`: why there are
+    none.
     """
 
     id: str
@@ -182,7 +177,7 @@ class McpTools(msgspec.Struct, frozen=True, gc=False):
 
 
 class Activity(msgspec.Struct, frozen=True, gc=False):
-    """What the agent did with its own tools; `text` is one line: the command, the file, the query."""
+    """What the agent did with its own tools; `text` is one line: command, file, query."""
 
     id: str
     kind: Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]
@@ -193,8 +188,8 @@ class Activity(msgspec.Struct, frozen=True, gc=False):
 Item: TypeAlias = Message | Reasoning | ToolCall | McpCall | McpApproval | McpTools | Activity
 
 CALLS: tuple[type[Item], ...] = (ToolCall, McpCall, McpApproval)
-"""The types of output items that have arguments."""
+"""Output items with arguments."""
 WITH_OUTPUT: tuple[type[Item], ...] = (Activity, McpCall)
-"""The types of output items whose output may come in `OutputDelta`s."""
+"""Output items with `OutputDelta`s."""
 SERVER_ITEMS: tuple[type[Item], ...] = (McpCall, McpApproval, McpTools)
-"""Items that only this server makes, so that an agent that retries does not repeat them."""
+"""Items that this server makes, so that an agent's retry does not repeat them."""

@@ -1,23 +1,19 @@
-"""Says whether decoding JSON would take too long: megabytes of text take milliseconds, as many bytes of small values
-seconds.
-"""
+"""Whether decoding JSON would take too long: megabytes of text take milliseconds, of small values seconds."""
 
 from __future__ import annotations
 
 from typing import Final
 
 LONG_JSON: Final = 1 << 20
-"""The bytes of JSON that may be decoded whatever is in them."""
+"""Bytes that may be decoded whatever they are."""
 MAX_STRINGS: Final = 200_000
-"""The most strings in a longer text, names of fields included."""
+"""The most strings in a longer one, names included."""
 MAX_BETWEEN_STRINGS: Final = 800_000
-"""The most bytes between its strings: numbers, brackets, commas."""
+"""The most bytes between them: numbers, brackets, commas."""
 
 
 def has_too_many_values(json: bytes) -> bool:
-    """Returns whether the JSON is longer than `LONG_JSON` and would take more than some 30 ms to decode. Either for
-    invalid JSON.
-    """
+    """Returns whether the JSON is longer than `LONG_JSON` and would take some 30 ms to decode. Either for invalid JSON."""
     if len(json) <= LONG_JSON:
         return False
     if b"\\" in json:

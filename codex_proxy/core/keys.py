@@ -1,6 +1,4 @@
-"""API keys and their limits, read from the text of a keys file. Errors in it raise `KeysError`. Only SHA-256 digests
-are kept.
-"""
+"""API keys and their limits, from the text of a keys file. Only SHA-256 digests are kept."""
 
 from __future__ import annotations
 
@@ -18,59 +16,59 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"
-"""The name of the key in PROXY_API_KEY."""
+"""The key in PROXY_API_KEY."""
 NO_KEY_OWNER: Final = "local"
-"""The owner of everything that is stored without a key; no key may have this name."""
+"""Owns what is stored without a key."""
 
 MAX_KEYS: Final = 1000
-"""The most keys: comparing a request's key with so many takes 0.2 ms."""
+"""Comparing a request's key with so many takes 0.2 ms."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-"""Names of keys: no two look alike, and none needs quotes in a log or in TOML."""
+"""No two look alike, and none needs quotes in a log or in TOML."""
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeysError(UserError):
-    """A keys file or a key is invalid; the message is for its author."""
+    """The message is for the author of the keys file."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One key and its limits. None and empty `roots` mean the server's setting."""
+    """One key and its limits. None and empty `roots`: as the server's settings say."""
 
     name: str
-    """The owner of everything stored with this key; a new key of this name has access to it."""
+    """The owner of what is stored with it; a new key of this name can access that."""
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-    """The digest of the key, in hexadecimal digits."""
+    """Hexadecimal."""
     created: str = ""
-    """The day on which the key was made; a note for the operator."""
+    """The day; a note for the operator."""
     rpm: AtLeastOne | None = None
-    """The largest number of requests in a minute."""
+    """Requests in a minute."""
     concurrency: AtLeastOne | None = None
-    """The largest number of requests at the same time."""
+    """Requests at the same time."""
     models: tuple[str, ...] = ()
-    """The models that the key may use (`codex-5-low`: with this effort only). Empty: all."""
+    """Those that it may use (`codex-5-low`: with this effort only). Empty: all."""
     agents: tuple[str, ...] = ()
-    """The agents whose models the key may use. Empty: every agent."""
+    """Those whose models it may use. Empty: all."""
     sandbox: Sandbox | None = None
-    """The widest sandbox of agent turns, within the server's setting."""
+    """The widest of its agent turns, within the server's setting."""
     roots: tuple[str, ...] = ()
-    """The folders that agent turns may work in, instead of the server's setting."""
+    """The folders that its agent turns may work in."""
     plain_model: bool = False
-    """Whether requests for agent turns are refused."""
+    """Agent turns are refused."""
     mcp: bool = True
-    """Whether tools of MCP servers may be used."""
+    """Tools of MCP servers may be used."""
 
 
 class KeySet(msgspec.Struct, frozen=True):
-    """The keys that are valid at one moment, and whether requests need one."""
+    """The keys that are valid at one moment."""
 
     keys: tuple[Key, ...] = ()
     required: bool = False
-    """Whether requests need a key; also after the last key was removed."""
+    """Requests need one; also after the last was removed."""
 
     def by_digest(self, digest: str) -> Key | None:
-        """Returns the key with this digest, or None, in a time that does not depend on the digest."""
+        """Returns the key with this digest in a time that does not depend on it."""
         found = None
         # All digests are compared, so that the time reveals no part of a valid one.
         for key in self.keys:
@@ -83,14 +81,12 @@ class KeySet(msgspec.Struct, frozen=True):
 
 
 def digest_of(key: str) -> str:
-    """Returns the SHA-256 digest of a key in hexadecimal digits."""
+    """Returns the SHA-256 in hexadecimal."""
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def check_name(name: str) -> None:
-    """Raises `KeysError` unless the name is 1 to 64 of `[a-z0-9_-]`, begins with a letter or digit, and is not
-    `local`.
-    """
+    """Raises `KeysError` unless the name is 1 to 64 of `[a-z0-9_-]`, begins with a letter or digit, and is not `local`."""
     if _NAME.fullmatch(name) is None:
         raise KeysError(
             f"{excerpt(name)!r} cannot be a key's name: use up to 64 lower-case letters, digits, - and _, with a "
@@ -103,7 +99,7 @@ def check_name(name: str) -> None:
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
-    """Reads a keys file: TOML with a table `[keys.NAME]` for each key. Raises `KeysError`."""
+    """Reads TOML with a table `[keys.NAME]` for each key. Raises `KeysError`."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -140,7 +136,7 @@ def _key_of(name: str, table: Any) -> Key:
 
 
 def table_of(key: Key) -> Mapping[str, Any]:
-    """Returns a key as its table `[keys.NAME]`, without the name and without defaults."""
+    """Returns a key as its table, without the name and defaults."""
     table: dict[str, Any] = msgspec.to_builtins(key)
     return {
         field: list(value) if isinstance(value, tuple) else value
@@ -150,9 +146,7 @@ def table_of(key: Key) -> Mapping[str, Any]:
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """Returns the keys with `api_key`, if any, first as `default`. Raises `KeysError` if the file has that name or
-    key.
-    """
+    """Returns the keys with `api_key`, if any, first as `default`. Raises `KeysError` if the file has that name or key."""
     if api_key is None:
         return keys
     default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))

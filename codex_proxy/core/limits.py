@@ -1,6 +1,6 @@
-"""The limits of a turn that agents cannot enforce: stop sequences, output tokens (estimated) and characters. Each class
-has a method `feed`, which takes well-formed events and returns those before the limit, and which limit was reached, if
-any. The caller then interrupts the agent.
+"""The limits that agents cannot enforce: stop sequences, output tokens (estimated) and size. Each class's `feed` takes
+well-formed events, and returns those before the limit and which limit was reached, if any. The caller then interrupts
+the agent.
 """
 
 from __future__ import annotations
@@ -26,20 +26,19 @@ from codex_proxy.core.items import CALLS, ItemStatus
 from codex_proxy.core.tokens import TokenLimit
 
 MAX_TURN_CHARS: Final = 32 << 20
-"""The most characters of a turn: a longer one could not be sent back in a body."""
+"""A longer turn could not be sent back in a body."""
 ITEM_SIZE: Final = 512
-"""The characters that an item counts for beside its text: about its size in the final object."""
+"""Characters that an item counts for beside its text: its size in the final object."""
 
 DELTA_SIZE: Final = 16
-"""The characters that a delta counts for beside its text, since it may be stored as a frame."""
+"""Characters that a delta counts for beside its text, since it may be stored as a frame."""
 
 _KEPT_TEXT: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 
 
 class StopSequences:
-    """Ends an answer before its first stop sequence. Only the assistant's text is searched, each message by itself. A
-    text that may begin a sequence is held back. The sequence that is complete first wins (of those, the longest),
-    however the text was cut.
+    """Ends an answer before its first stop sequence, in the assistant's text of each message. A text that may begin one
+    is held back. The sequence that is complete first wins (of those, the longest), however the text was cut.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
@@ -48,10 +47,10 @@ class StopSequences:
         self._open: dict[str, None] = {}
         self.hit: str | None = None
         self.has_content = False
-        """Whether the client got text or a call."""
+        """The client got text or a call."""
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events before the first stop sequence, and that sequence or None. After one, no more events."""
+        """Returns the events before the first stop sequence, and that sequence or None; afterwards nothing."""
         out: list[Event] = []
         for event in events:
             if self.hit is not None:
@@ -90,12 +89,12 @@ class StopSequences:
         out.append(TextDelta(id, text))
 
     def _first_in(self, text: str) -> tuple[int, str] | None:
-        """Returns the start of the stop sequence that ends first, and the sequence; or None."""
+        """Returns start and text of the stop sequence that ends first, if any."""
         found = [(start + len(stop), start, stop) for stop in self._stops if (start := text.find(stop)) >= 0]
         return min(found)[1:] if found else None
 
     def _undecided(self, text: str) -> int:
-        """Returns how many characters at the end of the text may begin a stop sequence."""
+        """Returns how many characters at the end may begin a stop sequence."""
         longest = 0
         for stop in self._stops:
             end = text[-(len(stop) - 1) :] if len(stop) > 1 else ""
@@ -108,7 +107,6 @@ class StopSequences:
         return longest
 
     def _release(self, id: str, out: list[Event]) -> None:
-        """Sends the text of message `id` that was held back, if any."""
         held = self._held.pop(id, "")
         if held:
             # It was no part of a stop sequence.
@@ -116,7 +114,7 @@ class StopSequences:
 
 
 class MaxTokens:
-    """Ends a turn when one of its choices has `tokens` tokens of answer or refusal, estimated for each choice."""
+    """Ends a turn when one of its choices has `tokens` tokens (estimated) of answer or refusal."""
 
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
@@ -125,7 +123,7 @@ class MaxTokens:
         self.hit = False
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events within the limit, and `length` or None. After that, no more events."""
+        """Returns the events within the limit, and `length` or None; afterwards nothing."""
         out: list[Event] = []
         for event in events:
             if self.hit:
@@ -156,8 +154,8 @@ class MaxTokens:
 
 
 class MaxSize:
-    """Ends a turn that is too large for the memory, between two events. Texts count by their characters, items and
-    deltas also by a fixed number. A command's output counts an eighth, because it is mostly not kept.
+    """Ends a turn that is too large for the memory, between two events. A command's output counts an eighth, because it
+    is mostly not kept.
     """
 
     def __init__(self, size: int) -> None:
@@ -165,9 +163,7 @@ class MaxSize:
         self._open: dict[str, None] = {}
 
     def feed(self, events: list[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events within the limit, and `length` if these exceed it, with open items ended as
-        `incomplete`.
-        """
+        """Returns the events within the limit, and `length` if these exceed it, with open items ended as `incomplete`."""
         if _KEPT_TEXT.issuperset(map(type, events)):
             # Most batches are pieces of texts, whose sizes can be added up in one go.
             texts: list[str] = [event.text for event in events]  # type: ignore[union-attr]
@@ -200,24 +196,24 @@ class MaxSize:
 
 
 class TurnLimits:
-    """The limits of one turn, one after the other: size, stop sequences, tokens. Each gets what the one before has
-    returned, so the last one reached is the earliest in the text.
+    """The limits of one turn, each fed with what the one before returned: so the last one reached is the earliest in
+    the text.
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
-        """`chars` is the largest size of every turn (`MaxSize`); `stop` and `max_tokens` are the client's limits."""
+        """`chars` is the largest size (`MaxSize`); `stop` and `max_tokens` are the client's."""
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
-        """The stop sequence that ended the turn; None if none did."""
+        """The one that ended the turn, if any."""
         self.empty: EmptyReason = ""
-        """`stop-sequence` if nothing is left of an answer, because it began with one."""
+        """`stop-sequence` if the answer began with one."""
         if stop:
             self._limits.append(StopSequences(stop))
         if max_tokens:
             self._limits.append(MaxTokens(max_tokens))
 
     def feed(self, events: list[Event]) -> tuple[list[Event], Stop | None]:
-        """Returns the events within the limits, and why the turn ends, or None."""
+        """Returns the events within the limits, and why the turn ends, if it does."""
         stop: Stop | None = None
         for limit in self._limits:
             events, hit = limit.feed(events)

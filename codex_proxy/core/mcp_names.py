@@ -1,5 +1,5 @@
-"""Tools as MCP servers list them, and the names that a model gets for them. A name depends only on the server's label
-and the tool's name, so that a call in the history finds its tool.
+"""Tools as MCP servers list them, and their names for a model: a name depends only on label and tool, so that a call in
+the history finds its tool.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Final
 import msgspec
 
 MAX_CHARS: Final = 64
-"""The most characters that models take in the name of a function."""
+"""The most that models take in a function's name."""
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
 
 
 def offered_name(server_label: str, name: str) -> str:
-    """Returns `label__name`, with a digest at the end if it would be too long (64), not allowed, or ambiguous."""
+    """Returns `label__name`, with a digest at the end if it would be too long, not allowed, or ambiguous."""
     plain = f"{server_label}__{name}"
     allowed = _FOREIGN.sub("_", plain)
     clear = "__" not in server_label and not server_label.endswith("_")
@@ -28,7 +28,7 @@ def offered_name(server_label: str, name: str) -> str:
 
 
 class ListedTool(msgspec.Struct, frozen=True):
-    """A tool as its MCP server lists it; `input_schema` and `annotations` are JSON."""
+    """`input_schema` and `annotations` are JSON."""
 
     name: str
     description: str = ""
@@ -37,6 +37,6 @@ class ListedTool(msgspec.Struct, frozen=True):
 
     @property
     def only_reads(self) -> bool:
-        """Whether the server declares that the tool changes nothing (the annotation `readOnlyHint`)."""
+        """Whether the annotation `readOnlyHint` says so."""
         hints = msgspec.json.decode(self.annotations) if self.annotations else None
         return isinstance(hints, dict) and hints.get("readOnlyHint") is True

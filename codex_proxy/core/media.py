@@ -1,8 +1,7 @@
-"""Checks images and PDFs in a request. An image becomes a `data:` URL with the type of its bytes; anything else raises
-`NoImageError`. Format, size and completeness are checked; pixels are not decoded.
+"""Checks images and PDFs in a request. An image becomes a `data:` URL with the type of its bytes, or raises
+`NoImageError`: format, size and completeness are checked, pixels not decoded.
 
-Parsers do no IO, so a parser asks `PdfTexts` for the text of a PDF; the caller reads those that were missing, and runs
-the parser again.
+Parsers do no IO: they ask `PdfTexts` for a PDF's text; the caller reads the missing ones, and runs the parser again.
 """
 
 from __future__ import annotations
@@ -20,27 +19,27 @@ from codex_proxy.core.faults import bad_request
 
 ACCEPTED: Final = "a PNG, JPEG, WebP or GIF"
 MAX_PIXEL_BYTES: Final = 512 * 1024 * 1024
-"""The most bytes of an image's decoded pixels: the limit of the agent's decoder."""
+"""Bytes of decoded pixels: the limit of the agent's decoder."""
 
 _HEAD: Final = re.compile(r"data:([^,]{0,256}?);base64,", re.IGNORECASE)
 
 _PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_CHANNELS: Final = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""The number of samples of a pixel, by the colour type in the header."""
+"""Samples of a pixel, by the header's colour type."""
 _PNG_PROBE: Final = 4096
-"""How many bytes of pixels are unpacked to check that the stream is valid."""
+"""Bytes of pixels that are unpacked to check the stream."""
 _JPEG_ALONE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
-"""Markers that have no length: TEM, RST0 to RST7, SOI."""
+"""Markers without length: TEM, RST0 to RST7, SOI."""
 _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Markers of a frame header (SOF), which contains the size."""
+"""Frame headers (SOF), which have the size."""
 
 
 class NoImageError(ValueError):
-    """Not an image that models can read. The message is a predicate without a subject, such as `is empty`."""
+    """Not an image that models read. The message is a predicate, such as `is empty`."""
 
 
 class ImageInfo(NamedTuple):
-    """An image's media type, width and height, and the bytes of its decoded pixels."""
+    """What an image's header says; `pixel_bytes` once decoded."""
 
     media_type: str
     width: int
@@ -49,8 +48,8 @@ class ImageInfo(NamedTuple):
 
 
 def clean_data_url(url: str) -> str:
-    """Returns the data URL with the type of its bytes and canonical base64. Line breaks, URL-safe letters, percent
-    signs and missing padding are corrected; else raises `NoImageError`.
+    """Returns the data URL with the type of its bytes and canonical base64; line breaks, URL-safe letters, percent
+    signs and missing padding are corrected. Raises `NoImageError`.
     """
     head = _HEAD.match(url)
     if head is None:
@@ -68,7 +67,7 @@ def clean_data_url(url: str) -> str:
 
 
 def data_url_of(data: bytes) -> str:
-    """Returns an image file as a data URL; raises `NoImageError` unless it is complete and of a supported format."""
+    """Returns an image file as a data URL. Raises `NoImageError`."""
     return data_url(check(data), data)
 
 
@@ -78,9 +77,7 @@ def data_url(media_type: str, data: bytes) -> str:
 
 
 def check(data: bytes) -> str:
-    """Returns the media type of an image file; raises `NoImageError` unless it is complete and of a supported
-    format.
-    """
+    """Returns the media type of a complete image of a supported format, else raises `NoImageError`."""
     if not data:
         raise NoImageError("is empty")
     for start, read in _READERS.items():
@@ -98,7 +95,7 @@ def check(data: bytes) -> str:
 
 
 def image_info(payload: str) -> ImageInfo | None:
-    """Returns what the header of an image in base64 says; None if it is not complete or not supported."""
+    """Returns what an image in base64 says; None if incomplete or not supported."""
     try:
         data = decode_base64(payload)
         read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
@@ -108,9 +105,7 @@ def image_info(payload: str) -> ImageInfo | None:
 
 
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
-    """Returns the unsigned number at an offset; raises `IndexError` beyond the data. `little`: least significant byte
-    first.
-    """
+    """Returns the unsigned number at an offset; raises `IndexError` beyond the data."""
     if at + size > len(data):
         raise IndexError
     return int.from_bytes(data[at : at + size], "little" if little else "big")
@@ -120,9 +115,7 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 
 def _png(data: bytes) -> ImageInfo:
-    """Reads a PNG: every chunk up to the end, the critical ones with their checksums. Raises `NoImageError` or
-    `IndexError`.
-    """
+    """Reads every chunk, the critical ones with their checksums."""
     view = memoryview(data)
     at = len(_PNG_START)
     info: ImageInfo | None = None
@@ -159,7 +152,7 @@ def _png_header(data: bytes, at: int, kind: bytes, length: int) -> ImageInfo:
 
 
 def _jpeg(data: bytes) -> ImageInfo:
-    """Reads a JPEG: a frame header before the first scan, and the end marker. Raises `NoImageError` or `IndexError`."""
+    """Needs a frame header before the first scan, and the end marker."""
     at = 2
     info: ImageInfo | None = None
     while True:
@@ -204,7 +197,7 @@ def _gif(data: bytes) -> ImageInfo:
 
 
 def _gif_palette(flags: int) -> int:
-    """Returns the bytes of a GIF's colour table, 0 if it has none."""
+    """Returns the bytes of the colour table, if any."""
     return 3 << ((flags & 7) + 1) if flags & 0x80 else 0
 
 
@@ -215,7 +208,7 @@ def _skip_gif_blocks(data: bytes, at: int) -> int:
 
 
 def _webp(data: bytes) -> ImageInfo:
-    """Reads a WebP, which must be as long as its header says. Raises `NoImageError` or `IndexError`."""
+    """It must be as long as its header says."""
     if data[8:12] != b"WEBP":
         raise NoImageError(f"is not {ACCEPTED}")
     if _number(data, 4, 4, little=True) + 8 > len(data):
@@ -240,32 +233,30 @@ _READERS: Final[dict[bytes, Callable[[bytes], ImageInfo]]] = {
     b"GIF89a": _gif,
     b"RIFF": _webp,
 }
-"""The readers of the image formats that models see, by their first bytes."""
+"""By the formats' first bytes. Each raises `NoImageError`, or `IndexError` at a missing end."""
 
 
 MAX_PDFS: Final = 20
-"""The most different PDFs that one request may contain."""
+"""Different PDFs in a request."""
 MAX_PDF_BYTES: Final = 20 << 20
 
 
 class Pdf(msgspec.Struct, frozen=True):
-    """A PDF in a request. `field` is its place, such as `messages[0].content[1]`."""
+    """`field` is its place: `messages[0].content[1]`."""
 
     data: bytes
     field: str
 
 
 class PdfTexts(msgspec.Struct):
-    """The texts of a request's PDFs by the SHA-256 of their bytes (`known`), and the PDFs still to be read
-    (`unread`).
-    """
+    """The texts of a request's PDFs by SHA-256, and those still to be read."""
 
     known: Mapping[bytes, str] = {}
     unread: dict[bytes, Pdf] = {}
 
     def text_of(self, data: bytes, field: str) -> str:
-        """Returns the text of a PDF; an unknown one is empty, and added to `unread`. Raises `Fault` for more than
-        `MAX_PDF_BYTES` or `MAX_PDFS`.
+        """Returns a PDF's text; an unknown one is empty, and added to `unread`. Raises `Fault` above `MAX_PDF_BYTES` or
+        `MAX_PDFS`.
         """
         if len(data) > MAX_PDF_BYTES:
             raise bad_request(
@@ -295,7 +286,7 @@ _PIECE_CHARS: Final = 1 << 20
 
 
 def decode_canonical_base64(text: str) -> bytes | None:
-    """Decodes canonical base64: standard alphabet, padded, without white space. Returns None for any other text."""
+    """Decodes base64 of the standard alphabet, padded, without white space; None for any other text."""
     try:
         data = _decoded(text)
     except ValueError:
@@ -307,8 +298,8 @@ def decode_canonical_base64(text: str) -> bytes | None:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decodes base64 with line breaks, the URL-safe alphabet, percent-encoding and missing padding. Raises `ValueError`
-    for anything else.
+    """Decodes base64 also with line breaks, the URL-safe alphabet, percent-encoding, without padding. Raises
+    `ValueError`.
     """
     raw = text.encode("ascii")
     if b"%" in raw:
@@ -321,7 +312,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def _decoded(text: str | bytes) -> bytes:
-    """Decodes base64 strictly, in pieces between which other threads can run. Raises `ValueError`."""
+    """Decodes strictly, in pieces between which other threads can run. Raises `ValueError`."""
     pieces = []
     for start in range(0, len(text), _PIECE_CHARS):
         piece = binascii.a2b_base64(text[start : start + _PIECE_CHARS], strict_mode=True)
@@ -332,5 +323,4 @@ def _decoded(text: str | bytes) -> bytes:
 
 
 def encode_base64(data: bytes) -> str:
-    """Returns the data as canonical base64."""
     return binascii.b2a_base64(data, newline=False).decode()

@@ -1,4 +1,4 @@
-"""Types of requests that are no turns, such as for embeddings: they are sent on to an upstream as they are."""
+"""Types of requests that are no turns, such as for embeddings, and are sent on to an upstream as they are."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ PASSED_PATHS: Final = (
     *("/audio/speech", "/audio/transcriptions", "/audio/translations"),
     *("/images/generations", "/images/edits", "/images/variations"),
 )
-"""The paths of such requests, without `/v1`."""
+"""Without `/v1`."""
 
 Body: TypeAlias = bytes | tuple[memoryview, ...]
-"""The body of a request: in memory, or the pieces of one that is in a file."""
+"""In memory, or pieces of a file."""
 
 
 class RestOfBody(Protocol):
-    """The rest of a body, which is sent on while the client still sends it: iterate over it once."""
+    """The rest of a body, sent on while the client still sends it: iterate once."""
 
     @property
     def begun(self) -> bool:
-        """Whether some of it was read, so that the request cannot be sent again."""
+        """Some of it was read, so that the request cannot be sent again."""
         ...
 
     @property
     def left(self) -> int | None:
-        """The bytes that have not been read yet; None if the client has not said how many there are."""
+        """Bytes not read yet, if the client has said how many there are."""
         ...
 
     @property
     def error(self) -> Exception | None:
-        """Why the client's bytes have ended too early, if they have."""
+        """Why the client's bytes ended too early, if they did."""
         ...
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
 
 class PassedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that is sent on. `body_for` returns its body, given the upstream's name of the model."""
+    """`body_for` returns the body, given the upstream's name of the model."""
 
     path: str
     model: str
-    """The upstream's own name of the model; empty if the request names none."""
+    """The upstream's own name; empty if the request names none."""
     content_type: str
     body_for: Callable[[str], Body]
     origin: Origin
     rest: RestOfBody | None = None
-    """What follows behind `body_for`; None if that is all."""
+    """What follows behind `body_for`, if anything."""
 
 
 class PassedAnswer(Protocol):
@@ -60,26 +60,26 @@ class PassedAnswer(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers that the client gets."""
+        """For the client."""
         ...
 
     @property
     def upstream(self) -> str:
-        """The name of the upstream that answers; empty if there is only one."""
+        """The name of the one that answers; empty: the only one."""
         ...
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens that the answer has told of so far; None if it has not."""
+        """The tokens told of so far, if any."""
         ...
 
     @property
     def attempts(self) -> int:
-        """The number of requests that were made for this answer."""
+        """How many requests were made for it."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """Yields the bytes of the answer. Raises `Fault` if it breaks off."""
+        """Yields the bytes. Raises `Fault` if it breaks off."""
         ...
 
     async def close(self) -> None:
@@ -89,23 +89,23 @@ class PassedAnswer(Protocol):
 
 @runtime_checkable
 class PassesOn(Protocol):
-    """An agent to which such requests can be sent: an upstream."""
+    """An agent that is an upstream."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def total_timeout(self) -> float | None:
-        """The most seconds of a request, with its answer; None for no limit."""
+        """Seconds of a request with its answer; None: no limit."""
         ...
 
     @property
     def passed_paths(self) -> tuple[str, ...] | None:
-        """The paths that its settings name; None if they name none, so that any may be tried."""
+        """The paths that its settings name; None: any may be tried."""
         ...
 
     async def pass_on(self, request: PassedRequest) -> PassedAnswer:
-        """Sends the request, again after failures, and returns the answer when it has begun. Raises `Fault`, and the
-        error of the client's bytes.
+        """Sends the request, again after failures; returns the answer when it has begun. Raises `Fault`, and the error
+        of the client's bytes.
         """
         ...

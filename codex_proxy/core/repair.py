@@ -53,11 +53,11 @@ from codex_proxy.core.items import (
 from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentStep, TextKey
 
 MAX_OPEN_ITEMS: Final = 1000
-"""The most open items. All are ended in one go; no agent was seen with a hundred."""
+"""All are ended in one go; no agent was seen with a hundred."""
 MAX_ITEMS: Final = 5000
-"""The most items of a turn, which are all in the final object; an hour's work has some hundreds."""
+"""All are in the final object; an hour's work has some hundreds."""
 MAX_RETRIES: Final = 200
-"""The most retries of a model call."""
+"""Retries of a model call."""
 
 UNEXPLAINED = Failure(
     kind=FaultKind.AGENT_PROTOCOL, message="The agent reported a failed turn without saying why. Try again."
@@ -89,17 +89,14 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class TurnRepair:
-    """Repairs the events of one turn: `feed` takes those of a dialect, and returns those for the log. The other methods
-    append to the list that the current `feed` returns.
-    """
+    """`feed` takes a dialect's events and returns those for the log. The other methods append to what it returns."""
 
     def __init__(self) -> None:
         self.started = False
         self.ended = False
         self._items: dict[str, SentItem] = {}
-        """The items by the agent's ids; a renamed or repeated item has several keys."""
+        """By the agent's ids; a renamed or repeated item has several."""
         self._open_items: dict[SentItem, None] = {}
-        """Open items, in the order in which they were opened."""
         self._used: set[str] = set()
         self._copies: dict[str, int] = {}
         """For each id that was used several times, the number in the last name made from it."""
@@ -118,7 +115,7 @@ class TurnRepair:
         return None if newest is None else newest.item
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """Returns the repaired events; an empty list once the turn has ended."""
+        """Returns the repaired events; none once the turn has ended."""
         self._out = out = []
         handlers = HANDLERS
         # Most events are pieces of one message in a row, of which nothing has to be found out again.
@@ -147,7 +144,7 @@ class TurnRepair:
         return out
 
     def _plain(self, id: str) -> bool:
-        """Whether the next `TextDelta` of this message can be returned without another look at its state."""
+        """Whether this message's next `TextDelta` needs no further look at its state."""
         held = self._items.get(id)
         return (
             held is not None
@@ -181,7 +178,7 @@ class TurnRepair:
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops, empty=event.empty))
 
     def explained(self, ended: TurnEnded) -> TurnEnded:
-        """Returns the end that `feed` has returned; if the turn is empty, with the reason or a failure
+        """Returns the end that `feed` has returned; for an empty turn with the reason or a failure
         (`core/empty_answers.py`).
         """
         items = self._items.values()
@@ -264,7 +261,7 @@ class TurnRepair:
             self._turn_ended(TOO_MANY_ITEMS)
 
     def _unused_id(self, id: str) -> str:
-        """Returns a new id for another item with the id `id`."""
+        """Returns a new id for another item `id`."""
         number = self._copies.get(id, 1) + 1
         while f"{id}~{number}" in self._used:
             number += 1
@@ -288,14 +285,12 @@ class TurnRepair:
         self._out.append(ItemEnded(held.id, status))
 
     def _kind(self, id: str, kinds: tuple[type[Item], ...]) -> type[Item]:
-        """Returns the type of the item `id` if it is one of `kinds`, else the first of `kinds`."""
+        """Returns the item's type if it is one of `kinds`, else the first of these."""
         held = self._items.get(id)
         return type(held.item) if held is not None and type(held.item) in kinds else kinds[0]
 
     def _inside(self, id: str, kind: type[Item], implied: Item | None) -> SentItem | None:
-        """Returns the open item for a delta. If none is open, opens `implied`; without `implied`, or if the item has
-        ended, adds a `Notice` and returns None.
-        """
+        """Returns the open item for a delta, or opens `implied`; else adds a `Notice` and returns None."""
         held = self._items.get(id)
         if held is None:
             if implied is None:
@@ -334,8 +329,8 @@ class TurnRepair:
             self._out.append(event if same else TextDelta(held.id, text))
 
     def _unsent_suffix(self, held: SentItem, text: str) -> str:
-        """Returns the part of a delta that was not sent yet; `held` is the message that the agent repeats. If the text
-        differs from what was sent, or continues an ended message, ends the turn as failed and returns an empty string.
+        """Returns what a repeating message's delta has beyond what was sent; if it differs, or continues an ended
+        message, fails the turn and returns "".
         """
         assert held.repetition is not None
         new = held.repetition.beyond(text)
@@ -362,8 +357,8 @@ class TurnRepair:
         held.whole.add(TEXT)
 
     def _missing(self, held: SentItem, key: TextKey, whole: str, delta: Callable[[str, str], Event]) -> None:
-        """Appends a delta with the end of the full text that was not sent; only a `Notice` if `whole` does not begin
-        with what was sent. `key`: which text of the item.
+        """Appends a delta with the unsent end of the item's full text `key`; a `Notice` if it does not begin with what
+        was sent.
         """
         held.whole.add(key)
         sent = held.text(key)
@@ -437,7 +432,7 @@ class TurnRepair:
 
 
 def _is_said(held: SentItem) -> bool:
-    """Whether the item is a call, or has a text or refusal that was sent."""
+    """Whether it is a call, or has text or refusal."""
     return isinstance(held.item, CALLS) or bool(held.sent.get(TEXT) or held.sent.get(REFUSAL))
 
 
@@ -461,6 +456,4 @@ HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
     InputRequested: TurnRepair._asked,
     Retrying: TurnRepair._retrying,
 }
-"""The handler of each event type; other events pass unchanged. Bound methods in each turn would be a reference
-cycle.
-"""
+"""Other events pass unchanged. Bound methods in each turn would be a reference cycle."""

@@ -1,5 +1,5 @@
-"""Compares the text that an agent repeats after a retry with the text that was sent: only text beyond it is new. If it
-differs, the caller ends the turn as failed.
+"""Compares what an agent repeats after a retry with what was sent: only text beyond it is new. If it differs, the
+caller fails the turn.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Final
 from codex_proxy.core.items import Item, Message, Reasoning, ToolCall
 
 TextKey = tuple[str, int]
-"""Identifies a text of an item: its kind and the number of its part."""
+"""A text of an item: its kind and the number of its part."""
 TEXT: Final[TextKey] = ("text", 0)
 REFUSAL: Final[TextKey] = ("refusal", 0)
 ARGUMENTS: Final[TextKey] = ("arguments", 0)
 
 
 class Repetition:
-    """A text that was sent before a retry, and how much of it the agent has repeated since."""
+    """A text sent before a retry, and how much of it the agent has repeated."""
 
     __slots__ = ("_matched", "_sent")
 
@@ -30,7 +30,7 @@ class Repetition:
         return self._matched >= len(self._sent)
 
     def beyond(self, text: str) -> str | None:
-        """Returns the part of a delta of the retry that was not sent; None if it differs from what was sent."""
+        """Returns the unsent part of a delta; None if it differs from what was sent."""
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):
             return None
@@ -38,14 +38,12 @@ class Repetition:
         return text[len(due) :]
 
     def rest_of(self, whole: str) -> str | None:
-        """Returns the rest of the full text after the repeated part; None if the text does not begin with that part."""
+        """Returns the full text behind the repeated part; None if it does not begin with that."""
         return whole[self._matched :] if whole.startswith(self._sent[: self._matched]) else None
 
 
 class SentItem:
-    """An item of the current model call and the pieces of its texts as sent, also after its end. `open`: it has not
-    ended.
-    """
+    """An item of the current model call with the pieces of its texts as sent, also after its end."""
 
     __slots__ = ("id", "item", "open", "repetition", "sent", "whole")
 
@@ -55,9 +53,9 @@ class SentItem:
         self.open = True
         self.sent: dict[TextKey, list[str]] = {}
         self.whole: set[TextKey] = set()
-        """The texts that were sent in full; a later delta of one repeats a part of it."""
+        """Texts sent in full; a later delta repeats a part."""
         self.repetition: Repetition | None = None
-        """What the agent has repeated of this item so far; None while it repeats nothing."""
+        """What the agent has repeated of it; None: nothing is repeated."""
 
     def text(self, key: TextKey) -> str:
         pieces = self.sent.get(key)
@@ -69,21 +67,21 @@ class SentItem:
 
     @property
     def still_to_repeat(self) -> bool:
-        """Whether some of the sent text was not repeated yet. False without a retry."""
+        """Whether sent text was not repeated yet."""
         return self.repetition is not None and not self.repetition.complete
 
 
 class SentStep:
-    """The current model call: its items, and the messages among them that the agent must repeat after a retry."""
+    """The current model call: its items, and the messages that the agent must repeat after a retry."""
 
     def __init__(self) -> None:
         self._items: list[SentItem] = []
         self._to_repeat: OrderedDict[SentItem, None] = OrderedDict()
-        """After a retry: messages that the agent has not begun to repeat, oldest first."""
+        """Messages that it has not begun to repeat, oldest first."""
         self.retries = 0
-        """How many times the agent has repeated the call so far."""
+        """How often the call was repeated."""
         self.mutes_reasoning = False
-        """Whether reasoning of a retry is dropped, because the model may reason differently each time."""
+        """Reasoning of a retry is dropped, because it may differ each time."""
 
     def add(self, item: SentItem) -> None:
         self._items.append(item)
@@ -93,7 +91,7 @@ class SentStep:
         return any(item.still_to_repeat for item in self._items)
 
     def complete(self) -> None:
-        """The model call has succeeded: forgets its items."""
+        """The call has succeeded: forgets its items."""
         for item in self._items:
             item.repetition = None
         self._items.clear()
@@ -103,11 +101,11 @@ class SentStep:
 
     @property
     def can_retry(self) -> bool:
-        """Whether a retry can be matched with what was sent: not after a tool call or a refusal."""
+        """Whether a retry can be matched: not after a tool call or a refusal."""
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:
-        """A retry starts: the agent must repeat every message that has text or is open."""
+        """The agent must now repeat every message that has text or is open."""
         self.retries += 1
         self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
         self._to_repeat.clear()
@@ -121,12 +119,12 @@ class SentStep:
                 self._to_repeat[item] = None
 
     def waits_for(self, item: SentItem | None) -> bool:
-        """Whether the agent must repeat this message and has not begun to. False for None."""
+        """Whether the agent must repeat this message and has not begun to."""
         return item in self._to_repeat
 
     def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:
-        """Returns the sent message that the agent repeats with the item it now starts: the one with the same id, else
-        the oldest that it has not begun to repeat, or None.
+        """Returns the sent message that a starting item repeats: that of the same id, else the oldest not begun, or
+        None.
         """
         if not self._to_repeat:
             return None
@@ -136,5 +134,5 @@ class SentStep:
         return item
 
     def repeats(self, item: SentItem) -> None:
-        """The agent has begun to repeat this message, by a delta without a new start."""
+        """A delta without a new start has begun to repeat this message."""
         self._to_repeat.pop(item, None)

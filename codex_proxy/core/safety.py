@@ -1,6 +1,4 @@
-"""Which IP addresses are public, and which paths an agent's commands may write to: a request must not reach the
-operator's network, and no command may change the server's files or programs. The caller resolves names and links.
-"""
+"""Which IP addresses are public, and which paths agents' commands may write to. The caller resolves names and links."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ import msgspec
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv6 addresses whose last 32 bits are an IPv4 address; networks without IPv4 reach it this way."""
+"""Their last 32 bits are an IPv4 address; networks without IPv4 reach it this way."""
 
 
 def ip_literal(host: str) -> Address | None:
-    """Parses an IP address; None if `host` is a name."""
+    """Parses an IP address; None for a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -25,7 +23,7 @@ def ip_literal(host: str) -> Address | None:
 
 
 def is_public(text: str) -> bool:
-    """Whether the text is a public IP address. An IPv4 address inside decides (mapped, NAT64); 6to4 and Teredo are not
+    """Whether it is a public IP address. An IPv4 address inside decides (mapped, NAT64); 6to4 and Teredo are not
     public.
     """
     address = ip_literal(text.partition("%")[0])
@@ -43,21 +41,21 @@ def is_public(text: str) -> bool:
 
 
 class Protected(msgspec.Struct, frozen=True):
-    """A path that agents' commands must not change. `what` is its name in messages ("the state folder")."""
+    """A path that commands must not change. `what` names it in messages ("the state folder")."""
 
     what: str
     path: str
     whole: bool = True
-    """Whether no command may write in a folder inside `path`, either."""
+    """No command may write inside it, either."""
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Whether a resolved path is this folder or a path inside of it."""
+    """Whether a resolved path is this folder or inside it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
-    """Returns the first protected path in or above the folder `root`, or None. All paths must be resolved."""
+    """Returns the first protected path in or above the folder `root`, if any. All are resolved."""
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):
             return each

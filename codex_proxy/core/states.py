@@ -1,8 +1,4 @@
-"""State machines as tables: the next state for each state and change. A missing pair raises `ImpossibleChange`, a bug
-of this server.
-
-The values of the enums are descriptions. `scripts/gen_states.py` draws the diagrams of the documentation.
-"""
+"""State machines as tables. The enums' values are descriptions, from which `scripts/gen_states.py` draws diagrams."""
 
 from __future__ import annotations
 
@@ -15,16 +11,16 @@ C = TypeVar("C", bound=Enum)
 
 
 class ImpossibleChange(Exception):  # noqa: N818 - says what it is
-    """The table has no next state for this state and change: a bug of this server."""
+    """The table has no next state: a bug of this server."""
 
 
 class StateTable(dict[tuple[S, C], S]):
-    """The next state, by state and change; `start` is the first one. A missing pair raises `ImpossibleChange`."""
+    """The next state by state and change; `start` is the first. A missing pair raises `ImpossibleChange`."""
 
     def __init__(
         self, start: S, changes: Mapping[S, Mapping[C, S]], always: Mapping[C, S] | None = None
     ) -> None:
-        """`always` are changes that are possible in every state."""
+        """`always`: changes possible in every state."""
         rows = {state: {**row, **(always or {})} for state, row in changes.items()}
         super().__init__(
             {(state, change): after for state, row in rows.items() for change, after in row.items()}

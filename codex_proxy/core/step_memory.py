@@ -1,6 +1,5 @@
 """Step memory: the model's own items (such as encrypted reasoning) of a step that ended with tool calls, to be sent
-again with the outputs of these calls. `RamStepMemory` implements `StepMemory` here, the store on disk; `tools.replay`
-writes and reads the entries.
+again with their outputs. `RamStepMemory` here, the store on disk; `tools.replay` writes and reads the entries.
 """
 
 from __future__ import annotations
@@ -13,44 +12,40 @@ import msgspec
 
 
 class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where entries are kept (`kind`; `off`: nowhere), and the limits above which the oldest are removed; on disk only
-    `age`.
-    """
+    """Where entries are kept, and the limits above which the oldest go; on disk only `age`."""
 
     kind: Literal["disk", "ram", "off"] = "disk"
     age: float = 86400.0
-    """Seconds for which an entry is kept: a client that has not answered within a day will not."""
+    """Seconds: a client that has not answered within a day will not."""
     max_entries: int = 100
-    """The most entries in RAM; the setting `MAX_CONVERSATION_HISTORY`."""
+    """In RAM (`MAX_CONVERSATION_HISTORY`)."""
     max_bytes: int = 64 << 20
-    """The most bytes in RAM. Encrypted reasoning takes some KiB, an image up to some MiB."""
+    """In RAM. Encrypted reasoning takes some KiB, an image up to some MiB."""
 
 
 class StepMemory(Protocol):
-    """A map from an owner (the name of an API key) and a key to bytes, for `StepMemorySettings.age` seconds."""
+    """Bytes by owner (the name of an API key) and key, kept for `StepMemorySettings.age`."""
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
-        """Saves values by key for the owner. `durable=False` (`store: false`) keeps them in RAM only. May raise
-        `StoreUnavailable`.
-        """
+        """Saves values by key. `durable=False` (`store: false`): in RAM only. May raise `StoreUnavailable`."""
         ...
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Returns the owner's known values of `keys`. On disk it may raise `StoreUnavailable`."""
+        """Returns the known values. May raise `StoreUnavailable`."""
         ...
 
 
 class _Entry(msgspec.Struct, frozen=True):
     value: bytes
     created: float
-    """When the entry was saved, in seconds since 1970."""
+    """Seconds since 1970."""
 
 
 class RamStepMemory:
-    """A `StepMemory` in RAM, with a limited number, size and age of its entries. Not thread-safe."""
+    """In RAM, limited in number, size and age. Not thread-safe."""
 
     def __init__(self, settings: StepMemorySettings, epoch: Callable[[], float]) -> None:
-        """`epoch` returns the seconds since 1970."""
+        """`epoch`: seconds since 1970."""
         self._settings = settings
         self._epoch = epoch
         self._entries: OrderedDict[tuple[str, bytes], _Entry] = OrderedDict()
@@ -75,15 +70,12 @@ class RamStepMemory:
         return {key: entry.value for key, entry in found if entry is not None and entry.created > since}
 
     def forget(self, owner: str, key: bytes) -> None:
-        """Removes the entry `key` of an owner, if there is one."""
         gone = self._entries.pop((owner, key), None)
         if gone is not None:
             self._bytes -= len(gone.value)
 
     def expire(self, now: float) -> int:
-        """Removes entries that are too old at `now` (seconds since 1970), and the oldest ones above the limits. Returns
-        how many.
-        """
+        """Removes what is too old at `now` (seconds since 1970) or above the limits. Returns how many."""
         settings, dropped = self._settings, 0
         while self._entries:
             (owner, key), oldest = next(iter(self._entries.items()))

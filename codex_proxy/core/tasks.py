@@ -1,4 +1,4 @@
-"""Keeps a reference to a task until it is done, since an event loop itself keeps none."""
+"""References to tasks, since an event loop keeps none."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class Task(Protocol):
-    """The part of `asyncio.Task` that is used here."""
+    """What is used of `asyncio.Task`."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
 
@@ -16,7 +16,7 @@ T = TypeVar("T", bound=Task)
 
 
 def keep_until_done(tasks: set[T], task: T) -> T:
-    """Adds a task to `tasks`, removes it when it is done, and returns it."""
+    """Keeps a task in `tasks` until it is done, and returns it."""
     tasks.add(task)
     task.add_done_callback(tasks.discard)
     return task

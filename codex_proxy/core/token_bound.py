@@ -1,6 +1,6 @@
-"""An upper bound of the number of tokens of a text: the estimate of `core.tokens` plus a margin; other languages than
-English, base64, punctuation and rare scripts have costs of their own. Only words of random letters have more tokens in
-`o200k_base`. A mebibyte takes half a second.
+"""An upper bound of a text's tokens: the estimate of `core.tokens` plus a margin, with costs of their own for other
+languages than English, base64, punctuation and rare scripts. Only words of random letters have more in `o200k_base`. A
+mebibyte takes half a second.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Final, NamedTuple
 from codex_proxy.core.tokens import DENSE_RUN, SIGNS, SPACE, WORD, piece_cost, pieces
 
 _MARGIN: Final = 1.15
-"""The factor for English and code, where the estimate is off by at most a tenth."""
+"""For English and code, where the estimate is off by a tenth."""
 _OTHER_LANGUAGE: Final = 2.0
-"""The factor for other languages, whose words have more tokens."""
+"""Their words have more tokens."""
 
 _CHUNK: Final = 4096
-"""Characters that are assumed to be in one language."""
+"""Characters assumed to be in one language."""
 _ENGLISH: Final = re.compile(
     r"\b(?:the|of|to|and|in|is|a|for|on|with|this|that|be|it|not|if)\b", re.IGNORECASE
 )
 _MIN_ENGLISH: Final = 0.05
-"""A text with a smaller share of the frequent words in `_ENGLISH` is not English."""
+"""The least share of those words in English."""
 _MAX_SIGNS: Final = 0.35
-"""A text with more runs of punctuation per word is code or data."""
+"""More runs of punctuation per word are code or data."""
 
 _BLOB: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{48,}+")
-"""What may be base64 or a key: a long run of letters and digits."""
+"""Perhaps base64 or a key: a long run of letters and digits."""
 _BLOB_COST: Final = 0.78
 _CAPITAL: Final = 0.35
-"""The tokens of a letter in a word of capitals."""
+"""Tokens of a letter in a word of capitals."""
 _CONTROL: Final = 1.35
-"""The tokens of a control character, such as those that begin a terminal's colour codes."""
+"""Tokens of a control character, as in a terminal's colour codes."""
 
 _COSTS: Final = (
     # up to this character: tokens of each, by the language of these that is cut most
@@ -64,26 +64,24 @@ _LAST: Final = tuple(last for last, _ in _COSTS)
 _EACH: Final = tuple(cost for _, cost in _COSTS)
 
 _FEW: Final = 3
-"""The number of punctuation characters in a row that are mostly one token."""
+"""Punctuation characters in a row that are mostly one token."""
 
 
 def max_tokens_in(text: str, known: dict[str, Piece] | None = None) -> int:
-    """Returns an upper bound of a text's tokens. `known` caches the costs of pieces between calls."""
+    """Returns the bound. `known` caches the costs of pieces between calls."""
     known = {} if known is None else known
     return math.ceil(sum(_chunk(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
 
 
 class Piece(NamedTuple):
-    """What a piece of text adds to the bound of its chunk: `words` and `signs` count words and runs of punctuation,
-    `scaled` and `fixed` are tokens.
-    """
+    """What a piece adds to its chunk: counts of words and runs of punctuation, and tokens."""
 
     words: int = 0
     signs: int = 0
     scaled: float = 0
-    """Tokens that the factor of the language multiplies; only words of ASCII letters have them."""
+    """Multiplied by the language's factor: words of ASCII letters."""
     fixed: float = 0
-    """Tokens that are added as they are, whatever the language of the chunk is."""
+    """Added as they are."""
 
 
 def _chunk(text: str, known: dict[str, Piece]) -> float:
@@ -107,7 +105,7 @@ def _chunk(text: str, known: dict[str, Piece]) -> float:
 
 
 def _is_blob(text: str) -> bool:
-    """Whether a long run looks like base64 or a key: it has lower-case letters, capitals and digits."""
+    """Whether it has lower-case letters, capitals and digits."""
     return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
 
 
@@ -131,9 +129,7 @@ def _measured(kind: int, piece: str) -> Piece:
 
 
 def _signs(piece: str) -> float:
-    """Returns the tokens of a run of punctuation: few if it is short or one repeated character, else about one per
-    character.
-    """
+    """Returns the tokens of a run of punctuation: few if short or one repeated character, else about one each."""
     if not piece.isprintable():
         return len(piece) * _CONTROL
     if len(piece) <= _FEW and piece.isascii():

@@ -1,6 +1,5 @@
-"""Estimates the tokens of a text from the pieces (words, numbers, spaces, punctuation) into which OpenAI's tokenizers
-split it. For English prose, Markdown, Python and JSON it is wrong by at most a tenth; unreliable for base64 and
-punctuation.
+"""Estimates tokens from the pieces into which OpenAI's tokenizers split a text. Wrong by at most a tenth for English
+prose, Markdown, Python and JSON; unreliable for base64 and punctuation.
 """
 
 from __future__ import annotations
@@ -11,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 _DENSE: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-"""Kana, Chinese characters and Hangul, most of which are one token each."""
+"""Kana, Chinese and Hangul: mostly one token each."""
 _MARKS: Final = "\u0300-\u036f\u064b-\u0655\u0900-\u0e7f"
-"""Combining marks, which belong to the letter before them, and the scripts of India."""
+"""Combining marks, which belong to the letter before, and the scripts of India."""
 _SMALL: Final = rf"(?:[^\W\d_A-Z{_DENSE}]|[{_MARKS}])"
 _PIECE: Final = re.compile(
     rf"((?:[^\w\r\n]|_)?(?:[A-Z]*{_SMALL}+|[A-Z]+))"
@@ -24,19 +23,17 @@ _PIECE: Final = re.compile(
     re.DOTALL,
 )
 WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
-"""The kinds of pieces: letters; up to three digits; Chinese, Japanese or Korean characters; white space; punctuation.
-"""
+"""Letters; up to three digits; Chinese, Japanese, Korean; white space; punctuation."""
 
 _EXACT: Final = 16 * 1024
-"""The most characters that are all counted. Of a longer text samples are counted, and the rest is extrapolated."""
+"""Characters that are all counted; a longer text is sampled and extrapolated."""
 _SAMPLE: Final = 1024
-"""How many characters `TokenLimit` counts of each block of a longer text."""
+"""Characters that `TokenLimit` counts of each block of a longer text."""
 _MAX_PIECE: Final = 256
-"""The longest piece that `TokenLimit` counts again when it has grown; a longer one is no word."""
+"""The longest piece that is counted again when it has grown; a longer one is no word."""
 
 
 def estimate_tokens(text: str) -> int:
-    """Returns the estimated tokens of a text; 0 for an empty one."""
     if len(text) <= _EXACT:
         return _counted(text)
     half = _EXACT // 2
@@ -44,34 +41,32 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_all(texts: Iterable[str]) -> int:
-    """Returns the sum of the estimated tokens of several texts."""
     return sum(map(estimate_tokens, texts))
 
 
 def pieces(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the pieces of a text with their kinds: `WORD`, `DIGITS`, `DENSE_RUN`, `SPACE`, `SIGNS`, or 0."""
+    """Yields the pieces with their kinds (0: any other)."""
     return ((match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 
 class TokenLimit:
-    """Computes how many characters of a text that arrives in deltas fit into `tokens` tokens. The first `_EXACT`
-    characters are counted; of each later block only the first `_SAMPLE` characters. Blocks depend on the position
-    alone, so the result does not depend on how the text is cut.
+    """How many characters of a text in deltas fit into `tokens`. The first `_EXACT` are counted, of each later block
+    the first `_SAMPLE`. Blocks depend on the position alone, so the result does not depend on how the text is cut.
     """
 
     def __init__(self, tokens: int) -> None:
         self._left = tokens
         self._tail: list[str] = []
-        """The deltas at the end of the text whose count may still change."""
+        """The last deltas, whose count may still change."""
         self._chars = 0
         self._position = 0
-        """Where the tail begins in the whole text."""
+        """Where the tail begins in the text."""
         self._left_at_block = tokens
         self._sampled_tokens = 0
         self._sample_end = self._block_end = _EXACT
 
     def room_in(self, text: str) -> int | None:
-        """Takes the next delta: returns None if all of it fits, else how many of its characters fit, once."""
+        """Takes the next delta: None if all of it fits, else how many characters do, once."""
         before = self._chars
         self._tail.append(text)
         self._chars += len(text)
@@ -99,14 +94,14 @@ class TokenLimit:
         return None
 
     def _begin_block(self) -> None:
-        """Begins a block at the position; later blocks are longer, so that the samples stay small."""
+        """Later blocks are longer, so that the samples stay small."""
         self._left_at_block = self._left
         self._sample_end = self._position + _SAMPLE
         self._block_end = self._position + max(_EXACT, self._position // 8)
 
     def _count(self, part: str) -> tuple[int, int | None]:
-        """Counts the pieces of a part of the sample. Returns how many characters are settled, and how many fit if the
-        limit is reached.
+        """Counts a part of the sample. Returns how many characters are settled, and how many fit if the limit is
+        reached.
         """
         start = end = 0
         kind = 0
@@ -125,7 +120,7 @@ class TokenLimit:
         return start, None
 
     def _extrapolate(self, chars: int) -> int | None:
-        """Counts the next characters of a block by its sample; returns how many fit if the limit is reached."""
+        """Counts the block's next characters by its sample; returns how many fit if the limit is reached."""
         sampled = self._sampled_tokens
         done = self._position - self._sample_end
         tokens_done = done * sampled // _SAMPLE
@@ -141,7 +136,7 @@ def _counted(text: str) -> int:
 
 
 def piece_cost(kind: int, piece: str) -> int:
-    """Returns the estimated tokens of a piece: at least one, and never fewer for a longer piece."""
+    """Returns a piece's tokens: at least one, never fewer for a longer piece."""
     length = len(piece)
     if kind == WORD:
         if "\u0590" <= piece[-1] < "\u0e80":  # Hebrew, Arabic, the scripts of India, Thai
@@ -159,6 +154,6 @@ def piece_cost(kind: int, piece: str) -> int:
 
 
 def _fitting(kind: int, piece: str, tokens: int) -> int:
-    """Returns the length of the longest beginning of a piece with at most `tokens` tokens."""
+    """Returns the length of a piece's longest beginning within `tokens`."""
     lengths = range(1, len(piece) + 1)
     return bisect_right(lengths, tokens, key=lambda length: piece_cost(kind, piece[:length]))

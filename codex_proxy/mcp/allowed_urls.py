@@ -1,7 +1,7 @@
-"""Checks the URLs of MCP servers in requests against the operator's list, and where their host names lead. An entry
-permits its URL and those below: `https://example.com/mcp` permits `/mcp`, `/mcp/x` and `/mcp?x=1`, not `/mcpx`. A
-listed name must resolve to public addresses, and the client connects to exactly these. For a private network the
-operator lists an IP address or `localhost`.
+"""Checks MCP servers' URLs in requests against the operator's list. An entry permits its URL and those below:
+`https://example.com/mcp` permits `/mcp`, `/mcp/x` and `/mcp?x=1`, not `/mcpx`. A listed name must resolve to public
+addresses, and the client connects to exactly these; for a private network the operator lists an IP address or
+`localhost`.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from codex_proxy.core.safety import ip_literal, is_public
 SETTING: Final = "PROXY_MCP_ALLOWED_URLS"
 
 Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
-"""Resolves host and port to IP addresses. Raises `OSError` if there are none."""
+"""Resolves host and port. Raises `OSError` without an address."""
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 _AMBIGUOUS: Final = re.compile(r"[\\\x00-\x20\x7f]|%(?:2e|2f|5c)|/\.{1,2}(?:[/?#]|$)", re.IGNORECASE)
-"""Characters that clients and servers read differently, and steps out of the permitted folder."""
+"""What clients and servers read differently, and steps out of the permitted folder."""
 
 
 class ForbiddenAddressError(Exception):
-    """A permitted name resolves to an address that is not public."""
+    """A permitted name leads to an address that is not public."""
 
 
 class NormalizedUrl(msgspec.Struct, frozen=True):
-    """The parts of a URL for comparisons: always with a port, without the query."""
+    """A URL for comparisons: with a port, without the query."""
 
     scheme: str
     host: str
@@ -48,8 +48,8 @@ class NormalizedUrl(msgspec.Struct, frozen=True):
 
 
 def normalized_url(url: str) -> NormalizedUrl:
-    """Parses a URL for the comparison with the list. Raises `ValueError` for one that can never be permitted: not
-    http(s), with a user name, an ambiguous path, or a host that is not ASCII.
+    """Parses a URL for the list. Raises `ValueError` for one that can never be permitted: not http(s), with a user
+    name, an ambiguous path, or a host that is not ASCII.
     """
     if _AMBIGUOUS.search(url):
         raise ValueError("it contains spaces, dots or slashes whose meaning is ambiguous")
@@ -67,17 +67,17 @@ def normalized_url(url: str) -> NormalizedUrl:
 
 
 class AllowedUrls:
-    """The operator's list of permitted URLs, with the check of addresses."""
+    """The operator's list of permitted URLs."""
 
     def __init__(self, allowed: tuple[str, ...], resolve: Resolve | None = None) -> None:
-        """`resolve` looks up host names (None: the system). Raises `ValueError` for an entry that is no http(s) URL, or
-        has a query or fragment.
+        """Raises `ValueError` for an entry that is no http(s) URL, or has a query or fragment. `resolve`: None for the
+        system's.
         """
         self._allowed = tuple(map(_entry, allowed))
         self._resolve = resolve or resolve_with_system
 
     def permits(self, url: str) -> bool:
-        """Whether the list has an entry that covers the URL."""
+        """Whether an entry covers the URL."""
         try:
             normalized = normalized_url(url)
         except ValueError:
@@ -85,8 +85,8 @@ class AllowedUrls:
         return any(entry.covers(normalized) for entry in self._allowed)
 
     async def addresses(self, host: str, port: int) -> list[str]:
-        """Returns the addresses to connect to for a permitted host. Raises `ForbiddenAddressError` if one is not public
-        (for `localhost`: not loopback), `OSError` if there is none.
+        """Returns the addresses to connect to. Raises `ForbiddenAddressError` if one is not public (for `localhost`:
+        not loopback), `OSError` if there is none.
         """
         if ip_literal(host) is not None:
             return [host]
@@ -102,7 +102,6 @@ class AllowedUrls:
 
 
 async def resolve_with_system(host: str, port: int) -> list[str]:
-    """Returns the addresses of a name from the system's resolver. Raises `OSError` if there are none."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 

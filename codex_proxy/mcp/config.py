@@ -1,6 +1,6 @@
 """Parses the operator's file of MCP servers, in other clients' format: `{"mcpServers": {"name": {...}}}`. A server has
-`command`, `args`, `env` and `cwd` (a program), or `url`, `headers` and `type` (`http`, `streamable-http`, `sse`).
-`${NAME}`, `${env:NAME}` and `${NAME:-default}` are variables. Errors contain no value, which may be secret.
+`command`, `args`, `env` and `cwd`, or `url`, `headers` and `type` (`http`, `streamable-http`, `sse`). `${NAME}`,
+`${env:NAME}` and `${NAME:-default}` are variables. Errors contain no value, which may be secret.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _TRANSPORTS: Final[dict[str | None, Transport]] = {
 
 
 MIN_SECRET_CHARS: Final = 4
-"""Shorter values (`1`, `on`) are no secrets: removing them would make any text unreadable."""
+"""Shorter values (`1`, `on`) are no secrets: without them any text would be unreadable."""
 
 
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server that is a program, used over stdin and stdout."""
+    """A program, used over stdin and stdout."""
 
     label: str
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Variables for the program, beside those of every child."""
+    """Beside the variables of every child."""
     cwd: str | None = None
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of its environment, which no message may contain."""
+        """What no message may contain."""
         return tuple(self.env.values())
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server with a URL; `headers` go with every request. `either`: Streamable HTTP, then SSE."""
+    """A URL; `headers` go with every request. `either`: Streamable HTTP, then SSE."""
 
     label: str
     url: str
@@ -55,7 +55,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The values of its headers, and its URL, which no message may contain."""
+        """What no message may contain."""
         return (*self.headers.values(), self.url)
 
 
@@ -63,7 +63,7 @@ Definition: TypeAlias = StdioServer | HttpServer
 
 
 class _Entry(msgspec.Struct):
-    """The entry of one server in the file, before variables are replaced."""
+    """A server in the file, before variables are replaced."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
@@ -77,14 +77,14 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """The entries by server name, decoded one by one so that an error can name the server."""
+    """Decoded one by one, so that an error can name the server."""
 
     servers: dict[str, msgspec.Raw] = msgspec.field(name="mcpServers")
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """Returns the text with each secret, and the last word of one with spaces (`Bearer abc`), replaced by `[...]`.
-    Short ones stay (`MIN_SECRET_CHARS`).
+    """Returns the text with `[...]` for each secret, and for the last word of one with spaces (`Bearer abc`); short
+    ones stay.
     """
     parts = {
         part
@@ -98,9 +98,7 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
 
 
 def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, Definition]:
-    """Returns the servers that are not disabled, by name, in order. `variables` are what entries may refer to. Raises
-    `ValueError` with the server's name.
-    """
+    """Returns the servers that are not disabled, by name, in order. Raises `ValueError` with the server's name."""
     try:
         file = msgspec.json.decode(text, type=_File)
     except msgspec.MsgspecError as error:
@@ -117,7 +115,7 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
 
 
 def _definition(label: str, entry: _Entry) -> Definition:
-    """Returns the definition of a server. Raises `ValueError` if its fields do not fit together."""
+    """Raises `ValueError` if its fields do not fit together."""
     if (entry.command is None) == (entry.url is None):
         raise ValueError("it needs a `command` or a `url`, and not both")
     if entry.command is not None:
@@ -136,7 +134,7 @@ def _definition(label: str, entry: _Entry) -> Definition:
 
 
 def _expanded(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
-    """Returns the entry with its variables replaced. Raises `ValueError` for one that is not set."""
+    """Replaces the variables. Raises `ValueError` for one that is not set."""
 
     def expand(value: Any) -> Any:
         if isinstance(value, str):

@@ -1,6 +1,5 @@
-"""One session with one MCP server. Imports the large `mcp` package. The session runs in a task of its own, because the
-package's transports must be closed by the task that opened them. Every failure is an `McpError`, or a failed
-`McpResult`.
+"""One session with one MCP server, in a task of its own, because the transports of the (large) `mcp` package must be
+closed by the task that opened them. Every failure is an `McpError`, or a failed `McpResult`.
 """
 
 from __future__ import annotations
@@ -52,19 +51,19 @@ class TransportReport:
     def __init__(self) -> None:
         self.fault: McpFault | None = None
         self.refused_status: int | None = None
-        """The status with which the server refused the last message, or None."""
+        """With which the server refused the last message, if it did."""
         self.session_lost = False
-        """Whether the server no longer knows the session, and has not processed the last message."""
+        """The server no longer knows the session, and has not processed the last message."""
         self.ended = asyncio.Event()
-        """Set when the server will send nothing more."""
+        """The server will send nothing more."""
 
 
 OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManager[TransportStreams]]
-"""Opens a transport, which writes the reason into the report if it fails."""
+"""Opens a transport, which reports its failures."""
 
 CLIENT: Final = Implementation(name="codex-proxy", version="1")
 MAX_ERROR_CHARS: Final = 4000
-"""The most characters of a server's error that are passed on: enough to correct a call."""
+"""Characters of a server's error that are passed on: enough to correct a call."""
 NO_SUCH_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415})
 """Statuses with which an SSE server refuses Streamable HTTP."""
 
@@ -74,7 +73,7 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 
 
 class McpConnection:
-    """One session with an MCP server: create it, `start` it, `close` it."""
+    """Create it, `start` it, `close` it."""
 
     def __init__(
         self,
@@ -83,8 +82,8 @@ class McpConnection:
         limits: McpLimits,
         on_change: Callable[[], None],
     ) -> None:
-        """`transports` are tried in order, the next one if the server lacks the one before. `on_change` is called when
-        the server says that its tools have changed.
+        """`transports` are tried in order, the next one if the server lacks the one before. `on_change`: the server
+        says that its tools have changed.
         """
         self._definition = definition
         self._label = definition.label
@@ -99,18 +98,16 @@ class McpConnection:
 
     @property
     def alive(self) -> bool:
-        """Whether the session is open, so that calls can be made."""
+        """Whether calls can be made."""
         return self._session is not None and not self._report.ended.is_set()
 
     @property
     def session_lost(self) -> bool:
-        """Whether the server no longer knew the session, so that it has not run the last call."""
+        """The server no longer knew the session, so that it has not run the last call."""
         return self._report.session_lost
 
     async def start(self) -> None:
-        """Connects and does the handshake, without a time limit. If that fails, closes the connection and raises
-        `McpError`.
-        """
+        """Connects, without a time limit. If that fails, closes the connection and raises `McpError`."""
         self._task = asyncio.create_task(self._run(), name=f"mcp {self._label}")
         self._task.add_done_callback(_retrieve_exception)
         await asyncio.wait((self._task, self._ready), return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +128,7 @@ class McpConnection:
             await asyncio.wait((task,), timeout=self._limits.close_seconds)
 
     async def wait_closed(self) -> None:
-        """Waits until the session has ended, whatever the reason is."""
+        """Returns at the session's end."""
         if self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -153,7 +150,7 @@ class McpConnection:
     # --- tools ----------------------------------------------------------------------------------
 
     async def tools(self) -> McpListing:
-        """Fetches all tools, page by page; beyond the limits they are left out, with a fault. Raises `McpError`."""
+        """Fetches all tools; beyond the limits they are left out, with a fault. Raises `McpError`."""
         found: dict[str, McpTool] = {}
         cursor: str | None = None
         size = 0
@@ -172,9 +169,8 @@ class McpConnection:
         return self._truncated(found)
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> McpResult:
-        """Runs a tool; one that fails has a result too (`McpResult.is_error`). Raises `McpError` for a protocol error,
-        no answer within `timeout_seconds`, or an ended session. After the time, or when cancelled, the server is asked
-        to stop.
+        """Runs a tool; one that fails has a result too (`is_error`). Raises `McpError` for a protocol error, no answer
+        within `timeout_seconds`, or an ended session. After the time, or when cancelled, the server is asked to stop.
         """
         request = CallToolRequest(params=CallToolRequestParams(name=tool, arguments=arguments))
         try:
@@ -194,7 +190,7 @@ class McpConnection:
         )
 
     async def _request(self, send: Callable[[ClientSession], Awaitable[T]], invalid: str) -> T:
-        """Sends a request on the open session. Raises `McpError`; `invalid` is the text for an invalid answer."""
+        """Sends a request. Raises `McpError`; `invalid` is its text for an invalid answer."""
         if self._session is None:
             raise McpError(self.fault())
         try:
@@ -232,8 +228,8 @@ class McpConnection:
         await self._run_session(last)
 
     async def _run_session(self, open_transport: OpenTransport) -> None:
-        """Runs the session over one transport until `close` or its end. Raises `McpError` if the transport ends first;
-        errors of the handshake unchanged.
+        """Runs the session until `close` or its end. Raises `McpError` if the transport ends first; errors of the
+        handshake unchanged.
         """
         try:
             async with (
@@ -248,7 +244,7 @@ class McpConnection:
             self._session = None
 
     async def _unless_ended(self, awaited: Coroutine[Any, Any, object]) -> None:
-        """Awaits a coroutine, cancelled if the transport ends first. Raises what it raises, or `McpError`."""
+        """Awaits a coroutine; raises `McpError` if the transport ends first."""
         done = asyncio.create_task(awaited)
         ended = asyncio.create_task(self._report.ended.wait())
         try:
@@ -261,14 +257,12 @@ class McpConnection:
             ended.cancel()
 
     async def _on_message(self, message: IncomingMessage) -> None:
-        """Handles a message without a request: only changed tools matter."""
         if isinstance(message, ToolListChangedNotification):
             self._on_change()
 
     # --- values and messages --------------------------------------------------------------------
 
     def _tool(self, tool: Tool) -> McpTool:
-        """Converts a tool of the `mcp` package into an `McpTool` with the server's label."""
         hints = tool.annotations
         return McpTool(
             server_label=self._label,
@@ -279,12 +273,12 @@ class McpConnection:
         )
 
     def _truncated(self, found: dict[str, McpTool]) -> McpListing:
-        """Returns a listing with the fault that the server has more tools."""
+        """Returns a listing with the fault that there are more."""
         what = f"has too many tools: all but the first {len(found)} are left out."
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 
     def _error_text(self, error: MCPError) -> str:
-        """Returns the message of the server's error, with secrets removed, cut to `MAX_ERROR_CHARS`."""
+        """Returns a server's error without secrets, cut."""
         return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
@@ -292,14 +286,13 @@ class McpConnection:
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Retrieves the exception of the session's task."""
     # Otherwise asyncio logs it; `fault` reads it later.
     if not task.cancelled():
         task.exception()
 
 
 def _first_cause(error: BaseException | None) -> BaseException | None:
-    """Returns the first exception in nested groups: the task that fails first cancels the others."""
+    """Returns the first in nested groups: the task that fails first cancels the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,6 +1,5 @@
-"""The HTTP transports of MCP (Streamable HTTP and SSE), limited to permitted URLs, sizes and times. Imports the large
-`mcp` package. Every request, also a redirect, goes through `_GuardedTransport`, which connects to exactly the address
-that it has checked.
+"""The HTTP transports of MCP (Streamable HTTP and SSE), with the large `mcp` package. Every request, also a redirect,
+goes through `_GuardedTransport`, which connects to exactly the address that it has checked.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from codex_proxy.mcp.connection import TransportReport
 from codex_proxy.mcp.values import McpFaultKind, McpLimits, fault_of
 
 CONNECT_SECONDS: Final = 10.0
-"""The most seconds that connecting, or sending one message, may take."""
+"""Seconds for connecting, or sending one message."""
 IDLE_SECONDS: Final = 300.0
-"""Seconds of silence in a stream. Calls have a deadline of their own."""
+"""Seconds of silence in a stream; calls have their own deadline."""
 NOTIFICATION_SECONDS: Final = 5.0
-"""Seconds for the answer to a notification; calls wait for them."""
+"""Seconds for the answer to a notification, for which calls wait."""
 MAX_ADDRESSES: Final = 4
-"""The most addresses of a host that are tried: two IPv4 and two IPv6."""
+"""Addresses of a host that are tried: two IPv4, two IPv6."""
 _NOTIFICATION: Final = b'"method":"notifications/'
 
 
@@ -34,9 +33,7 @@ _NOTIFICATION: Final = b'"method":"notifications/'
 async def streamable_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens a Streamable HTTP transport for the `with`. `allowed_urls`: None permits any, for the operator's servers.
-    Failures are written into `report`.
-    """
+    """Opens Streamable HTTP. `allowed_urls`: None permits any, for the operator's servers. Failures go into `report`."""
     guard = _GuardedTransport(server, allowed_urls, limits, report)
     most = limits.message_bytes
     async with (
@@ -50,9 +47,7 @@ async def streamable_transport(
 async def sse_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens an SSE transport for the `with`; the `mcp` package ends it at an event above 1 MiB. `allowed_urls`: None
-    permits any. Failures are written into `report`.
-    """
+    """Opens SSE; the `mcp` package ends it at an event above 1 MiB. See `streamable_transport`."""
     guard = _GuardedTransport(server, allowed_urls, limits, report, is_sse=True)
 
     def client(*_: object, **__: object) -> httpx2.AsyncClient:
@@ -63,7 +58,6 @@ async def sse_transport(
 
 
 def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
-    """Returns an HTTP client whose requests all go through `guard`."""
     return httpx2.AsyncClient(
         headers={"User-Agent": "codex-proxy", **server.headers, "Accept-Encoding": "identity"},
         transport=guard,
@@ -73,8 +67,8 @@ def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
 
 
 class _GuardedTransport(httpx2.AsyncBaseTransport):
-    """An httpx transport that raises `httpx2.ConnectError` for what `allowed_urls` does not permit (None permits any).
-    `report.fault` says why the last request failed.
+    """Raises `httpx2.ConnectError` for what `allowed_urls` does not permit; `report.fault` says why the last request
+    failed.
     """
 
     def __init__(
@@ -94,7 +88,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._inner = httpx2.AsyncHTTPTransport()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a permitted request, and limits the response's body. Raises `httpx2.TransportError`."""
+        """Sends a permitted request, and limits the response. Raises `httpx2.TransportError`."""
         if request.method == "POST" and _NOTIFICATION in (await request.aread())[:200]:
             request.extensions["timeout"]["read"] = NOTIFICATION_SECONDS
         try:
@@ -113,8 +107,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         await self._inner.aclose()
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends a request to the first address of its host that connects. Raises `httpx2.ConnectError`, with the reason
-        in the report, if URL or address is not permitted.
+        """Sends it to the first address of its host that connects. Raises `httpx2.ConnectError` if URL or address is
+        not permitted.
         """
         if self._allowed_urls is None:
             return await self._inner.handle_async_request(request)
@@ -138,12 +132,12 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         raise fault
 
     def _forbidden(self, what: str) -> httpx2.ConnectError:
-        """Reports a fault, and returns the exception to raise. `what` continues `MCP server 'label' ...`."""
+        """Reports a fault, and returns the exception to raise."""
         self._note(McpFaultKind.FORBIDDEN, what)
         return httpx2.ConnectError("not allowed")
 
     def _note_status(self, request: httpx2.Request, response: httpx2.Response) -> None:
-        """Reports whether the server accepted the request, by the status."""
+        """Reports whether the server accepted the request."""
         status = response.status_code
         # A Streamable HTTP server may refuse GET: not every server sends messages of its own.
         if request.method != ("GET" if self._is_sse else "POST") and not (self._is_sse and status >= 300):
@@ -164,7 +158,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
             self._note(McpFaultKind.UNREACHABLE, f"answered with status {status}.")
 
     def _limited(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Returns the response with a limited body; the end of an SSE event stream sets `ended`."""
+        """Limits the body; the end of an SSE event stream sets `ended`."""
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
@@ -184,13 +178,13 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._note(McpFaultKind.PROTOCOL, "sent an answer that is too large.")
 
     def _note(self, kind: McpFaultKind, what: str) -> None:
-        """Writes a fault into the report; `what` continues the sentence `MCP server 'label' ...`."""
+        """`what` continues `MCP server 'label' ...`."""
         self._report.fault = fault_of(self._label, kind, what)
 
 
 class _LimitedBody(httpx2.AsyncByteStream):
-    """A body with a limit in bytes (None for event streams): above it `on_too_large` is called and reading raises
-    `httpx2.StreamError`. `on_end` is called when it is closed.
+    """A body of at most `limit` bytes (None for event streams): above, `on_too_large` is called and
+    `httpx2.StreamError` raised. `on_end` is called when it is closed.
     """
 
     def __init__(
@@ -221,10 +215,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 
 def _with_address(address: str, request: httpx2.Request) -> httpx2.Request:
-    """Returns the request to an IP address.
-
-    `Host` stays, and the certificate is checked for the name.
-    """
+    """`Host` stays, and the certificate is checked for the name."""
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=address),

@@ -1,6 +1,6 @@
-"""MCP servers that requests name by URL, as the operator's list permits. Each owner (API key) has its own session with
-each. A server that is not permitted or not valid raises `Fault` INVALID_REQUEST before connecting; later failures are
-`McpFault`s in the listing or result. No message contains headers or credentials.
+"""MCP servers that requests name by URL. Each owner (API key) has its own session with each. One that is not permitted
+or not valid raises `Fault` INVALID_REQUEST before connecting; later failures are `McpFault`s in the listing or result.
+No message contains headers or credentials.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from codex_proxy.mcp.values import (
 IDLE_SECONDS: Final = 60.0
 """Seconds for which an unused session is kept; the next request usually comes within some."""
 MAX_SESSIONS: Final = 64
-"""The most sessions of all owners together. Each needs an open connection."""
+"""Sessions of all owners together; each needs a connection."""
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,16384}")
@@ -44,29 +44,26 @@ _FORBIDDEN_HEADERS: Final = frozenset(
         *("mcp-session-id", "mcp-protocol-version", "last-event-id"),
     }
 )
-"""Headers that a request may not set: they redirect the message (`Host`) or belong to connection or protocol."""
+"""They redirect the message (`Host`) or belong to connection or protocol."""
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server in the request's `tools`."""
+    """A server in the request's `tools`."""
 
     server_label: str
     server_url: str
     headers: dict[str, str] = {}
     authorization: str | None = None
-    """A token for `Authorization: Bearer ...`, in place of a header of that name."""
+    """For `Authorization: Bearer ...`, in place of a header of that name."""
     allowed_tools: tuple[str, ...] | None = None
-    """The names of the tools that this request may use; None permits all."""
+    """None permits all."""
 
     def allows(self, tool: str) -> bool:
-        """Whether this request may use the tool named `tool`."""
         return self.allowed_tools is None or tool in self.allowed_tools
 
 
 class _Session:
-    """An owner's session with a server. `users` counts the requests that use it; `expiry` closes it after
-    `idle_seconds` without any.
-    """
+    """An owner's session, `users` requests use it; `expiry` closes it after `idle_seconds` without any."""
 
     def __init__(self, mcp_server: McpServer) -> None:
         self.mcp_server = mcp_server
@@ -75,7 +72,7 @@ class _Session:
 
 
 class RequestServers:
-    """Opens sessions with the servers of requests, and keeps unused ones for a while. `close` it."""
+    """Sessions with the servers of requests; unused ones are kept for a while. `close` it."""
 
     def __init__(
         self,
@@ -88,9 +85,8 @@ class RequestServers:
         max_sessions: int = MAX_SESSIONS,
         resolve: Resolve | None = None,
     ) -> None:
-        """`allowed` are the permitted URLs, `resolve` looks up names (None: the system), `limits` are those of each
-        server. `refresh_interval`: seconds after which tools are listed again; `max_sessions` limits open sessions.
-        Raises `ValueError` for an invalid entry of `allowed`.
+        """`allowed` are the permitted URLs, `resolve` looks up names (None: the system). `refresh_interval`: seconds
+        after which tools are listed again. Raises `ValueError` for an invalid entry of `allowed`.
         """
         self._allowed_urls = AllowedUrls(allowed, resolve)
         self._clock = clock
@@ -123,9 +119,7 @@ class RequestServers:
             raise self._invalid(server, "has an invalid `authorization`.", param)
 
     async def tools(self, server: NamedServer, owner: str) -> McpListing:
-        """Returns the server's tools that the request allows, or none and a fault. `owner` is the key's name. Raises
-        `Fault` INVALID_REQUEST.
-        """
+        """Returns the tools that the request allows, or none and a fault. Raises `Fault` INVALID_REQUEST."""
         self.check(server)
         try:
             with self._session(server, owner) as mcp_server:
@@ -137,8 +131,8 @@ class RequestServers:
     async def call(
         self, server: NamedServer, owner: str, tool: str, arguments: str, timeout_seconds: float
     ) -> McpResult:
-        """Runs a tool with JSON `arguments` for the key `owner`. A call that fails, or is not allowed, has a failed
-        result. Cancelling stops the call. Raises `Fault` INVALID_REQUEST.
+        """Runs a tool with JSON `arguments`. A call that fails, or is not allowed, has a failed result. Cancelling
+        stops it. Raises `Fault` INVALID_REQUEST.
         """
         self.check(server)
         if not server.allows(tool):
@@ -152,11 +146,11 @@ class RequestServers:
 
     @property
     def open_sessions(self) -> int:
-        """The number of sessions that are open now."""
+        """How many are open."""
         return len(self._sessions)
 
     async def close(self) -> None:
-        """Ends all sessions, as `McpServer.close` does. Later calls of `tools` and `call` return a fault."""
+        """Ends all sessions; later calls of `tools` and `call` return a fault."""
         self._closed = True
         for key in list(self._sessions):
             self._close_session(key)
@@ -167,8 +161,8 @@ class RequestServers:
 
     @contextmanager
     def _session(self, server: NamedServer, owner: str) -> Iterator[McpServer]:
-        """Uses the owner's session with this server for the `with`; the last user's end starts the timer that closes
-        it. Raises `McpError` if this object is closed or all `max_sessions` are in use.
+        """The owner's session for the `with`; after its last user the timer that closes it starts. Raises `McpError` if
+        this object is closed or all `max_sessions` are in use.
         """
         if self._closed:
             what = "is no longer available: this server is shutting down."
@@ -195,7 +189,7 @@ class RequestServers:
                 session.expiry = loop.call_later(self._idle_seconds, self._close_session, key)
 
     def _make_room(self) -> bool:
-        """Closes the least recently used idle session if `max_sessions` are open. Returns whether there is room."""
+        """Closes the least recently used idle session if needed. Returns whether there is room."""
         if len(self._sessions) < self._max_sessions:
             return True
         unused = next((key for key, session in self._sessions.items() if not session.users), None)
@@ -205,14 +199,13 @@ class RequestServers:
         return True
 
     def _close_session(self, key: tuple[str, str, bytes]) -> None:
-        """Removes a session, and starts a task that ends it."""
         session = self._sessions.pop(key)
         if session.expiry is not None:
             session.expiry.cancel()
         keep_until_done(self._closing, asyncio.create_task(session.mcp_server.close()))
 
     def _new_server(self, server: NamedServer, headers: dict[str, str]) -> McpServer:
-        """Returns a client of the server, unconnected. A path that ends with `/sse` gets the SSE transport."""
+        """A path that ends with `/sse` gets the SSE transport."""
         path = normalized_url(server.server_url).path.rstrip("/")
         transport: Transport = "sse" if path.endswith("/sse") else "either"
         definition = HttpServer(
@@ -229,12 +222,11 @@ class RequestServers:
     # --- values and messages --------------------------------------------------------------------
 
     def _invalid(self, server: NamedServer, what: str, param: str) -> Fault:
-        """Returns the exception for `param`; `what` continues `MCP server 'label' ...`."""
+        """`what` continues `MCP server 'label' ...`."""
         return bad_request(f"MCP server '{server.server_label}' {what}", param, "invalid_mcp_server")
 
 
 def _headers(server: NamedServer) -> dict[str, str]:
-    """Returns the request's headers, with the token as `Authorization`."""
     if server.authorization is None:
         return server.headers
     others = {name: value for name, value in server.headers.items() if name.lower() != "authorization"}
@@ -242,5 +234,5 @@ def _headers(server: NamedServer) -> dict[str, str]:
 
 
 def _digest(label: str, headers: dict[str, str]) -> bytes:
-    """Returns a hash of label and headers: other credentials get another session, and no dictionary contains them."""
+    """Other credentials get another session, and no dictionary contains them."""
     return hashlib.sha256(msgspec.json.encode((label, sorted(headers.items())))).digest()

@@ -1,5 +1,5 @@
-"""Converts a server's answer to a tool call into an `McpResult` for a model, within `McpLimits`. Content that is
-neither text nor a supported image becomes a line that describes it. A last text says what was left out.
+"""Converts a server's answer to a tool call into an `McpResult`, within `McpLimits`. Other content than text and
+supported images becomes a line that describes it. A last text says what was left out.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""The image types that models accept; for others a provider would refuse the whole request."""
+"""For other images a provider would refuse the whole request."""
 _PRINTABLE: Final = re.compile(r"[\w.+/-]{1,100}")
 
 
 class _ResultBuilder:
-    """Collects the parts of a result within the limits. `omissions` says what was left out, for the last text."""
+    """Collects the parts within the limits, and what was left out (`omissions`)."""
 
     def __init__(self, limits: McpLimits) -> None:
         self._limits = limits
@@ -32,7 +32,7 @@ class _ResultBuilder:
         self.omissions: dict[str, None] = {}
 
     def add_text(self, text: str) -> None:
-        """Adds a text, cut at the limit of all texts; left out after the last permitted part."""
+        """Adds a text, cut at the limit of all texts."""
         raw = text.encode("utf-8", "replace")
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
@@ -47,7 +47,7 @@ class _ResultBuilder:
                 self.parts.append(TextPart(kept))
 
     def add_image(self, data: str, media_type: str) -> None:
-        """Adds an image in base64, unless it exceeds the limits; a broken one becomes a line of text."""
+        """Adds an image in base64; a broken one becomes a line of text."""
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
         elif len(data) > self._image_left:
@@ -67,7 +67,7 @@ class _ResultBuilder:
 
 
 def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
-    """Returns the result of an answer, in its order. Structured content without text becomes a text."""
+    """Structured content without text becomes a text."""
     result = _ResultBuilder(limits)
     for block in answer.content:
         _add_block(result, block)
@@ -87,7 +87,6 @@ def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
 
 
 def _add_block(result: _ResultBuilder, block: Any) -> None:
-    """Adds a content block: a text, an image, or a line that describes it."""
     match block.type:
         case "text":
             result.add_text(block.text)
@@ -108,7 +107,7 @@ def _add_block(result: _ResultBuilder, block: Any) -> None:
 
 
 def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
-    """Returns structured content as JSON; None if there is none, or (noted) if it is too large."""
+    """Returns structured content as JSON; None if there is none, or (noted) too large."""
     if content is None:
         return None
     encoded = msgspec.json.encode(content)
@@ -119,10 +118,8 @@ def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> b
 
 
 def _type_name(media_type: str | None) -> str:
-    """Returns a media type for a message."""
     return media_type if media_type and _PRINTABLE.fullmatch(media_type) else "of an unknown type"
 
 
 def _shown_size(limit: int) -> str:
-    """Returns a number of bytes for a message."""
     return f"{limit / (1 << 20):g} MiB" if limit >= 1 << 20 else f"{limit} bytes"

@@ -1,6 +1,6 @@
 """Clients of MCP servers, which connect when needed, cache the tools, and reconnect: at once after the first failure,
-then after 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`. `tools` and `call` do not raise: a failure is a
-fault in the listing or result. A start continues when its request has ended.
+then after 1, 2, 4 ... seconds, up to `limits.max_backoff_seconds`. `tools` and `call` do not raise: a failure is in the
+listing or result. A start continues when its request has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from codex_proxy.mcp.connection import McpConnection, OpenTransport
 
 REFRESH_INTERVAL: Final = 10.0
-"""Seconds after which a list of tools is fetched again (docs/contract.md#mcp-calls)."""
+"""Seconds after which tools are listed again (docs/contract.md#mcp-calls)."""
 FIRST_DELAYED_FAILURE: Final = 2
 """Failures in a row from which the next start is delayed; most servers fail only once."""
 
@@ -51,9 +51,7 @@ class McpServer:
         command: Command | None = None,
         allowed_urls: AllowedUrls | None = None,
     ) -> None:
-        """`command` starts a program. `refresh_interval`: seconds after which tools are listed
-        again. `allowed_urls`: None permits any.
-        """
+        """`command` starts a program. `allowed_urls`: None permits any."""
         self._definition = definition
         self._label = definition.label
         self._clock = clock
@@ -75,8 +73,8 @@ class McpServer:
         self._closed = False
 
     async def tools(self) -> McpListing:
-        """Returns the server's tools within the limits, and a fault if some or all are missing. Connects first if
-        needed. Takes at most `limits.list_seconds` + `limits.refresh_seconds`.
+        """Returns the tools, and a fault if some are missing; connects first. Takes at most `limits.list_seconds` +
+        `limits.refresh_seconds`.
         """
         # The second try is for a server that has died, or has lost the session, since.
         for last in (False, True):
@@ -94,9 +92,7 @@ class McpServer:
         return self._last_listing
 
     async def call(self, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
-        """Runs a tool with JSON `arguments`; `timeout_seconds` includes connecting. Without an answer the result is a
-        failed one.
-        """
+        """Runs a tool with JSON `arguments`, connecting within `timeout_seconds` too."""
         deadline = self._clock.monotonic() + timeout_seconds
         try:
             decoded = self._decoded(arguments)
@@ -130,9 +126,7 @@ class McpServer:
     # --- connecting -----------------------------------------------------------------------------
 
     def _wait_seconds(self) -> float:
-        """Returns the seconds that a request waits for the start: `limits.list_seconds` since it began; 0 if
-        the last start took too long.
-        """
+        """What a request waits for the start: `limits.list_seconds` since it began; 0 if the last start took too long."""
         if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
             return 0.0
         # A server that hangs must not delay each request.
@@ -140,8 +134,8 @@ class McpServer:
         return began + self._limits.list_seconds - self._clock.monotonic()
 
     async def _connect(self, wait: float) -> McpConnection:
-        """Returns the connection, started if needed. Raises `McpError` if that fails, is not allowed yet, or takes more
-        than `wait` seconds; then it continues.
+        """Returns the connection. Raises `McpError` if starting fails, is not allowed yet, or takes more than `wait`
+        seconds; then it continues.
         """
         if self._closed:
             raise self._error(McpFaultKind.CLOSED, "is no longer available: this server is shutting down.")
@@ -160,14 +154,14 @@ class McpServer:
         return starting.result()
 
     def _raise_in_backoff(self) -> None:
-        """Raises `McpError` with the last fault if the server may not be started yet (`_back_off`)."""
+        """Raises the last fault if the server may not be started yet."""
         left = self._retry_at - self._clock.monotonic()
         if left > 0 and self._last_fault is not None:
             message = f"{self._last_fault.message} It is tried again in {left:.0f} s."
             raise McpError(msgspec.structs.replace(self._last_fault, message=message))
 
     async def _start(self) -> McpConnection:
-        """Connects and fetches the tools. Raises `McpError`."""
+        """Connects and lists the tools. Raises `McpError`."""
         # The package is large: imported on the event loop it would hold up all other streams.
         await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.connection")
         from codex_proxy.mcp.connection import McpConnection
@@ -192,15 +186,14 @@ class McpServer:
         return connection
 
     def _on_start_ended(self, starting: asyncio.Task[McpConnection]) -> None:
-        """Records a failed start, so that the next one may be delayed."""
         self._starting = None
         error = None if starting.cancelled() else starting.exception()
         if isinstance(error, McpError):
             self._back_off(error.fault)
 
     async def _watch(self, connection: McpConnection) -> None:
-        """Waits for the end of a connection, and records it as a failure. After `limits.stable_seconds`, or if only the
-        session was lost, earlier failures no longer count.
+        """Records the connection's end as a failure. After `limits.stable_seconds`, or if only the session was lost,
+        earlier failures no longer count.
         """
         since = self._clock.monotonic()
         await connection.wait_closed()
@@ -218,7 +211,7 @@ class McpServer:
             self._retry_at = self._clock.monotonic() + wait
 
     async def _transports(self) -> Sequence[OpenTransport]:
-        """Returns what opens a transport, in the order to try."""
+        """What opens a transport, in the order to try."""
         definition, limits = self._definition, self._limits
         if isinstance(definition, StdioServer):
             await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.stdio_transport")
@@ -236,11 +229,11 @@ class McpServer:
     # --- tools ----------------------------------------------------------------------------------
 
     def _on_tools_changed(self) -> None:
-        """The server's tools have changed: the next request fetches them."""
+        """The next request fetches them."""
         self._changed = True
 
     async def _refresh(self, connection: McpConnection) -> None:
-        """Fetches the tools again within `limits.refresh_seconds`; otherwise the cached list stays. Never raises."""
+        """Lists again within `limits.refresh_seconds`; otherwise the cached list stays."""
         if self._listing is None:
             self._listing = asyncio.create_task(
                 self._fetch_listing(connection), name=f"mcp tools {self._label}"
@@ -249,13 +242,13 @@ class McpServer:
         await asyncio.wait((self._listing,), timeout=self._limits.refresh_seconds)
 
     def _on_listed(self, listing: asyncio.Task[None]) -> None:
-        """Ignores the exception of a fetch: the cached list stays, and `McpConnection.fault` has a connection's end."""
+        """A failure is ignored: the cached list stays, and `McpConnection.fault` has a connection's end."""
         self._listing = None
         if not listing.cancelled():
             listing.exception()  # retrieved, so that asyncio does not log it
 
     async def _fetch_listing(self, connection: McpConnection) -> None:
-        """Fetches the tools into the cache. Raises `McpError`, also after `limits.list_seconds`."""
+        """Raises `McpError`, also after `limits.list_seconds`."""
         self._changed = False  # before the request: a change that comes meanwhile is fetched again
         try:
             async with asyncio.timeout(self._limits.list_seconds):
@@ -268,7 +261,7 @@ class McpServer:
     # --- values and messages --------------------------------------------------------------------
 
     def _decoded(self, arguments: str) -> dict[str, Any]:
-        """Returns the decoded arguments of a call. Raises `McpError` unless they are a JSON object or empty."""
+        """Raises `McpError` unless it is a JSON object or empty."""
         try:
             return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeEncodeError):
@@ -276,12 +269,12 @@ class McpServer:
             raise self._error(McpFaultKind.BAD_ARGUMENTS, what) from None
 
     def _error(self, kind: McpFaultKind, what: str) -> McpError:
-        """Returns an exception of this server; `what` continues `MCP server 'label' ...`."""
+        """`what` continues `MCP server 'label' ...`."""
         return McpError(fault_of(self._label, kind, what))
 
 
 class OperatorServers:
-    """The MCP servers of the operator's file (`config.parse_servers`). Call `close` when the proxy stops."""
+    """The servers of the operator's file. `close` them."""
 
     def __init__(
         self,
@@ -305,13 +298,11 @@ class OperatorServers:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the servers, in the file's order."""
+        """In the file's order."""
         return tuple(self._servers)
 
     async def tools(self) -> McpListing:
-        """Returns the tools of all servers, in the file's order, and a fault for each that lacks some. All are asked at
-        once.
-        """
+        """Asks all at once. Returns their tools, and a fault for each that lacks some."""
         listings = await asyncio.gather(*(server.tools() for server in self._servers.values()))
         return McpListing(
             tuple(tool for listing in listings for tool in listing.tools),
@@ -319,8 +310,8 @@ class OperatorServers:
         )
 
     async def call(self, server_label: str, tool: str, arguments: str, timeout_seconds: float) -> McpResult:
-        """Runs a tool of a server with JSON `arguments`; a failed result if that fails or there is no such server.
-        Cancelling stops the call.
+        """Runs a tool with JSON `arguments`; a failed result if that fails or there is no such server. Cancelling stops
+        it.
         """
         server = self._servers.get(server_label)
         if server is None:
@@ -330,5 +321,4 @@ class OperatorServers:
         return await server.call(tool, arguments, timeout_seconds)
 
     async def close(self) -> None:
-        """Ends all servers at once, as `McpServer.close` does."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))

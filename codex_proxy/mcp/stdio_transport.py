@@ -1,5 +1,5 @@
-"""The stdio transport of MCP: JSON-RPC messages, one per line. Imports the large `mcp` package. Other lines on stdout
-are ignored; one that is longer than `McpLimits.message_bytes`, or has too many values, ends the session.
+"""The stdio transport of MCP: JSON-RPC messages, one per line, with the large `mcp` package. Other lines are ignored;
+one longer than `McpLimits.message_bytes`, or with too many values, ends the session.
 """
 
 from __future__ import annotations
@@ -31,9 +31,8 @@ MAX_DETAIL_CHARS = 2000
 async def stdio_transport(
     server: StdioServer, command: Command, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Starts the server by `command` for the `async with` block, and yields its messages and a stream for ours. If it
-    ends meanwhile, sends too long a line, or does not read its stdin, `report` has the reason and `ended` is set.
-    Raises `McpError` if it cannot be started.
+    """Starts the server, and yields its messages and a stream for ours. If it ends meanwhile, sends too long a line, or
+    does not read its stdin, `report` has the reason and `ended` is set. Raises `McpError` if it cannot be started.
     """
     lines = _StdoutLines(limits.message_bytes)
     try:
@@ -72,9 +71,7 @@ async def stdio_transport(
 
 
 class _StdoutLines:
-    """The lines of a process's stdout, until its end, or a line above `limit` bytes or with too many values. Buffers
-    about `READ_AHEAD` bytes.
-    """
+    """The lines of stdout, until its end, or a line above `limit` bytes or with too many values."""
 
     def __init__(self, limit: int) -> None:
         self.process: Child | None = None
@@ -86,7 +83,6 @@ class _StdoutLines:
         self._changed = asyncio.Event()
 
     def received(self, chunk: bytes) -> None:
-        """Buffers a chunk, and pauses the process above `READ_AHEAD`."""
         self._chunks.append(chunk)
         self._buffered_bytes += len(chunk)
         if self._buffered_bytes > READ_AHEAD and self.process is not None:
@@ -94,7 +90,6 @@ class _StdoutLines:
         self._changed.set()
 
     def ended(self, exit: Exit) -> None:
-        """Stores how the process ended; the iterator ends after the buffered lines."""
         self.exit = exit
         self._changed.set()
 
@@ -117,7 +112,7 @@ class _StdoutLines:
                 return
 
     async def _next(self) -> bytes | None:
-        """Returns the next chunk of stdout; None at the end."""
+        """Returns the next chunk; None at the end."""
         while not self._chunks:
             if self.exit is not None:
                 return None
@@ -131,7 +126,7 @@ class _StdoutLines:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Returns the JSON-RPC message in a line; None if the line has none."""
+    """None if the line has none."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -141,12 +136,11 @@ def _message(line: bytes) -> SessionMessage | None:
 
 
 def _line(message: SessionMessage) -> bytes:
-    """Returns a message as one line of JSON, with its line feed."""
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
 
 def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
-    """Returns why a session's lines have ended: a line was too long, or the process has exited."""
+    """Returns why the lines have ended."""
     if lines.too_long or lines.exit is None:
         return fault_of(server.label, McpFaultKind.PROTOCOL, "sent a message that is too long.")
     exit = lines.exit

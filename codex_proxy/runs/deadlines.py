@@ -1,6 +1,4 @@
-"""The time limits of one turn: until its first visible event, between two events of the agent, and in all; and the
-failure when one is exceeded. One timer is set for the earliest limit; if it fires too early, it is set again.
-"""
+"""A turn's time limits. One timer is set for the earliest; if it fires too early, it is set again."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """Watches a turn's limits. `expired` is called once, with a TIMED_OUT failure."""
+    """`expired` is called once, with a TIMED_OUT failure."""
 
     def __init__(self, deadlines: Deadlines, timers: Timers, expired: Callable[[Failure], None]) -> None:
         self._deadlines = deadlines
@@ -30,23 +28,23 @@ class DeadlineWatch:
         self._expired: Callable[[Failure], None] | None = expired
         self._began = self._last = timers.time()
         self.visible = False
-        """Whether there was an event that the client sees."""
+        """There was an event that the client sees."""
         self.paused = False
-        """Whether the idle deadline is stopped, because the agent waits for this server."""
+        """The agent waits for this server."""
         self._timer: TimerHandle | None = None
         self._arm()
 
     def alive(self, *, visible: bool) -> None:
-        """Restarts the idle deadline, because there was an event; a `visible` one meets `first`."""
+        """There was an event; a `visible` one meets `first`."""
         self._last = self._timers.time()
         self.visible = self.visible or visible
 
     def pause(self) -> None:
-        """Stops the idle deadline until `resume`, while the agent waits for this server."""
+        """Stops the idle deadline until `resume`."""
         self.paused = True
 
     def resume(self) -> None:
-        """Starts the idle deadline again, with its full time."""
+        """Starts it again, with its full time."""
         self.paused = False
         self._last = self._timers.time()
         if self._timer is not None:
@@ -54,7 +52,7 @@ class DeadlineWatch:
             self._arm()
 
     def stop(self) -> None:
-        """Stops all deadlines. `expired` is not called any more."""
+        """Stops all deadlines."""
         self._expired = None
         if self._timer is not None:
             self._timer.cancel()
@@ -84,9 +82,8 @@ class DeadlineWatch:
 
 
 def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:
-    """Returns the failure of a turn that a deadline ends. `late` says which; `retrying` is the agent's last unanswered
-    retry (or None), whose failure is the result if it names one; `retries` counts them; `hint` says what the agent may
-    be doing.
+    """Returns the failure of a turn that a deadline (`late`) ends. `retrying` is the agent's last unanswered retry, if
+    any, whose failure is the result if it names one; `hint` says what the agent may be doing.
     """
     if retrying is None:
         return msgspec.structs.replace(late, message=f"{late.message} {hint}") if hint else late

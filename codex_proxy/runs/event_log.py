@@ -1,5 +1,5 @@
-"""The log of a turn: batches of events, appended once, read by any number of cursors. Batches that every reader has
-taken are dropped. If the slowest falls too far behind, the agent is paused, or the turn fails.
+"""The log of a turn: batches of events, appended once, read by any number of cursors. What every reader has taken is
+dropped. If the slowest falls too far behind, the agent is paused, or the turn fails.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ HIGH_WATER = 1 << 20
 EVENTS_AT_ONCE = 250
 """Events of a batch; the rest of one read is another batch."""
 TAKEN_AT_ONCE = 1 << 16
-"""Bytes of agent output after which a reader that is behind gets no further batch at once: some milliseconds, in which
-nobody else is served.
+"""Bytes of agent output after which a reader gets no further batch at once: some milliseconds, in which nobody else is
+served.
 """
 _TEXTS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta})
 TEXT_AT_ONCE = 1 << 18
-"""Characters of a text in one event; a longer one becomes several, each a batch."""
+"""Characters of an event; a longer text becomes several, each a batch."""
 LOW_WATER = 1 << 18
-"""The bytes of backlog below which a paused agent is resumed."""
+"""Bytes of backlog below which a paused agent is resumed."""
 CUT_WATER = 32 << 20
 """Bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused; then its
 turn is cut off.
@@ -41,25 +41,25 @@ turn is cut off.
 
 
 Push: TypeAlias = Callable[[], bool]
-"""Passes new events on to the client without waiting. Returns False, having done nothing, if it would have to wait."""
+"""Passes new events on without waiting. Returns False, having done nothing, if it would have to wait."""
 
 
 class Wakeup:
-    """Lets one reader wait until there is more to read. Its `Push` is called directly by what adds events, so that a
-    delta reaches the client before the reader's task runs; if it returns False or raises, or at the end, the task is
-    resumed. Pushes happen only while the task waits.
+    """Lets one reader wait. What adds events calls its `Push` directly, so that a delta reaches the client before the
+    reader's task runs; if that returns False or raises, or at the end, the task is resumed. Pushes happen only while
+    the task waits.
     """
 
     def __init__(self) -> None:
         self._waiter: asyncio.Future[None] | None = None
         self._push: Push | None = None
         self._broke: Exception | None = None
-        """The exception that the push has raised; None if it has not."""
+        """What the push has raised."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Looked up once, because that costs a system call until Python 3.12."""
+        """Looked up once: that costs a system call until Python 3.12."""
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns after a `wake` whose events `push` has not delivered. Raises what it raised. May be cancelled and
+        """Returns after a `wake` whose events `push` has not delivered; raises what it raised. May be cancelled and
         called again.
         """
         if self._loop is None:
@@ -74,9 +74,7 @@ class Wakeup:
             raise broke
 
     def wake(self, *, last: bool = False) -> None:
-        """Calls the waiting reader's push, or resumes it (always at the `last` event). Never raises: `wait` raises what
-        the push did.
-        """
+        """Calls the waiting reader's push, or resumes it (always at the `last` event). Never raises."""
         waiter = self._waiter
         if waiter is None or waiter.done():
             return
@@ -93,7 +91,7 @@ class Wakeup:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The events of one read of the agent's pipe, and its number of bytes."""
+    """The events of one read of the agent's pipe, and its bytes."""
 
     events: list[Event]
     size: int
@@ -106,7 +104,7 @@ def _has_long_text(events: list[Event]) -> bool:
 
 
 def _parts(events: list[Event], size: int) -> list[Batch]:
-    """Returns the events in batches of at most `EVENTS_AT_ONCE` events and `TEXT_AT_ONCE` characters."""
+    """Splits events into batches of at most `EVENTS_AT_ONCE` events and `TEXT_AT_ONCE` characters."""
     parts: list[tuple[list[Event], int]] = []
     part: list[Event] = []
     chars = 0
@@ -125,7 +123,6 @@ def _parts(events: list[Event], size: int) -> list[Batch]:
 
 
 def _pieces(event: Event) -> Iterator[Event]:
-    """Yields the event or, if its text is long, events with its pieces."""
     if type(event) not in _TEXTS or len(event.text) <= TEXT_AT_ONCE:  # type: ignore[union-attr]
         yield event
         return
@@ -139,26 +136,24 @@ def _pieces(event: Event) -> Iterator[Event]:
 
 
 class EventLog:
-    """An append-only log of events. The backlog is the bytes of agent output that the slowest reader has not delivered.
-    `on_backlog(bytes)` is called on changes above `LOW_WATER`, and once when it falls below.
+    """The backlog is the bytes that the slowest reader has not delivered. `on_backlog(bytes)` is called on changes
+    above `LOW_WATER`, and once when it falls below.
     """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
         self.appended = 0
-        """The bytes of all batches that were appended."""
+        """Bytes of all batches."""
         self._batches: deque[Batch] = deque()
         self._dropped = 0
-        """The number of batches that every reader has seen, and that were dropped."""
+        """Batches that every reader has seen."""
         self._cursors: list[Cursor] = []
         self._on_backlog = on_backlog
         self._reported = 0
-        """The backlog in bytes that was last reported to `on_backlog`."""
+        """The last reported backlog."""
 
     def append(self, events: list[Event], size: int, *, ended: bool = False) -> None:
-        """Adds events from `size` bytes of agent output as batches, and wakes the readers. `ended`: they
-        are the last.
-        """
+        """Adds events from `size` bytes of agent output, and wakes the readers. `ended`: they are the last."""
         is_long = len(events) > EVENTS_AT_ONCE or _has_long_text(events)
         for batch in _parts(events, size) if is_long else (Batch(events, size),):
             self._batches.append(batch)
@@ -173,30 +168,30 @@ class EventLog:
             self._on_backlog = None  # its owner holds this log: no cycle outlives the turn
 
     def cursor(self) -> Cursor:
-        """Returns a reader that begins with the first event that the log still holds."""
+        """Returns a reader from the first event that is still held."""
         cursor = Cursor(self, self._dropped, self.appended - sum(batch.size for batch in self._batches))
         self._cursors.append(cursor)
         return cursor
 
     @property
     def backlog(self) -> int:
-        """The bytes that the slowest reader has not delivered; 0 without readers."""
+        """0 without readers."""
         if len(self._cursors) == 1:
             return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
 
     def after(self, position: int) -> Iterator[Batch]:
-        """Yields the batches from a position, counted from the start of the log."""
+        """Yields the batches from a position, counted from the log's start."""
         # An index in the middle of a deque would have to be looked for each time.
         return islice(self._batches, max(0, position - self._dropped), None)
 
     @property
     def end(self) -> int:
-        """The position behind the last batch."""
+        """Behind the last batch."""
         return self._dropped + len(self._batches)
 
     def trim(self) -> None:
-        """Removes the batches that every reader has taken."""
+        """Removes what every reader has taken."""
         if not self._cursors:
             return
         oldest = self._cursors[0].position
@@ -213,7 +208,7 @@ class EventLog:
             self.report()
 
     def report(self) -> None:
-        """Calls `on_backlog` if the backlog, or the last reported one, is at least `LOW_WATER`."""
+        """Calls `on_backlog` if this backlog, or the last reported, is at least `LOW_WATER`."""
         size = self.backlog
         if self._on_backlog is not None and (size >= LOW_WATER or self._reported >= LOW_WATER):
             self._reported = size
@@ -221,18 +216,18 @@ class EventLog:
 
 
 class Cursor:
-    """A reader of a log. `position` counts the batches taken (or dropped before), `seen` the bytes delivered."""
+    """A reader. `position` counts the batches taken (or dropped before), `seen` the bytes delivered."""
 
     def __init__(self, log: EventLog, position: int, seen: int) -> None:
         self.position = position
         self.seen = seen
         self.weight = 0
-        """About how many bytes the taken events weigh."""
+        """About the bytes of the taken events."""
         self._taken = seen
         self._took_part = False
-        """Whether the last `take` has left something, because there was very much."""
+        """The last `take` has left something."""
         self.wakeup = Wakeup()
-        """Woken by the log for each batch."""
+        """By the log, for each batch."""
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
@@ -255,7 +250,7 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def _next(self) -> list[Batch]:
-        """Returns the next batches, at least one: up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
+        """At least one batch: up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
         batches: list[Batch] = []
         size = events = 0
         for batch in self._log.after(self.position):
@@ -267,15 +262,13 @@ class Cursor:
         return batches
 
     def pass_on(self) -> None:
-        """The client was given all events taken so far."""
+        """The client has all events taken so far."""
         if self.seen != self._taken:
             self.seen = self._taken
             self._log.report()
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there are events that `push` has not delivered, or at the end of the log (`Wakeup`). Raises what
-        `push` raises.
-        """
+        """Returns when there are events that `push` has not delivered, or at the end. Raises what `push` raises."""
         if self.position == self._log.end:
             if not self._log.ended:
                 await self.wakeup.wait(push)
@@ -284,9 +277,9 @@ class Cursor:
 
     @property
     def finished(self) -> bool:
-        """Whether all events were taken and the log has ended."""
+        """The log has ended, and all was taken."""
         return self._log.ended and self.position == self._log.end
 
     def detach(self) -> None:
-        """Stops reading: the log no longer keeps batches for this cursor."""
+        """Stops reading."""
         self._log.detach(self)

@@ -1,7 +1,6 @@
-"""Keeps the agent's session of a turn for the client's next request: idle after an answer, or waiting for outputs of
-tool calls. Without it, the whole history goes to a new session. A session is used again only by the same owner (key)
-with the same model, tools and settings, if the new history begins with exactly what its thread has seen. Of agents that
-can reopen a closed session, ids are kept for longer.
+"""Keeps a turn's session for the client's next request: idle after an answer, or waiting for outputs. It is used again
+only by the same owner (key) with the same model, tools and settings, if the new history begins with exactly what its
+thread has seen. Of agents that can reopen a closed session, ids are kept for longer.
 """
 
 from __future__ import annotations
@@ -36,9 +35,8 @@ Digests = tuple[bytes, ...]
 
 
 def item_digests(history: Sequence[HistoryItem]) -> tuple[Digests, tuple[int, ...]]:
-    """Returns a digest for each compared item of a history (adjacent assistant messages share one), and for each the
-    index of the items after it. Raw items and this server's own calls have none, because clients do not always send
-    them back.
+    """Returns a digest for each compared item (adjacent assistant messages share one), and the index of the items after
+    it. Raw items and this server's own calls have none, because clients do not always send them back.
     """
     digests: list[bytes] = []
     ends: list[int] = []
@@ -74,7 +72,7 @@ def _is_assistant(item: HistoryItem) -> bool:
 
 
 def _is_by_server(item: HistoryItem) -> bool:
-    """Whether the item is a call of this server, or its output."""
+    """A call of this server, or its output."""
     return isinstance(item, HistoryCall | HistoryOutput) and item.by_server
 
 
@@ -109,8 +107,8 @@ def _digest(*parts: str) -> bytes:
 def unseen_items(
     seen: Digests, history: Sequence[HistoryItem], computed: tuple[Digests, tuple[int, ...]]
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns what is new in `history` to a thread that has seen the items `seen`; None if the history does not begin
-    with these, or has nothing new. `computed` is `item_digests(history)`.
+    """Returns what is new to a thread that has seen `seen`; None if the history does not begin with that, or has
+    nothing new. `computed` is `item_digests(history)`.
     """
     digests, ends = computed
     if not seen or len(digests) <= len(seen) or digests[: len(seen)] != seen:
@@ -119,27 +117,25 @@ def unseen_items(
 
 
 MAX_CLOSED: Final = 256
-"""Closed sessions that are remembered, at 32 bytes for each item of a conversation."""
+"""Closed sessions that are remembered, at 32 bytes for each item."""
 CLOSED_SECONDS: Final = 24 * 3600.0
-"""Seconds for which they are: people return after a night, seldom later."""
+"""Seconds for which they are remembered: people return after a night, seldom later."""
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many idle sessions are kept (1.4 MiB each; 0: none; the longest idle is closed first), and for how many
-    seconds.
-    """
+    """How many are kept (1.4 MiB each; 0: none; the longest idle is closed first), and for how many seconds."""
 
     count: int = 32
     seconds: float = 300.0
 
 
 INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
-"""An instruction within a tool output, in the form that coding agents have long used."""
+"""In the form that coding agents have long used."""
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
-    """The outputs that an idle session's thread waits for: calls of the client (`visible`), and this server's outputs
-    for others (`hidden`).
+    """What an idle session's thread waits for: outputs of the client (`visible`), and this server's for other calls
+    (`hidden`).
     """
 
     visible: frozenset[str] = frozenset()
@@ -147,9 +143,7 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 
 class _IdleSession(msgspec.Struct, frozen=True):
-    """An idle session: its `thread_key`, what its thread has seen and waits for, and when it is closed (the loop's
-    time).
-    """
+    """With its `thread_key`, what its thread has seen and waits for, and when it is closed (the loop's time)."""
 
     key: bytes
     session: AgentSession
@@ -159,30 +153,28 @@ class _IdleSession(msgspec.Struct, frozen=True):
 
     @property
     def thread(self) -> str:
-        """The id to open the session again, or empty: outputs that a closed session waited for are lost."""
+        """The id to open it again, or empty: outputs that a closed session waited for are lost."""
         return "" if self.pending.visible or self.pending.hidden else self.session.thread
 
 
 class ClosedSession(msgspec.Struct, frozen=True):
-    """A closed session for the next turn: its id, and the turn's items that it does not contain."""
+    """A closed session for the next turn, and the items that it does not contain."""
 
     thread: str
     new_items: tuple[HistoryItem, ...]
 
 
 class _Closed(msgspec.Struct, frozen=True):
-    """What is kept of a closed session: its `thread_key`, and what it has seen."""
+    """With its `thread_key`, and what it has seen."""
 
     key: bytes
     digests: Digests
     until: float
-    """When the closed session is forgotten, by the clock of the event loop."""
+    """By the loop's clock."""
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
-    """An idle session for the next turn: the turn's items that its thread has not seen, and this server's `hidden`
-    outputs.
-    """
+    """An idle session for the next turn: the items that its thread has not seen, and this server's `hidden` outputs."""
 
     session: AgentSession
     new_items: tuple[HistoryItem, ...]
@@ -190,7 +182,7 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """Returns a digest of the owner and the settings that must be equal to continue a session."""
+    """A digest of what must be equal to continue a session."""
     fixed = (
         owner,
         turn.mode,
@@ -210,30 +202,30 @@ def thread_key(owner: str, turn: Turn) -> bytes:
 
 
 class IdleSessions:
-    """Keeps sessions for their clients' next requests, and remembers closed ones. As their listener it drops one that
-    fails, and declines approvals and input.
+    """Keeps idle sessions, and remembers closed ones. As their listener it drops one that fails, and declines approvals
+    and input.
     """
 
     def __init__(self, limits: IdleLimits, timers: Callable[[], Timers]) -> None:
         self._limits = limits
         self._timers = timers
         self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
-        """The idle sessions by identity, the longest idle first."""
+        """By identity, the longest idle first."""
         self._closed: OrderedDict[str, _Closed] = OrderedDict()
-        """The closed sessions by the agent's ids, the longest closed first."""
+        """By the agent's ids, the longest closed first."""
         self._timer: TimerHandle | None = None
-        """Closes the session that has been idle longest."""
+        """For the one that has been idle longest."""
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def __bool__(self) -> bool:
-        """Returns whether `take` or `take_closed` may find anything."""
+        """Whether `take` or `take_closed` may find anything."""
         return bool(self._kept or self._closed)
 
     def put(self, key: bytes, session: AgentSession, digests: Digests, pending: PendingOutputs) -> None:
         """Keeps a session under its `thread_key`, or closes it if it cannot be resumed. `digests` are of what its
-        thread has seen. Above the limit, the longest idle one is closed.
+        thread has seen.
         """
         if not session.can_resume or self._limits.count == 0:
             session.close()
@@ -249,7 +241,7 @@ class IdleSessions:
             self._drop(next(iter(self._kept.values())).session)
 
     def take(self, key: bytes, turn: Turn) -> ReusedSession | None:
-        """Removes and returns a kept session that the turn (with this `thread_key`) can continue, or None."""
+        """Removes and returns a session that the turn can continue, if any."""
         history = turn.history
         computed: tuple[Digests, tuple[int, ...]] | None = None
         for kept in reversed(list(self._kept.values())):
@@ -274,7 +266,7 @@ class IdleSessions:
         return None
 
     def take_closed(self, key: bytes, turn: Turn) -> ClosedSession | None:
-        """Removes and returns the closed session that has seen most of the turn's history, or None."""
+        """Removes and returns the closed session that has seen most of the history, if any."""
         now = self._timers().time()
         computed: tuple[Digests, tuple[int, ...]] | None = None
         found: tuple[int, ClosedSession] | None = None
@@ -293,7 +285,7 @@ class IdleSessions:
         return found[1]
 
     def close(self) -> None:
-        """Closes all kept sessions, and forgets the closed ones."""
+        """Closes all, and forgets the closed ones."""
         for kept in list(self._kept.values()):
             self._drop(kept.session)
         self._closed.clear()
@@ -361,7 +353,7 @@ def _accepted_items(
 
 
 def _reach_the_model(session: AgentSession, items: Sequence[HistoryItem]) -> bool:
-    """Returns whether the agent gives the outputs among `items` to its model whole."""
+    """Whether the agent gives the outputs to its model whole."""
     return all(session.takes_whole(item.parts) for item in items if isinstance(item, HistoryOutput))
 
 
@@ -374,7 +366,7 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
-    """Returns the output with the texts of developer messages, for which a waiting thread takes no items."""
+    """Adds developer messages, for which a waiting thread takes no items."""
     words = [
         INSTRUCTION_WORDS.format("".join(part.text for part in item.parts if isinstance(part, TextPart)))
         for item in instructions

@@ -1,6 +1,5 @@
-"""The items that the model generated in a turn, as stored with a response for later history: also those that a client
-does not get (encrypted reasoning, calls that this server answered). `tools/replay.py` does the same for turns that are
-not stored.
+"""The model's items of a turn, as stored with a response for later history: also those that a client does not get
+(encrypted reasoning, calls answered here). `tools/replay.py` does the same for turns that are not stored.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ _KINDS: dict[str, Kind] = {
 
 
 class ModelItem(msgspec.Struct, frozen=True):
-    """An item as JSON of Responses: of the model, or this server's output for a call."""
+    """JSON of Responses: of the model, or this server's output for a call."""
 
     model: str
-    """The agent and model that made it, which alone can read its reasoning."""
+    """Agent and model, which alone can read its reasoning."""
     item: msgspec.Raw
 
     @property
@@ -42,7 +41,7 @@ class _TextPart(msgspec.Struct, frozen=True):
 
 
 class ItemHead(msgspec.Struct, frozen=True):
-    """What identifies an item: type, id, call id, a message's content. None if absent."""
+    """What identifies an item."""
 
     type: str
     id: str | None = None
@@ -59,7 +58,7 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
-    """Returns the run's items for the model named `identity`, in order, then outputs of hidden calls."""
+    """Returns the run's items for the model `identity`, in order, then outputs of hidden calls."""
     remembered = remembered_turn(run.raw, run.attempt.policy, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
@@ -71,7 +70,7 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
 
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
-    """Returns the item as history for the model `identity`; None for another model's reasoning."""
+    """None for another model's reasoning."""
     if item.model != identity and item.head.kind == "reasoning":
         return None
     return RawHistoryItem(bytes(item.item))
@@ -105,12 +104,12 @@ def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
 def _in_order(
     group: list[HistoryItem], called: dict[str, int], heads: dict[int, tuple[str, str]]
 ) -> list[HistoryItem]:
-    """Returns outputs in the order of their calls (`called`: places by id)."""
+    """`called`: places by id."""
     return sorted(group, key=lambda item: called.get(heads[id(item)][1], len(heads)))
 
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
-    """Returns `call` or `output` and the call id; another word and "" for other items."""
+    """`call` or `output` and the call id; another word and "" for other items."""
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

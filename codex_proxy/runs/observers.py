@@ -1,4 +1,4 @@
-"""The interfaces of what watches turns: the page's records of turns, and traces."""
+"""What watches turns: the page's records, and traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class TurnObserver(Protocol):
     """Watches one turn."""
 
     def add(self, events: Sequence[Event]) -> None:
-        """Takes the next batch of the turn's events, after the repair. The last of them all is a `TurnEnded`."""
+        """Takes the next events, after the repair; the last of all is a `TurnEnded`."""
         ...
 
 
@@ -21,7 +21,5 @@ class TurnWatcher(Protocol):
     """Watches all turns of a server."""
 
     def begin(self, turn: Turn, agent: str) -> TurnObserver:
-        """Returns what watches a turn that starts now, in the context of its request. `agent` is the name of the agent
-        that runs it.
-        """
+        """Returns what watches a turn that starts now, in its request's context."""
         ...

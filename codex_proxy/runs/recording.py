@@ -1,6 +1,6 @@
-"""The interfaces of recordings: what records a request tells of each of its turns, and a turn of each session.
+"""What records a request, each of its turns, and a turn of each session.
 
-Whatever records a request sets `REQUEST_TAPE` in its context; a turn that is started in that context is recorded.
+A turn that starts in a context with `REQUEST_TAPE` is recorded.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ class TurnTape(Protocol):
     """Records one turn."""
 
     on_written: Callable[[Path], None]
-    """Called with the file of the recording when it is written."""
+    """Called with the file of the written recording."""
 
     def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
-        """Returns a runner that does the same as `runner`, and records the calls and their outputs."""
+        """Returns a runner that also records calls and outputs."""
         ...
 
     def session(self, session: AgentSession) -> None:
-        """Records what is said in this session from now on. Called before the turn begins or continues on it."""
+        """Records the session from now on. Called before the turn begins or continues on it."""
         ...
 
     def failed(self, failure: Failure) -> None:
-        """Called if this server ends the turn with a failure."""
+        """This server ends the turn with a failure."""
         ...
 
     def ended(self, end: TurnEnded) -> None:
-        """Called when the turn is over."""
+        """The turn is over."""
         ...
 
 
@@ -45,8 +45,8 @@ class RequestTape(Protocol):
     """Records one request of a client."""
 
     def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnTape | None:
-        """Called before a turn of the request is started, with the turn as the client asks for it. Returns what records
-        the turn, or None. `first` are the events that the client sees before those of the agent.
+        """Called before a turn starts, as the client asks for it; `first` are the events before the agent's. Returns
+        what records it, if anything.
         """
         ...
 
@@ -58,4 +58,4 @@ class RequestTape(Protocol):
 
 
 REQUEST_TAPE: ContextVar[RequestTape | None] = ContextVar("request_tape", default=None)
-"""Records the request that is being answered; None if it is not recorded."""
+"""Records the request that is being answered, if anything."""

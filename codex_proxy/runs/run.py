@@ -1,8 +1,8 @@
 """A run is one turn of a client: it drives sessions with the agent, and appends their events to the log.
 
-A batch of events passes all stages within one call, because a run has no task: the attempt (tool policy, then the check
-of the answer against its schema), the repair, the run itself (which declines the agent's requests), and the limits.
-A turn has at most two attempts; a session whose process had already ended does not count.
+A batch of events passes all stages within one call, because a run has no task: the attempt (tool policy, check of the
+answer), the repair, the run itself (which declines the agent's requests), and the limits. A turn has at most two
+attempts; a session whose process had already ended does not count.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 DECLINED = Decision(approve=False)
 
 HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
-"""The events that a run handles itself."""
+"""Those that a run handles itself."""
 
 SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
 TOO_SLOW = Failure(
@@ -63,18 +63,18 @@ TOO_SLOW = Failure(
 
 
 class _AttemptsUsage:
-    """The tokens of a turn over its attempts: the client pays for a discarded one too."""
+    """The tokens over a turn's attempts: the client pays for a discarded one too."""
 
     def __init__(self) -> None:
         self._before = Usage()
-        """The tokens of a first attempt that was discarded."""
+        """Of a first attempt that was discarded."""
         self._newest: UsageReported | None = None
-        """The newest report of the current attempt; None if there was none."""
+        """The current attempt's newest report."""
         self._uncounted = False
-        """Whether an attempt was discarded whose tokens the agent has not reported."""
+        """An attempt was discarded whose tokens were not reported."""
 
     def add(self, reported: UsageReported) -> UsageReported:
-        """Returns the reported usage plus that of a discarded attempt."""
+        """Returns the report plus a discarded attempt's usage."""
         self._newest = reported
         partial = self._uncounted or reported.partial
         return UsageReported(self._before + reported.usage, reported.trigger, partial=partial)
@@ -93,9 +93,7 @@ class _AttemptsUsage:
 
 
 class Run:
-    """One turn of a client. `limits` are those that the agent does not keep itself; `observers` get all events of the
-    turn.
-    """
+    """One turn. `limits` are those that the agent does not keep itself; `observers` get all its events."""
 
     def __init__(
         self,
@@ -111,33 +109,33 @@ class Run:
         observers: Sequence[TurnObserver],
     ) -> None:
         self.turn = turn
-        """The turn as the client asked for it, with its owner."""
+        """As the client asked, with its owner."""
         self.attempt = attempt
         self.log = EventLog(self._on_backlog)
         self.observers = observers
         self.raw: list[bytes] = []
-        """The raw items of the current attempt, in order: what the model has to see again."""
+        """The current attempt's raw items, which the model has to see again."""
         self._awaited_events: frozenset[type[Event]] | None = None
-        """The kinds of events that the attempt has to see at present; None: all."""
+        """What the attempt has to see at present; None: all."""
         self._forwards = turn.forwarded is not None
         self._repair = TurnRepair()
         self._limits = limits
         self._usage = _AttemptsUsage()
         self._host = host
         self._tape = tape
-        """Records the turn; None if it is not recorded."""
+        """If it is recorded."""
         self._calls = calls
         self._calls_running = 0
         self._checking = False
-        """Whether a worker checks texts; events wait in the policy meanwhile."""
+        """A worker checks texts; events wait in the policy."""
         self._acted = False
-        """Whether this server ran calls for the turn, which may have changed something."""
+        """This server ran calls, which may have changed something."""
         self._session: AgentSession | None = None
         self.continued = False
-        """Whether the run continues a session that has seen the conversation so far."""
+        """Its session has seen the conversation so far."""
         self._restartable: Literal["", "until_output", "until_visible"] = ""
         """When another session may take over because the process ended. `until_visible`: while the client has seen
-        nothing (kept sessions); `until_output`: while the process has sent nothing for the turn (new sessions).
+        nothing (kept sessions); `until_output`: while the process has sent nothing (new ones).
         """
         self._restarted = False
         self._paused = False
@@ -147,35 +145,33 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether the turn is over. The log may still get the last events."""
+        """The log may still get the last events."""
         return self._repair.ended
 
     @property
     def open_item(self) -> Item | None:
-        """The item on which the agent works; None if no item is open."""
+        """On which the agent works."""
         return self._repair.open_item
 
     def add_first_events(self, events: Sequence[Event]) -> None:
-        """Adds events that the client sees before the agent's, such as lists of MCP tools."""
+        """Adds events before the agent's, such as lists of MCP tools."""
         self._append(self._repair.feed(events), 0)
 
     def add_events(self, events: Sequence[Event]) -> None:
-        """Adds this server's events, such as of its tool calls, unless the turn is over."""
+        """Adds this server's events, unless the turn is over."""
         if not self._repair.ended:
             self._log_events(list(events), 0)
             if self._repair.ended:  # it was all that the turn may say
                 self._release_session()
 
     def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts `work`, which ends with `begin_session`, `resume_session` or a failure. Meanwhile the idle deadline is
-        stopped.
-        """
+        """Starts `work`, which ends with `begin_session`, `resume_session` or a failure."""
         self._acted = True
         self._watch.pause()
         self._calls.begin_work(work)
 
     def begin_session(self, session: AgentSession) -> None:
-        """Begins the turn on a session that was opened; closes it if the turn is over."""
+        """Begins the turn on an opened session; closes it if the turn is over."""
         if self._repair.ended:
             session.close()
             return
@@ -212,11 +208,11 @@ class Run:
             self._watch.resume()
 
     def interrupt(self) -> None:
-        """Ends the turn as interrupted by its client, and stops the agent."""
+        """Ends the turn as interrupted by its client."""
         self._end(TurnEnded(Stop.INTERRUPTED))
 
     def fail(self, failure: Failure) -> None:
-        """Ends the turn with this server's failure, and stops the agent."""
+        """Ends the turn with this server's failure."""
         if self._tape is not None and not self._repair.ended:
             self._tape.failed(failure)
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
@@ -253,14 +249,14 @@ class Run:
                 self._release_session()
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
-        """Continues with the output of this server's call for the agent's `request_id`, unless the turn is over."""
+        """Continues with the output of this server's call, unless the turn is over."""
         self._calls_running -= 1
         self._resume_idle_deadline()
         if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
     def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
-        """Continues with the results of an attempt's schema checks, unless it is over."""
+        """Continues with the results of an attempt's checks, unless it is over."""
         session = self._session
         if attempt is not self.attempt or self._repair.ended or session is None:
             return
@@ -269,8 +265,8 @@ class Run:
         self._apply(attempt.with_verdicts(verdicts), session, 0)
 
     def _apply(self, result: PolicyResult, session: AgentSession, size: int) -> None:
-        """Does what the tool policy says: logs events, answers the agent, runs calls and checks, or begins a second
-        attempt. `size`: bytes of agent output.
+        """Does what the policy says: logs events, answers the agent, runs calls and checks, or begins a second attempt.
+        `size`: bytes of agent output.
         """
         self._awaited_events = self.attempt.awaited_events
         self._log_events(result.events, size)
@@ -316,8 +312,8 @@ class Run:
         self._append(events, size)
 
     def _handle_own_events(self, events: list[Event]) -> None:
-        """Handles the events of `HANDLED_EVENTS`: keeps raw items, replaces usage by the sum, declines requests, passes
-        account limits on. They stay in the list.
+        """Keeps raw items, replaces usage by the sum, declines requests, passes account limits on. They stay in the
+        list.
         """
         for index, event in enumerate(events):
             kind = type(event)
@@ -334,7 +330,7 @@ class Run:
                 self._host.limits_reported(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
-        """Logs the events within the limits; at a limit, the end of the turn. `size`: bytes of agent output."""
+        """Logs the events within the limits; at a limit, the turn's end."""
         events, stop = self._limits.feed(events)
         if stop is not None:
             self._repair.feed([TurnEnded(stop)])
@@ -379,16 +375,14 @@ class Run:
         self._host.run_ended(self)
 
     def _restart(self) -> None:
-        """Starts the turn again on another session, because its own was lost. Only while `_restartable` is set, so
-        once, with nothing sent.
+        """Starts again on another session, because its own was lost. Only while `_restartable`, so once, with nothing
+        sent.
         """
         self._restarted = True
         self._begin_again(self.attempt.restarted(self.turn))
 
     def _begin_again(self, attempt: Attempt, *, begun: bool = False) -> None:
-        """Discards this attempt but for its usage, and begins `attempt` on a new session. `begun`: see
-        `_AttemptsUsage`.
-        """
+        """Discards this attempt but for its usage, and begins `attempt` on a new session."""
         self.raw.clear()
         self._append(self._usage.begin_attempt(begun=begun), 0)
         self._restartable = ""
@@ -401,8 +395,8 @@ class Run:
         self._host.open_session(self, attempt)
 
     def _turn_so_far(self) -> Turn:
-        """Returns the turn for a second attempt, with the model's items up to the last output of the calls that this
-        server has run, so that these are not repeated.
+        """Returns the turn with the model's items up to the last output of the calls that ran here, so that these are
+        not repeated.
         """
         ran = self.attempt.policy.ran_calls
         last = max((index for index, raw in enumerate(self.raw) if output_id(raw) in ran), default=-1)
@@ -412,14 +406,14 @@ class Run:
     # --- the end --------------------------------------------------------------------------------
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the turn for another reason than the agent's end: logs it, then keeps or closes the session."""
+        """Ends the turn for another reason than the agent's end."""
         if self._repair.ended:
             return
         self._append(self._repair.feed([ended]), 0)
         self._release_session()
 
     def _release_session(self) -> None:
-        """Stops deadlines and calls. Keeps the session if it can be resumed; else closes it, which stops the agent."""
+        """Stops deadlines and calls; keeps the session or closes it, which stops the agent."""
         self._watch.stop()
         self._calls.cancel()
         session, self._session = self._session, None
@@ -451,6 +445,6 @@ class Run:
         session.resume_reading()
 
     def _resume_idle_deadline(self) -> None:
-        """Starts the idle deadline again, unless a call, a schema check or a slow client is still waited for."""
+        """Unless a call, a check or a slow client is still waited for."""
         if not (self._calls_running or self._checking or self._paused):
             self._watch.resume()

@@ -51,7 +51,7 @@ log = structlog.get_logger(__name__)
 
 
 REMEMBER_SECONDS = 30.0
-"""Seconds that a turn's end waits for its calls to be stored; then it ends all the same."""
+"""Seconds that a turn's end waits for its calls to be stored."""
 
 
 MAX_NAME = 100
@@ -69,8 +69,8 @@ PROGRESS_SECONDS = 30.0
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """`max_running` turns run at once; of each owner (client key) `max_waiting` wait for `max_wait_seconds` (0: none
-    waits); others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with `Stop.LENGTH`.
+    """`max_running` turns run at once; of each owner (key) `max_waiting` wait for `max_wait_seconds` (0: none waits);
+    others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with `Stop.LENGTH`.
     """
 
     max_running: int = 16
@@ -80,7 +80,7 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 class _RunState(msgspec.Struct):
-    """What is kept of a run until it ends: its slot, and arguments of `start`."""
+    """What is kept of a run: its slot, and arguments of `start`."""
 
     slot: Slot
     durable: bool
@@ -89,13 +89,11 @@ class _RunState(msgspec.Struct):
     context: Context
     """The request's context variables, for log messages: events arrive in another context."""
     progress: asyncio.TimerHandle
-    """The timer of the next line about this run in the log."""
+    """Of its next line in the log."""
 
 
 class RunScheduler:
-    """Starts the runs, at most `RunLimits.max_running` at once, others in a queue. `drain` and `close`
-    end them.
-    """
+    """Starts the runs. `drain` and `close` end them."""
 
     def __init__(
         self,
@@ -109,33 +107,30 @@ class RunScheduler:
         epoch: Callable[[], float] = time.time,
         records: TurnRecords | None = None,
     ) -> None:
-        """`deadlines` may depend on the turn's agent. `memory` is the step memory (None: in RAM), `idle_limits` bound
-        kept sessions. `owners` is how many client keys there may be: of several none gets all slots. `records`
-        remembers the turns for the page, if any.
+        """`deadlines` may depend on the turn's agent. `owners`: how many keys there may be; of several none gets all
+        slots. `records` remembers the turns for the page.
         """
         self.agent = agent
         self._epoch = epoch
         self.records = records
         self.watchers: list[TurnWatcher] = [] if records is None else [records]
-        """Whatever watches all turns."""
         self.memory: StepMemory = memory or RamStepMemory(StepMemorySettings(), epoch)
         self.idle_sessions = IdleSessions(idle_limits or IdleLimits(), asyncio.get_running_loop)
         self.checks = SchemaChecks()
-        """Checks schemas, and the model's texts against them."""
         self._limits = limits
         self._deadlines_of = (lambda _: deadlines) if isinstance(deadlines, Deadlines) else deadlines
         self._slots = Slots(limits.max_running, owners)
         self._runs: dict[Run, _RunState] = {}
         self._cancelled: set[TurnObserver] = set()
-        """The records of turns that were cancelled before they had a run."""
+        """Records of turns that were cancelled before they had a run."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._drain_begun = asyncio.Event()
         self._stopped = False
-        """Whether running turns' time is over; later ones end at once."""
+        """Running turns' time is over; later ones end at once."""
 
     @property
     def running(self) -> int:
-        """The turns that have a slot, also while they are started."""
+        """With a slot, also while they are started."""
         return self._slots.running
 
     @property
@@ -144,12 +139,12 @@ class RunScheduler:
 
     @property
     def draining(self) -> bool:
-        """Whether the server is stopping and takes no new turns."""
+        """The server stops, and takes no new turns."""
         return self._drain_begun.is_set()
 
     def cancel(self, record: TurnRecord) -> bool:
-        """Ends the turn of this record with an error for its client, at once or when its session has started. Returns
-        False if it runs no more.
+        """Ends a turn with an error for its client, at once or when its session has started. Returns False if it runs
+        no more.
         """
         if record.has_ended:
             return False
@@ -159,7 +154,7 @@ class RunScheduler:
         return True
 
     def _fail_if_too_late(self, run: Run) -> None:
-        """Ends a run that was cancelled, perhaps before it began, and any run once the server's time is over."""
+        """Ends a run that was cancelled, perhaps before it began, and any once the server's time is over."""
         if not self._cancelled.isdisjoint(run.observers):
             self._cancelled.difference_update(run.observers)
             run.fail(CANCELLED)
@@ -182,9 +177,9 @@ class RunScheduler:
         first: Sequence[Event] = (),
     ) -> Run:
         """Starts a run. Raises `Fault`: STOPPING, CONCURRENCY_EXCEEDED without a slot in time, or another if the agent
-        cannot take the turn. What is stored is for later turns of `owner` (key). `remembers`: calls go to the step
-        memory, and to disk if `durable`. `replay` is the history as the model generated it, if stored. `runner` runs
-        this server's tools, if any; `first` are events before the agent's.
+        cannot take the turn. `remembers`: calls go to the step memory, and to disk if `durable`. `replay` is the
+        history as the model generated it, if stored. `runner` runs this server's tools; `first` are events before the
+        agent's.
         """
         turn = msgspec.structs.replace(turn, owner=owner)
         slot = await self._slot(owner)
@@ -238,7 +233,7 @@ class RunScheduler:
             self._begin_session(run, session)
 
     async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
-        """Runs approved MCP calls, then begins the turn with their outputs."""
+        """Runs approved MCP calls, then begins with their outputs."""
         with self._failing(run):
             run.turn = await calls.run_approved(run, run.turn)
             if run.ended:
@@ -252,7 +247,7 @@ class RunScheduler:
 
     @contextlib.contextmanager
     def _failing(self, run: Run) -> Iterator[None]:
-        """Lets a `Fault` end the run with its failure; any other exception is logged and ends it with `UNFORESEEN`."""
+        """A `Fault` ends the run with its failure; any other exception is logged and ends it with `UNFORESEEN`."""
         try:
             yield
         except Fault as fault:
@@ -264,7 +259,7 @@ class RunScheduler:
     async def _first_session(
         self, turn: Turn, owner: str, replay: tuple[HistoryItem, ...] | None
     ) -> tuple[Attempt, ReusedSession | AgentSession]:
-        """Returns the turn's first attempt with a kept session, else a new or reopened one, with the model's items from
+        """Returns the first attempt, and a kept session, else a new or reopened one, with the model's items from
         `replay` and the step memory. Raises `Fault`.
         """
         attempt = await self._first_attempt(turn)
@@ -291,22 +286,22 @@ class RunScheduler:
         return Attempt(turn, form, keeps_choice="tool_choice" in able)
 
     async def _with_memory(self, turn: Turn, owner: str) -> Turn:
-        """Returns the turn with items from the step memory that the client never got."""
+        """Adds items from the step memory that the client never got."""
         history = await recalled_history(turn, owner, self.memory, self.identity(turn))
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """Returns `AGENT/MODEL`, under which raw items are stored: no other can read encrypted reasoning."""
+        """`AGENT/MODEL`, under which raw items are stored: no other can read encrypted reasoning."""
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:
-        """Returns the agent that has the turn's model."""
+        """The agent that has the turn's model."""
         return agent_for(self.agent, turn.model)
 
     # --- what runs ask of their host ------------------------------------------------------------
 
     def open_session(self, run: Run, attempt: Attempt) -> None:
-        """Opens a session in a task and passes it to `run.begin_session`, or fails the run."""
+        """Opens a session in a task for `run.begin_session`, or fails the run."""
         self._spawn(self._open_session(run, attempt), self._context_of(run))
 
     async def _open_session(self, run: Run, attempt: Attempt) -> None:
@@ -317,7 +312,7 @@ class RunScheduler:
             self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
-        """Checks texts and calls `run.verdicts_received`, or fails the run. Raises nothing."""
+        """Checks texts for `run.verdicts_received`, or fails the run."""
 
         with self._failing(run):
             run.verdicts_received(attempt, await self.checks.of_texts(checks))
@@ -337,8 +332,8 @@ class RunScheduler:
         return True
 
     def remember(self, run: Run) -> asyncio.Future[None] | None:
-        """Saves the turn's calls for the client, with the items that it does not get, in the step memory. Returns a
-        future for the end of saving, or None if there is nothing to save.
+        """Saves the turn's calls for the client, with the items that it does not get. Returns a future for the end of
+        saving, if there is anything to save.
         """
         if not run.attempt.policy.visible or not self._runs[run].remembers:
             return None
@@ -354,25 +349,23 @@ class RunScheduler:
             log.exception("step_memory_failed")  # without it the answer is still right
 
     def limits_reported(self, run: Run, json: bytes) -> None:
-        """Stores the newest limits of the agent's account, in its own format."""
         self.agent_of(run.turn).limits.update(json)
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
-        """Returns the failure with what the agent did not report: the context window, or the time of the next reset."""
+        """Adds what the agent did not report: the context window, or the next reset."""
         known, age = self.agent_of(run.turn).limits.newest()
         now = self._epoch()
         failure = with_reset(failure, known, reported_at=now - age, now=now)
         return with_context_length(failure, run.turn.model, self.agent.models())
 
     def run_ended(self, run: Run) -> None:
-        """Forgets the run and frees its slot, once, after the last event."""
+        """Forgets the run and frees its slot, once."""
         state = self._runs.pop(run, None)
         if state is not None:
             state.progress.cancel()
             state.slot.give_back()
 
     def _log_progress(self, run: Run, seconds: float) -> None:
-        """Logs how long the run has worked and at what, and sets the next timer."""
         state = self._runs[run]
         log.info("turn_still_works", seconds=round(seconds), doing=activity_of(run.open_item))
         state.progress = asyncio.get_running_loop().call_later(
@@ -415,7 +408,7 @@ class RunScheduler:
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work, context=context))
 
     async def drain(self, within: float) -> None:
-        """Accepts no new turns, waits for running ones up to `within` seconds, then fails them with STOPPING."""
+        """Takes no new turns, waits for running ones up to `within` seconds, then fails them with STOPPING."""
         self.begin_drain()
         await self.checks.close()  # the end waits for turns, and for no check
         with contextlib.suppress(TimeoutError):
@@ -425,7 +418,7 @@ class RunScheduler:
         self._end_runs()
 
     def begin_drain(self) -> None:
-        """Accepts no new turns; waiting ones fail with STOPPING."""
+        """Takes no new turns; waiting ones fail with STOPPING."""
         self._drain_begun.set()
         self._slots.stop(Fault(STOPPING))
 
@@ -436,7 +429,7 @@ class RunScheduler:
             run.fail(STOPPING)
 
     async def close(self) -> None:
-        """Ends all runs and the agent's processes, and waits until all sessions are released."""
+        """Ends all runs and the agent's processes; returns when all sessions are released."""
         self._end_runs()
         self.idle_sessions.close()
         await self.checks.close()
@@ -446,7 +439,7 @@ class RunScheduler:
 
 
 def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """Returns the turn with `replay`, if any, in place of the history as `asked`; later items stay."""
+    """Puts `replay`, if any, in place of the history as `asked`; later items stay."""
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))
@@ -455,7 +448,7 @@ def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -
 def _tape_of(
     turn: Turn, agent: Agent, first: Sequence[Event], observers: Sequence[TurnObserver]
 ) -> TurnTape | None:
-    """Returns what records the turn, and tells the page's record of it where that is written; None if nothing does."""
+    """Returns what records the turn, if anything, and tells the page's record where that is written."""
     request = REQUEST_TAPE.get()
     tape = None if request is None else request.turn(turn, agent, first)
     record = next((each for each in observers if isinstance(each, TurnRecord)), None)

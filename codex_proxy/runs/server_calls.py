@@ -29,7 +29,7 @@ GONE = ToolOutput((TextPart(NOT_REGISTERED),), NOT_REGISTERED, failed=True)
 
 
 class ToolRunner(Protocol):
-    """The interface for running the tools of one request."""
+    """Runs the tools of one request."""
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
         """Runs a tool within a time limit; a failure is an output with `failed`. `arguments` may be invalid JSON. May
@@ -39,7 +39,7 @@ class ToolRunner(Protocol):
 
 
 class Caller(Protocol):
-    """The run for `ServerCalls`: `add_events` for approved calls, `tool_finished` for the output of others."""
+    """The run: `add_events` for approved calls, `tool_finished` for the output of others."""
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...
@@ -49,8 +49,8 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ServerCalls:
-    """Runs the calls of one turn. Without a `runner` an output says that there is no such tool. `spawn` starts a task
-    that is awaited when the server stops.
+    """The calls of one turn. Without a `runner` an output says that there is no such tool. `spawn` starts a task that
+    is awaited when the server stops.
     """
 
     def __init__(self, runner: ToolRunner | None, spawn: Spawn) -> None:
@@ -59,24 +59,22 @@ class ServerCalls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, caller: Caller, calls: Iterable[ServerCall]) -> None:
-        """Starts a task for each call. The task passes the output to `caller.tool_finished`."""
+        """Each output goes to `caller.tool_finished`."""
         for call in calls:
             keep_until_done(self._tasks, self._spawn(self._one(caller, call)))
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
-        """Starts `work`, cancelled at the turn's end too."""
+        """Cancelled at the turn's end too."""
         keep_until_done(self._tasks, self._spawn(work))
 
     def cancel(self) -> None:
-        """Cancels all tasks that are running, except the calling one."""
+        """Cancels all but the calling task."""
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
 
     async def run_approved(self, caller: Caller, turn: Turn) -> Turn:
-        """Runs the approved calls in the history at once, with their events to `caller`; returns the turn with their
-        outputs.
-        """
+        """Runs the history's approved calls at once; returns the turn with their outputs."""
         outputs = await asyncio.gather(
             *(self._approved_one(caller, call, request, turn) for call, request in approved_calls(turn))
         )
@@ -108,7 +106,7 @@ class ServerCalls:
 
 
 def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
-    """Returns approved calls that were not run, each with its approval request's id."""
+    """Returns approved calls that were not run, with their approval requests' ids."""
     waiting = {
         item.call_id: item.approved_by
         for item in turn.history
@@ -121,7 +119,7 @@ def approved_calls(turn: Turn) -> list[tuple[HistoryCall, str]]:
 
 
 def with_outputs(history: Sequence[HistoryItem], outputs: Iterable[HistoryOutput]) -> tuple[HistoryItem, ...]:
-    """Returns the history with the outputs in place of placeholders (`HistoryOutput` with `approved_by`)."""
+    """Puts the outputs in place of placeholders (`approved_by`)."""
     by_id = {output.call_id: output for output in outputs}
     return tuple(
         by_id.get(item.call_id, item)

@@ -1,8 +1,6 @@
 """What the server remembers of its turns for the operator's page: those that run, and the last that have ended.
 
 A record has names, times, counts and kinds of events, and no text of a client or an agent but a failure's message.
-`TurnRecord.add` gets every batch of events of its turn, after the repair; most batches are text, which is
-counted.
 """
 
 from __future__ import annotations
@@ -51,9 +49,9 @@ ACTIVITIES: Final[dict[str, str]] = {
 }
 """What a turn does while an `Activity` of this kind is open."""
 WORKER_TURNS: Final = 1_000_000
-"""The distance between the first numbers of turns of two processes."""
+"""The distance between the first numbers of two processes' turns."""
 CHARS_OF_TOKEN: Final = 4
-"""Characters of a token, for the estimate until the agent reports the turn's tokens: about right for English."""
+"""For the estimate until the agent reports tokens: about right for English."""
 _WRITTEN: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 _WORDS: Final = VISIBLE - {TurnEnded}
 _RECORDED: Final = frozenset(
@@ -62,20 +60,18 @@ _RECORDED: Final = frozenset(
 
 
 class TurnOrigin(msgspec.Struct, frozen=True):
-    """The request that a turn belongs to: its id, and the name of its API. Both are empty for a turn that continues
-    after a restart of the server.
-    """
+    """A turn's request. Empty for one that continues after a restart of the server."""
 
     request_id: str = ""
     api: str = ""
 
 
 TURN_ORIGIN: Final[ContextVar[TurnOrigin]] = ContextVar("turn_origin", default=TurnOrigin())  # noqa: B039 - frozen
-"""The request that is being served. Turns inherit it with the context in which they start."""
+"""Turns inherit it with the context in which they start."""
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
-    """One event of a turn: its seconds since the start, its name, and a detail such as the kind of an item."""
+    """Seconds since the start, a name, and a detail such as the kind of an item."""
 
     at: float
     event: str
@@ -83,9 +79,8 @@ class TimelineEvent(msgspec.Struct, frozen=True):
 
 
 class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts about one turn. Times are in seconds: `started` since 1970, the others since the start; None if
-    that has not happened. `input` and `output` are tokens as the agent has reported them, `estimated` is an estimate
-    of the output so far. `end` is None while the turn runs.
+    """Times in seconds: `started` since 1970, the others since the start; None if that has not happened. `input` and
+    `output` are reported tokens, `estimated` is an estimate of the output so far.
     """
 
     id: int
@@ -109,7 +104,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnRecord:
-    """What is remembered of one turn. `changed` is called after each change."""
+    """One turn. `changed` is called after each change."""
 
     def __init__(
         self,
@@ -135,17 +130,16 @@ class TurnRecord:
         self._seconds: float | None = None
         self._doing = activity_of(None)
         self._kinds: dict[str, str] = {}
-        """What the open items are, by id."""
+        """Of the open items, by id."""
         self._tokens: tuple[int, int] | None = None
         self._chars = 0
-        """The characters that the model has written."""
+        """Written by the model."""
         self._ended: TurnEnded | None = None
         self.recording: Path | None = None
-        """The file with the recording of the turn; None if there is none, or it is not written yet."""
+        """Its file, once written."""
         changed(self)
 
     def add(self, events: Sequence[Event]) -> None:
-        """Takes the next batch of the turn's events."""
         is_recorded = False
         for event in events:
             if type(event) in _WRITTEN:
@@ -163,7 +157,6 @@ class TurnRecord:
         self._changed(self)
 
     def recorded(self, file: Path) -> None:
-        """Notes where the recording of the turn was written."""
         self.recording = file
         self._changed(self)
 
@@ -183,7 +176,7 @@ class TurnRecord:
 
     @property
     def estimated(self) -> int:
-        """An estimate of the tokens that the model has written."""
+        """Tokens that the model has written."""
         return -(-self._chars // CHARS_OF_TOKEN)
 
     @property
@@ -225,28 +218,26 @@ class TurnRecord:
 
 
 class TurnRecords:
-    """The records of all turns that run, and of the last `MAX_TURNS` that have ended."""
+    """All turns that run, and the last `MAX_TURNS` that have ended."""
 
     def __init__(self, clock: Clock, worker: int = 0) -> None:
-        """`worker` is the number of this process, 0 without others. The numbers of its turns begin with it, so that no
-        request about a turn of another process finds one here.
+        """`worker` is the number of this process, 0 without others; its turns' numbers begin with it, so that no
+        request about another process's turn finds one here.
         """
         self.version = 0
-        """Increases with every change of a record."""
+        """Counts all changes."""
         self._clock = clock
         self._last_id = worker * WORKER_TURNS
         self._running: dict[int, TurnRecord] = {}
         self._ended: deque[TurnRecord] = deque(maxlen=MAX_TURNS)
 
     def begin(self, turn: Turn, agent: str) -> TurnRecord:
-        """Returns the record of a turn that starts now, for the request that is being served."""
+        """Returns the record of a turn that starts now."""
         self._last_id += 1
         return TurnRecord(self._last_id, turn, agent, TURN_ORIGIN.get(), self._clock, self._on_change)
 
     def of_owner(self, owner: str, after: int = -1) -> list[TurnRecord]:
-        """Returns the records of an owner's turns that have changed since `version` was `after`, the newest turn
-        first.
-        """
+        """Returns the owner's records that have changed since `version` was `after`, the newest turn first."""
         found = [
             each
             for records in (self._running.values(), self._ended)
@@ -256,11 +247,11 @@ class TurnRecords:
         return sorted(found, key=lambda record: -record.id)
 
     def estimates(self, owner: str) -> dict[int, int]:
-        """Returns the estimated tokens of an owner's running turns, by their numbers."""
+        """Estimated tokens of the owner's running turns, by number."""
         return {each.id: each.estimated for each in self._running.values() if each.owner == owner}
 
     def find(self, owner: str, id: int) -> TurnRecord | None:
-        """Returns the record of an owner's turn; None if there is none (any more)."""
+        """None if there is none (any more)."""
         return next((each for each in self.of_owner(owner) if each.id == id), None)
 
     def _on_change(self, record: TurnRecord) -> None:
@@ -273,7 +264,7 @@ class TurnRecords:
 
 
 def activity_of(item: Item | None) -> str:
-    """Returns what a turn whose open item is `item` does, in words for the operator; no word of its content."""
+    """Returns what a turn with this open item does, for the operator; no word of its content."""
     if isinstance(item, Activity):
         return ACTIVITIES.get(item.kind, "using a tool")
     if isinstance(item, Message):

@@ -1,3 +1,1 @@
-"""The client's tools and output schemas: decides who answers a call, checks answers, and restores the history
-(`replay`). No IO.
-"""
+"""The client's tools and output schemas: who answers a call, checks of answers, and the restored history. No IO."""

@@ -1,5 +1,5 @@
 """One attempt at a turn. A second one follows if the model did not do what the client requires (a call, a text that
-matches a schema): the agent then gets the turn with a message about that, which neither the client nor later turns see.
+matches a schema), with a message about that, which neither the client nor later turns see.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from codex_proxy.tools.policy import PolicyResult, ToolOutput, ToolPolicy, with_
 
 
 class Attempt:
-    """Passes the events of one attempt through the tool policy and then through the check of the answer (`check`, if
-    there is a schema). The methods return the events that may be passed on and what the caller has to do. During a
-    check in `PolicyResult.checks` nothing is passed on; `with_verdicts` takes the results.
+    """Passes events through the tool policy and then the check of the answer, if there is a schema. The methods return
+    what may be passed on and what the caller has to do. While `PolicyResult.checks` run nothing is passed on.
     """
 
     def __init__(
@@ -30,9 +29,8 @@ class Attempt:
         again: bool = False,
         wrong: str | None = None,
     ) -> None:
-        """`form` is the strict form of the turn's output schema; without it the model is told the schema.
-        `keeps_choice`: the agent enforces `tool_choice`. `again`: the second attempt, `wrong` what was wrong with the
-        first answer.
+        """`form` is the strict form of the output schema; without it the model is told the schema. `keeps_choice`: the
+        agent enforces `tool_choice`. `again`: the second attempt, after a first answer that was `wrong`.
         """
         given = with_tool_choice(turn, again=again and wrong is None, in_words=not keeps_choice)
         self.check: OutputCheck | None = None
@@ -53,41 +51,37 @@ class Attempt:
                 json_object=form is None,
             )
         self.turn = given
-        """The turn as the agent gets it."""
+        """As the agent gets it."""
         self.policy = ToolPolicy(turn, second_try=again)
         self.as_asked = given.history is turn.history
-        """Whether the agent got the client's history without messages of this server, so that the session may be kept.
-        """
+        """The agent got the client's history without messages of this server, so that the session may be kept."""
         self._form = form
         self._keeps_choice = keeps_choice
 
     @property
     def awaited_events(self) -> frozenset[type[Event]] | None:
-        """The types of events that `feed` needs at once (see `ToolPolicy`); None for all, always if the answer is
-        checked.
-        """
+        """The types of events that `feed` needs at once; None: all, as always if the answer is checked."""
         return self.policy.awaited_events if self.check is None else None
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Handles events of the agent."""
         return self._check_answer(self.policy.feed(events))
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """Handles the output of a call that this server has run for the agent's `request_id`."""
+        """Takes the output of a call that this server has run for the agent's `request_id`."""
         return self._check_answer(self.policy.tool_finished(request_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the results of the last result's `checks`, in their order, and returns what depended on them."""
+        """Takes the results of the last `checks`, in their order; returns what depended on them."""
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts)))
         return self._check_answer(self.policy.with_verdicts(verdicts))
 
     def restarted(self, turn: Turn) -> Attempt:
-        """Returns a new first attempt at `turn`, with the same schema and settings."""
+        """Returns a new first attempt at `turn`."""
         return Attempt(turn, self._form, keeps_choice=self._keeps_choice)
 
     def retry(self, turn: Turn) -> Attempt:
-        """Returns the second attempt at `turn`, with a message to the model about what was wrong."""
+        """Returns the second attempt at `turn`."""
         return Attempt(turn, self._form, again=True, wrong=None if self.check is None else self.check.wrong)
 
     def _check_answer(self, result: PolicyResult) -> PolicyResult:
@@ -97,7 +91,7 @@ class Attempt:
         return self._with_check(result)
 
     def _with_check(self, result: PolicyResult) -> PolicyResult:
-        """Adds what the check of the answer requires: checks to run, or a second attempt."""
+        """Adds what the check requires: checks to run, or a second attempt."""
         assert self.check is not None
         result.checks = result.checks or self.check.checks
         result.again = result.again or self.check.wrong is not None

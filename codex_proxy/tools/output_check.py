@@ -1,6 +1,6 @@
-"""Checks answers that must match a schema. An answer under a strict schema is streamed, and a wrong one fails the turn.
-Under any other schema it is held (placeholders are removed); if it is wrong, the model is asked once more, then the
-turn fails with `invalid_structured_output`.
+"""Checks answers that must match a schema. Under a strict schema an answer is streamed, and a wrong one fails the turn.
+Under any other it is held (placeholders are removed); if it is wrong, the model is asked once more, then the turn fails
+with `invalid_structured_output`.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ ANY_OBJECT: Final = b'{"type":"object"}'
 
 
 def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) -> Turn:
-    """Returns the turn with the schema in an instruction to the model. `wrong`: what was wrong with the first
-    answer.
-    """
+    """Returns the turn with the schema in an instruction, and what was `wrong` with the first answer."""
     words = "Answer with exactly one JSON value and nothing else: no text around it, no code fence."
     if schema != ANY_OBJECT:
         words += f" It must be valid under this JSON schema: {schema.decode()}"
@@ -46,16 +44,16 @@ def with_schema_words(turn: Turn, schema: bytes, *, wrong: str | None = None) ->
 
 
 class _Text(msgspec.Struct, frozen=True):
-    """The text of one choice, and the ids of its messages."""
+    """One choice's text, and its messages."""
 
     text: str
     ids: list[str]
 
 
 class OutputCheck:
-    """Holds the events of one turn's answer until its end, and checks it. `second_try`: a wrong answer fails the turn;
-    otherwise it sets `wrong`. `streams`: the provider has the schema of an object, so an answer that begins with `{`
-    passes while it is written. `in_strict_form`: the answer has placeholders.
+    """Holds a turn's answer until its end, and checks it. `second_try`: a wrong answer fails the turn; otherwise it
+    sets `wrong`. `streams`: the provider has the schema of an object, so an answer that begins with `{` passes while it
+    is written. `in_strict_form`: it has placeholders.
     """
 
     def __init__(
@@ -65,26 +63,26 @@ class OutputCheck:
         self._second_try = second_try
         self._in_strict_form = in_strict_form
         self._streams = streams
-        """Whether the answer passes while it is written; False once it begins without `{`."""
+        """False once it begins without `{`."""
         self._held: list[Event] = []
         self._shown: list[Event] = []
-        """The events of the answer that have already passed, where it is not held."""
+        """What has already passed, where it is not held."""
         self._ours: set[str] = set()
-        """The ids of items that this server put into the answer, such as calls of MCP tools."""
+        """Items that this server put in, such as calls of MCP tools."""
         self._over = False
         self._end: TurnEnded | None = None
-        """The end of the turn, while it waits for the check."""
+        """Waits for the check."""
         self._texts: list[_Text] = []
-        """The texts of an answer that has ended, in the order of `checks`."""
+        """Of an answer that has ended, in the order of `checks`."""
         self._rewritten: dict[str, str] = {}
-        """The text that the client gets, by the text that the model wrote."""
+        """The client's text, by the model's."""
         self.checks: list[TextCheck] = []
-        """Checks to run. Nothing of the answer passes until `with_verdicts` has their results."""
+        """To be run; nothing passes until `with_verdicts` has their results."""
         self.wrong: str | None = None
-        """What was wrong with the text, if the model must be asked again."""
+        """What was wrong, if the model must be asked again."""
 
     def feed(self, events: Iterable[Event]) -> list[Event]:
-        """Returns the events that may be passed on: none of an answer for which `wrong` is set."""
+        """Returns what may be passed on: nothing of an answer that is `wrong`."""
         out: list[Event] = []
         for event in events:
             if self._over:
@@ -107,7 +105,7 @@ class OutputCheck:
         return out
 
     def _passes(self, event: Event) -> bool:
-        """Whether an event passes at once: a raw item, or one of an item that this server made."""
+        """Whether it is a raw item, or of an item that this server made."""
         if type(event) is RawItem:
             return True
         if type(event) is ItemStarted and isinstance(event.item, SERVER_ITEMS):
@@ -116,15 +114,13 @@ class OutputCheck:
         return getattr(event, "id", None) in self._ours
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> list[Event]:
-        """Takes the results of `checks`, in their order; returns the events that may be passed on now."""
+        """Takes the results of `checks`, in their order; returns what may be passed on now."""
         assert self._end is not None
         self.checks = []
         return self._apply_verdicts(self._end, verdicts)
 
     def as_shown(self, messages: tuple[HistoryMessage, ...]) -> tuple[HistoryMessage, ...]:
-        """Returns the model's messages, or one with the text that the client got in their place (without
-        placeholders).
-        """
+        """Returns the model's messages, or one with the text that the client got instead."""
         text = self._rewritten.get(assistant_text(messages).strip())
         return messages if text is None else (HistoryMessage("assistant", (TextPart(text),)),)
 
@@ -189,13 +185,11 @@ class OutputCheck:
         return out
 
     def _repaired(self) -> list[Event]:
-        """Returns the held events after `TurnRepair`, with each text once."""
+        """The held events, with each text once."""
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:
-        """Returns the text of each choice for the client, without choices that did not end normally; none if the model
-        refused.
-        """
+        """Returns each choice's text, without choices that did not end normally; none if the model refused."""
         texts: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}
         for each in self._repaired():

@@ -1,8 +1,8 @@
-"""Decides who answers a call of the model: the client, a tool that this server runs, or this server with an error.
+"""Decides who answers a call: the client, a tool that this server runs, or this server with an error.
 
 The calls of a step (one model call) are decided together at its end. If one is for the client, the turn ends with it
-once this server's calls have run; otherwise the turn continues. `tool_choice`: only the allowed tools are offered, a
-message says what must be called, and the answer is checked.
+once this server's calls have run. `tool_choice`: only the allowed tools are offered, a message says what must be
+called, and the answer is checked.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from codex_proxy.tools.checks import TextCheck, Verdict, not_checked
 
 
 class ServerCall(msgspec.Struct, frozen=True):
-    """A call that this server runs, since its tool belongs to an MCP server."""
+    """A call that this server runs on an MCP server."""
 
     request: ToolCallRequested
     tool: Tool
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """The output of a tool: `parts` for the model, `text` for the client or, if the call `failed`, the error."""
+    """`parts` are for the model, `text` for the client or, if the call `failed`, the error."""
 
     parts: tuple[Part, ...]
     text: str
@@ -66,15 +66,15 @@ class ToolOutput(msgspec.Struct, frozen=True):
 def call_events(
     request: ToolCallRequested, tool: Tool | None, *, approved_by: str | None = None
 ) -> list[Event]:
-    """Returns the events with which a call begins: a `ToolCall` if the tool is None or the client's, an `McpApproval`
-    if the client must approve it, else an `McpCall`.
+    """Returns a call's first events: a `ToolCall` if the tool is None or the client's, an `McpApproval` if the client
+    must approve it, else an `McpCall`.
     """
     id = request.item_id or request.call_id
     return [ItemStarted(_item(id, request, tool, approved_by)), FullArguments(id, request.arguments)]
 
 
 def output_events(request: ToolCallRequested, output: ToolOutput) -> list[Event]:
-    """Returns the output and the end of a call that this server ran."""
+    """Returns the output and the end of a call that ran here."""
     id = request.item_id or request.call_id
     return [OutputDelta(id, output.text), ItemEnded(id, "failed" if output.failed else "completed")]
 
@@ -94,7 +94,7 @@ def _item(id: str, request: ToolCallRequested, tool: Tool | None, approved_by: s
 
 
 def may_be_called(turn: Turn) -> tuple[Tool, ...]:
-    """Returns the turn's tools that `tool_choice` allows."""
+    """Returns the tools that `tool_choice` allows."""
     if turn.tool_choice == "none":
         return ()
     if isinstance(turn.tool_choice, NamedTools):
@@ -103,15 +103,15 @@ def may_be_called(turn: Turn) -> tuple[Tool, ...]:
 
 
 def must_call(turn: Turn) -> bool:
-    """Whether the client's `tool_choice` requires a call."""
+    """Whether `tool_choice` requires a call."""
     if isinstance(turn.tool_choice, NamedTools):
         return turn.tool_choice.required
     return turn.tool_choice == "required"
 
 
 def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) -> Turn:
-    """Returns the turn with only the allowed tools and, if a call is required, a message about that. `again`: this is
-    the second attempt. `in_words=False`: no message, because the agent enforces it.
+    """Returns the turn with only the allowed tools and, if a call is required, a message about that (`in_words=False`:
+    none, the agent enforces it). `again`: this is the second attempt.
     """
     tools = may_be_called(turn)
     tell = must_call(turn) and in_words
@@ -129,15 +129,15 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
 
 
 MAX_FAULTS = 2
-"""How often in a turn the model gets errors about invalid calls; then the turn fails."""
+"""How often the model gets errors about invalid calls; then the turn fails."""
 
 LIMIT_REACHED = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
-"""The output of a call beyond the turn's limit of calls that this server runs."""
+"""The output of a call beyond the turn's limit."""
 
 DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
 
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
-"""Notices of a dialect that the agent has answered an invalid call with an error."""
+"""Notices that the agent has answered an invalid call with an error."""
 
 NEVER_HELD = frozenset(
     {
@@ -151,10 +151,10 @@ NEVER_HELD = frozenset(
         RequestClosed,
     }
 )
-"""Events that pass while an answer is held: questions wait for an answer, and usage always counts."""
+"""Pass while an answer is held: questions wait for an answer, and usage always counts."""
 
 DECISIVE: frozenset[type[Event]] = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
-"""The types of events that the policy decides on; all others pass, or are held."""
+"""What the policy decides on; all others pass, or are held."""
 
 NOT_HONOURED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -176,7 +176,7 @@ NEVER_LEARNED = Failure(
 
 
 class HiddenOutput(msgspec.Struct, frozen=True):
-    """The output that the agent gets for a call that the client does not see."""
+    """The output for a call that the client does not see."""
 
     request_id: str
     output: HistoryOutput
@@ -190,17 +190,16 @@ class PolicyResult(msgspec.Struct):
     events: list[Event] = []
     answers: list[HiddenOutput] = []
     calls: list[ServerCall] = []
-    """Calls to run. `tool_finished` takes each output."""
+    """`tool_finished` takes each output."""
     checks: list[TextCheck] = []
-    """Checks to run. Until `with_verdicts` has their results, the policy keeps all later events."""
+    """Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False
-    """Whether the turn needs a second attempt; nothing of this answer was passed on."""
+    """Nothing of this answer was passed on."""
 
 
 class ToolPolicy:
-    """Decides for one attempt who answers each call. `second_try`: a missing required call fails the turn. At the end
-    `visible` has the client's calls, `hidden` the outputs of the others of the last step, `ran_calls` the ids of the
-    calls that this server ran. After a `TurnEnded` or `again`, events are dropped.
+    """Decides for one attempt. `second_try`: a missing required call fails the turn. After a `TurnEnded` or `again`,
+    events are dropped.
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
@@ -209,43 +208,41 @@ class ToolPolicy:
         self._steps_left = turn.max_server_steps
         self._calls_left = turn.max_server_calls
         self._running: dict[str, ToolCallRequested] = {}
-        """This server's calls that are running, by the agent's request id."""
+        """By the agent's request id."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
-        """Whether a required call has not come yet; the answer is held until then."""
+        """A required call has not come yet; the answer is held."""
         self._second_try = second_try
         self._requests: list[ToolCallRequested] = []
         self._judging: list[ToolCallRequested] = []
-        """Calls whose arguments are being checked."""
+        """Their arguments are being checked."""
         self._verdicts: dict[str, Verdict] = {}
-        """The results of the checks of `_judging`, by the agent's request id."""
+        """By the agent's request id."""
         self._later: list[Event] = []
-        """Events that came while the calls of `_judging` were being checked."""
+        """Came while calls were being checked."""
         self._waiting: list[ToolCallRequested] = []
-        """The step's calls for the client, held until this server's calls have run."""
+        """The client's calls of the step, until this server's have run."""
         self._bad_call = False
-        """Whether the agent has answered an invalid call of this step with an error."""
+        """The agent has answered an invalid call of this step with an error."""
         self._faults = 0
         self._held: list[Event] = []
         self._over = False
         self.visible: list[ToolCallRequested] = []
         """The calls that the client has to answer, after the turn's end."""
         self.hidden: list[HiddenOutput] = []
-        """The outputs for the other calls of the last step, given to the agent together with the client's."""
+        """The outputs of the last step's other calls, for the agent together with the client's."""
         self.ran_calls: set[str] = set()
         """The ids of all calls that this server ran."""
 
     @property
     def awaited_events(self) -> frozenset[type[Event]] | None:
-        """The types of events that must be given to `feed`; a batch without them may be passed on. None: every batch.
-        Valid until the next call of a method.
+        """The types of events that `feed` needs; a batch without them may be passed on. None: every batch. Valid until
+        the next call.
         """
         return None if self._judging or self._over or self._waits_for_call else DECISIVE
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
-        """Handles a batch of the agent's events. At the end of a step the result has its calls, or checks to run
-        first.
-        """
+        """Handles events. At a step's end the result has its calls, or checks to run first."""
         done = PolicyResult()
         self._feed(events, done)
         return done
@@ -284,8 +281,8 @@ class ToolPolicy:
             awaited_events = self.awaited_events
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the results of `PolicyResult.checks`, decides the step's calls, and handles the events that came
-        meanwhile. A check that was not made fails the turn.
+        """Takes the results of `checks`, decides the step's calls, and handles what came meanwhile. A check that was
+        not made fails the turn.
         """
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((request.request_id for request in judging), verdicts, strict=True))
@@ -303,7 +300,7 @@ class ToolPolicy:
         return done
 
     def _pass(self, event: Event, done: PolicyResult) -> None:
-        """Passes an event on, or holds it until a required call comes or the turn ends."""
+        """Passes an event, or holds it until a required call comes or the turn ends."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
             return
@@ -317,8 +314,8 @@ class ToolPolicy:
         self._waits_for_call = False
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> PolicyResult:
-        """Takes the output of a call that this server ran. If the step has calls for the client too, the agent gets
-        nothing, and the last output brings the client's calls and the end of the turn. Empty for an unknown id.
+        """Takes the output of a call that ran here. If the step has calls for the client too, the agent gets nothing,
+        and the last output brings these and the end of the turn. Empty for an unknown id.
         """
         done = PolicyResult()
         if self._over or request_id not in self._running:
@@ -335,7 +332,6 @@ class ToolPolicy:
         return done
 
     def _on_step_completed(self, done: PolicyResult) -> None:
-        """Handles the end of a step: decides its calls, or asks for slow checks of their arguments first."""
         slow = [(request, check) for request in self._requests if (check := self._slow_check(request))]
         if slow:
             self._judging = [request for request, _ in slow]
@@ -344,7 +340,7 @@ class ToolPolicy:
             self._decide(done)
 
     def _decide(self, done: PolicyResult) -> None:
-        """Decides who answers the calls of a complete step. The client gets none if all are answered with errors."""
+        """The client gets no call if all are answered with errors."""
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
         # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
@@ -368,7 +364,7 @@ class ToolPolicy:
             done.answers += hidden
 
     def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
-        """Answers invalid calls with `hidden`, or ends the turn with `too_often` after `MAX_FAULTS` such answers."""
+        """Answers with `hidden`, or ends the turn with `too_often` after `MAX_FAULTS`."""
         self._faults += 1
         if self._faults <= MAX_FAULTS:
             done.answers += hidden
@@ -380,8 +376,8 @@ class ToolPolicy:
     def _split_valid(
         self, requests: list[ToolCallRequested]
     ) -> tuple[list[ToolCallRequested], list[HiddenOutput]]:
-        """Splits calls into valid ones and errors for arguments that break a strict schema. Not checked: calls already
-        passed on, and calls after `MAX_FAULTS` errors.
+        """Returns valid calls, and errors for arguments that break a strict schema. Not checked: calls already passed
+        on, and those after `MAX_FAULTS`.
         """
         good: list[ToolCallRequested] = []
         hidden: list[HiddenOutput] = []
@@ -399,9 +395,7 @@ class ToolPolicy:
         return tool is None or (tool.mcp is not None and tool.mcp.needs_approval)
 
     def _server_calls_of(self, good: list[ToolCallRequested]) -> tuple[list[ServerCall], list[HiddenOutput]]:
-        """Returns the valid calls that this server runs, and the output `LIMIT_REACHED` for those beyond the turn's
-        limit.
-        """
+        """Returns the calls that this server runs, and `LIMIT_REACHED` for those beyond the limit."""
         asked = [request for request in good if not self._is_for_client(request)]
         if not asked:
             return [], []
@@ -445,7 +439,7 @@ class ToolPolicy:
         return violation(check.schema, check.text)
 
     def _slow_check(self, request: ToolCallRequested) -> TextCheck | None:
-        """Returns the check of a strict call's arguments if it may take long, else None."""
+        """Returns the check of a strict call's arguments if it may take long."""
         check = self._check_of(request)
         if check is None:
             return None

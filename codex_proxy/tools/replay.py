@@ -1,7 +1,6 @@
-"""Remembers the model's items of a turn that ended with calls, and puts them back into the history of the next request:
-the reasoning, the hidden calls and the agent's own commands, which clients do not send back. They are in the step
-memory (`core/step_memory.py`) under the first call that the client got. If nothing is remembered, or the client's items
-differ, the client's are used.
+"""Remembers the model's items of a turn that ended with calls, and puts them back into the next request's history: the
+reasoning, the hidden calls and the agent's own commands, which clients do not send. They are in the step memory under
+the client's first call. If nothing is remembered, or the client's items differ, the client's are used.
 """
 
 from __future__ import annotations
@@ -32,36 +31,36 @@ CUT_OFF = (
     "No output: the call was cut off before it was answered. "
     "It may have had its effect: look before you make it again."
 )
-"""The output of a call to the agent's own tool in the step that ended the turn: it may or may not have begun."""
+"""The output of a call of the agent's own tool in the last step: it may or may not have begun."""
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
-"""The output of a call whose arguments are not JSON, in the agent's own words."""
+"""In the agent's own words."""
 
 MAX_EXACT = 2**53
-"""Integral floats below this are written without a decimal point, as JavaScript does."""
+"""Integral floats below have no decimal point, as in JavaScript."""
 
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
-"""A field that Codex adds to raw items, and the model's items do not have."""
+"""A field that Codex adds to raw items."""
 
 
 class Remembered(msgspec.Struct, frozen=True):
     """What is kept of a turn that ended with calls."""
 
     items: list[msgspec.Raw]
-    """The raw items of the turn (JSON of Responses items), in order."""
+    """Its raw items (JSON of Responses), in order."""
     hidden: dict[str, str | list[dict[str, Any]]]
-    """The outputs of the last step's calls that the client does not answer, by call id: `output` of Responses items."""
+    """By call id, the `output` of the last step's calls that the client does not answer."""
     calls: list[str]
-    """The ids of all calls of the last step, in the model's order."""
+    """All of the last step, in order."""
     visible: list[str]
-    """The ids of the calls that the client got, in the model's order."""
+    """Those that the client got, in order."""
     said: str
     """The assistant's text before the calls, as the client saw it."""
     model: str = ""
-    """The model and its provider. Another one cannot read the encrypted reasoning in `items`."""
+    """With its provider; no other can read the encrypted reasoning."""
     calls_key: bytes = b""
-    """The SHA-256 of the keys of the client's calls; empty in entries of earlier versions."""
+    """Of the client's calls; empty in entries of earlier versions."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -74,7 +73,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """The fields by which raw items are compared; clients may leave out others."""
+    """By which raw items are compared; clients may leave out other fields."""
 
     type: str = ""
     id: str | None = None
@@ -87,8 +86,8 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Returns the entry of the step memory (parameters: `remembered_turn`): the `call_key` of the client's first call,
-    and the `Remembered` as JSON. Empty without calls for the client.
+    """Returns the step memory's entry: the `call_key` of the client's first call, and the `Remembered` as JSON. Empty
+    without calls for the client. Parameters: `remembered_turn`.
     """
     keys = [call_key(call) for call in visible_calls(policy)]
     if not keys:
@@ -100,9 +99,8 @@ def entries_of(
 def remembered_turn(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> Remembered:
-    """Returns what is to be remembered of a turn that ended with calls. `raw` are the model's items, `identity` names
-    model and provider, `plain`: the agent has no tools of its own. Calls without an output get one: cut off, or an
-    error if `plain`.
+    """Returns what to remember. `raw` are the model's items, `identity` names model and provider, `plain`: the agent
+    has no tools of its own. Calls without an output get one: cut off, or an error if `plain`.
     """
     items = [msgspec.Raw(clean_item(each)) for each in raw]
     hidden = {answered.output.call_id: wire_output(answered.output.parts) for answered in policy.hidden}
@@ -125,7 +123,7 @@ def remembered_turn(
 
 
 def call_key(call: HistoryCall) -> bytes:
-    """Returns the SHA-256 of a call's kind, id, name and canonical arguments."""
+    """The SHA-256 of kind, id, name and canonical arguments."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, canonical_arguments(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -133,14 +131,12 @@ def call_key(call: HistoryCall) -> bytes:
 
 
 def key_of_all(keys: Iterable[bytes]) -> bytes:
-    """Returns one key for all calls of a step: the SHA-256 of their keys."""
+    """The SHA-256 of a step's keys."""
     return hashlib.sha256(b"".join(keys)).digest()
 
 
 def canonical_arguments(call: HistoryCall) -> str:
-    """Returns a call's arguments as canonical JSON. Arguments of a
-    custom tool, or that are not JSON, are unchanged.
-    """
+    """Returns arguments as canonical JSON; those of a custom tool, or that are not JSON, unchanged."""
     if call.kind == "custom":
         return call.arguments
     try:
@@ -164,13 +160,13 @@ def clean_item(raw: bytes) -> bytes:
 
 
 def output_id(raw: bytes) -> str | None:
-    """Returns the call id of an output item; None for other items."""
+    """Returns the call id of an output; None for other items."""
     head = msgspec.json.decode(raw, type=_Head)
     return head.call_id if head.type in ("function_call_output", "custom_tool_call_output") else None
 
 
 def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
-    """Returns the calls with which a turn ended, as the client will send them back."""
+    """Returns a turn's last calls, as the client will send them back."""
     return tuple(
         HistoryCall(request.call_id, request.name, request.arguments, request.kind)
         for request in policy.visible
@@ -178,7 +174,7 @@ def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
 
 
 def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
-    """Returns the messages of the assistant among raw items (JSON of Responses items)."""
+    """Returns the assistant's messages among raw items."""
     messages = []
     for each in raw:
         head = msgspec.json.decode(each, type=_Head)
@@ -189,7 +185,7 @@ def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
 
 
 def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
-    """Returns the calls in `items` that have no output there, by call id, in order."""
+    """Returns the calls without output, by id, in order."""
     open_calls: dict[str, _Head] = {}
     for item in items:
         head = msgspec.json.decode(item, type=_Head)
@@ -203,7 +199,7 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
 
 
 def _not_answered(call: _Head) -> str:
-    """Returns the error for a hidden call of an agent without tools: bad arguments, or no such tool."""
+    """Returns the error for a hidden call of an agent without tools."""
     try:
         msgspec.json.decode(call.arguments or "{}")
     except msgspec.ValidationError:
@@ -219,8 +215,8 @@ def _not_answered(call: _Head) -> str:
 async def recalled_history(
     turn: Turn, owner: str, memory: StepMemory, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the turn's history with the items of the owner's earlier turns in `memory`. `identity` names the model
-    and provider that will read it. May raise `StoreUnavailable`.
+    """Returns the history with the items of the owner's earlier turns, for the model `identity`. May raise
+    `StoreUnavailable`.
     """
     keys = keys_of(turn.history)
     if not keys:
@@ -231,12 +227,12 @@ async def recalled_history(
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
-    """Returns the step memory's keys of the calls in a history."""
+    """The step memory's keys of the calls in a history."""
     return [call_key(item) for item in history if _is_for_client(item)]
 
 
 def assistant_text(items: Sequence[HistoryItem]) -> str:
-    """Returns the texts of the assistant's messages among the items, joined with blank lines."""
+    """Returns the assistant's texts, joined with blank lines."""
     texts = (
         "".join(part.text for part in item.parts if isinstance(part, TextPart))
         for item in items
@@ -248,8 +244,8 @@ def assistant_text(items: Sequence[HistoryItem]) -> str:
 def restored(
     history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with the items of each turn in `recalled` (by call key) in place of the client's. Unknown or
-    changed turns stay. The reasoning of another model than `model` is left out.
+    """Returns the history with the items of each turn in `recalled` in place of the client's. Unknown or changed turns
+    stay. Another model's reasoning is left out.
     """
     repeated = {key for key, times in Counter(keys_of(history)).items() if times > 1}
     out: list[HistoryItem] = []
@@ -270,8 +266,8 @@ def restored(
 
 
 def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
-    """Returns start and end of the next part of the history that repeats an answer: its text, then its calls, with raw
-    items among them.
+    """Returns start and end of the next part that repeats an answer: its text, then its calls, with raw items among
+    them.
     """
     while start < len(history) and not _is_the_models(history[start]):
         start += 1
@@ -286,12 +282,12 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
 
 
 def _is_for_client(item: HistoryItem) -> TypeGuard[HistoryCall]:
-    """Whether the item is a call that the client answers and sends back."""
+    """Whether the client answers this call."""
     return isinstance(item, HistoryCall) and not item.by_server
 
 
 def _is_the_models(item: HistoryItem) -> bool:
-    """Whether the item is the model's, or the output of a call that this server ran."""
+    """Whether it is the model's, or the output of a call that ran here."""
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
     return item.by_server if isinstance(item, HistoryOutput) else True
@@ -300,7 +296,7 @@ def _is_the_models(item: HistoryItem) -> bool:
 def _memory_of(
     echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], repeated: Container[bytes]
 ) -> Remembered | None:
-    """Returns the turn whose answer `echo` repeats, or None: the same calls, no other raw items, and the same text or
+    """Returns the turn whose answer `echo` repeats, if one is: the same calls, no other raw items, the same text or
     none. Calls in `repeated` do not count.
     """
     keys = keys_of(echo)
@@ -320,7 +316,7 @@ def _identity(raw: bytes | msgspec.Raw) -> _Identity:
 
 
 def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
-    """Whether each item is one of `others`: by type and id, or encrypted content if an id is missing."""
+    """Whether each item is one of `others`: by type and id, or encrypted content without an id."""
     ids = {(other.type, other.id) for other in others if other.id}
     contents = {(other.type, other.encrypted_content, bool(other.id)) for other in others}
 
@@ -342,7 +338,7 @@ def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
 
 
 def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
-    """Returns the outputs of the last step's calls in the order of the calls, then any others in `given`."""
+    """Returns the last step's outputs in the order of its calls, then others in `given`."""
     outputs = [item for item in given if isinstance(item, HistoryOutput)]
     first: dict[str, HistoryOutput] = {}
     for item in outputs:
@@ -359,14 +355,14 @@ def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[Histor
 
 
 def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
-    """Returns the parts of an output as the `output` of a Responses item."""
+    """Returns an output's parts as `output` of a Responses item."""
     if all(isinstance(part, TextPart) for part in parts) and len(parts) <= 1:
         return "".join(part.text for part in parts if isinstance(part, TextPart))
     return [_wire_part(part) for part in parts]
 
 
 def parts_of(output: str | list[dict[str, Any]]) -> tuple[Part, ...]:
-    """Returns the parts of a Responses item's output; the reverse of `wire_output`."""
+    """The reverse of `wire_output`."""
     if isinstance(output, str):
         return (TextPart(output),)
     return tuple(

@@ -1,5 +1,5 @@
-"""Checks JSON schemas, and texts against them. Nothing is downloaded, and no pattern backtracks. Some pairs of schema
-and text would take years: call `is_quick` first, and leave the others to `workers/schema_checks.py`.
+"""Checks JSON schemas, and texts against them. Nothing is downloaded, and no pattern backtracks. Some checks would take
+years: call `is_quick` first, and leave others to `workers/schema_checks.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 
 HEAVY_CLASS = 160
-"""What a Unicode class counts in the size of a pattern, in characters."""
+"""What a Unicode class counts in a pattern, in characters."""
 MAX_WORK = 1 << 40
-"""The largest result of `schema_work`, since references that double at each level grow without end."""
+"""References that double at each level grow without end."""
 
 _REPEATED = re.compile(r"\{(\d{1,9})?(?:,(\d{1,9})?)?\}")
 _REFERENCES = frozenset({"$dynamicRef", "$recursiveRef"})
@@ -32,8 +32,8 @@ class _NoBoundError(Exception):
 
 
 def schema_work(schema: bytes) -> int | None:
-    """Returns an upper bound of the work of checking a text against this schema, in visits of values of the schema;
-    None if there is none, or it is not JSON.
+    """Returns an upper bound of the work of a check, in visits of the schema's values; None if there is none, or it is
+    not JSON.
     """
     try:
         root = msgspec.json.decode(schema)
@@ -46,7 +46,7 @@ class _Count:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._referred: dict[str, int | None] = {}
-        """The work of each reference's target; None while it is counted, to notice a cycle."""
+        """By reference; None while it is counted, to notice a cycle."""
 
     def of(self, value: Any) -> int:
         if isinstance(value, list):
@@ -103,9 +103,7 @@ class _Count:
 
 
 def _work_of_pattern(pattern: str) -> int:
-    """Returns about the instructions of a compiled pattern: characters times repetitions. Raises `_NoBoundError` above
-    `MAX_WORK`.
-    """
+    """Returns about the instructions of a compiled pattern: characters times repetitions. Raises `_NoBoundError`."""
     work = 1 + len(pattern)
     if "\\p" in pattern or "\\P" in pattern:
         work *= HEAVY_CLASS
@@ -117,40 +115,40 @@ def _work_of_pattern(pattern: str) -> int:
 
 
 MAX_VALUE = 200
-"""The most characters of a wrong value that a message repeats."""
+"""Characters of a wrong value that a message repeats."""
 
 MAX_SCHEMA_BYTES = 128 * 1024
-"""The most bytes of a schema; OpenAI accepts 120,000 characters of names."""
+"""OpenAI accepts 120,000 characters of names."""
 
 MAX_TEXT = 1024 * 1024
-"""The most characters of a checked text; a file in a call's arguments has a tenth."""
+"""Characters of a checked text; a file in a call's arguments has a tenth."""
 
 QUICK_SCHEMA = 16 * 1024
-"""Bytes of a schema that may be compiled on the event loop, in up to 2 ms."""
+"""Bytes that may be compiled on the event loop, in up to 2 ms."""
 
 MAX_QUICK_WORK = 400_000
 """The work of a check on the event loop (`schema_work` times characters), up to 3 ms."""
 
 MAX_READY_BYTES = 4 * 1024 * 1024
-"""The most bytes of schemas whose compiled forms, up to twenty times as large, are cached."""
+"""Bytes of cached schemas, whose compiled forms are up to twenty times as large."""
 
 _PATTERNS = jsonschema_rs.RegexOptions()
-"""A regex engine that takes linear time. It has neither lookaround nor back references."""
+"""In linear time, without lookaround and back references."""
 
 
 class NotASchemaError(ValueError):
-    """Not a valid JSON schema, or one that cannot be applied here. The message says where and why."""
+    """Not a JSON schema, or one that cannot be applied here. The message says where and why."""
 
 
 class _ReadyValidators:
-    """A cache of compiled schemas, the least recently used dropped above `MAX_READY_BYTES`."""
+    """Compiled schemas; the least recently used are dropped."""
 
     def __init__(self) -> None:
         self._validators: OrderedDict[bytes, Validator] = OrderedDict()
         self._bytes = 0
 
     def of(self, schema: bytes) -> Validator:
-        """Returns the compiled schema (`schema` is JSON). Raises `NotASchemaError`."""
+        """Raises `NotASchemaError`."""
         found = self._validators.get(schema)
         if found is None:
             found = self._validators[schema] = _validator(schema)
@@ -196,7 +194,7 @@ def _compiled(value: dict[str, Any] | bool) -> Validator:
 
 
 def _draft(value: dict[str, Any] | bool) -> type[Validator]:
-    """Returns the validator of the draft in `$schema`, else of 2020-12."""
+    """Returns the draft of `$schema`, else 2020-12."""
     try:
         return jsonschema_rs.validator_cls_for(value)
     except (ValueError, TypeError):
@@ -212,14 +210,12 @@ def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
 
 
 def check_schema(schema: bytes) -> None:
-    """Raises `NotASchemaError` unless `schema` is a JSON schema whose `$ref`s name places inside it, or a draft's
-    metaschema.
-    """
+    """Raises `NotASchemaError` unless it is a JSON schema whose `$ref`s name places inside it, or a draft's metaschema."""
     _ready.of(schema)
 
 
 def is_quick(schema: bytes, text: str = "") -> bool:
-    """Whether compiling this schema, and checking this text, takes a few milliseconds at most."""
+    """Whether compiling the schema, and checking the text, takes a few milliseconds."""
     if len(schema) > QUICK_SCHEMA:
         return False
     work = _known_work(schema)
@@ -230,9 +226,7 @@ _known_work = lru_cache(maxsize=256)(schema_work)
 
 
 def verdict_on(check: TextCheck) -> Verdict:
-    """Runs a check here, however long it takes. A text that is too long and a schema that cannot be applied count as
-    `wrong`.
-    """
+    """Runs a check, however long it takes. A text that is too long and a schema that cannot be applied are `wrong`."""
     text = check.text
     if check.in_strict_form and len(text) <= MAX_TEXT:
         text = undo_strict_form(check.schema, text)
@@ -240,7 +234,7 @@ def verdict_on(check: TextCheck) -> Verdict:
 
 
 def violation(schema: bytes, text: str) -> str | None:
-    """Returns what is wrong with a text under the schema, as a sentence for the model; None if it is valid."""
+    """Returns what is wrong with a text, as a sentence for the model, if anything."""
     if len(text) > MAX_TEXT:
         return f"it is longer than {MAX_TEXT:,} characters"
     try:

@@ -15,17 +15,17 @@ WRAPPER: Final = "value_or_null"
 """The property of the object around an optional value that may be null."""
 
 _NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
-"""Keywords of schemas whose values may contain objects with optional properties."""
+"""Keywords below which there may be objects with optional properties."""
 
 
 def check_undoable(document: SchemaDocument) -> None:
-    """Raises `CannotFitError` if it would be ambiguous what the placeholders of an answer are."""
+    """Raises `CannotFitError` if it would be ambiguous what the placeholders are."""
     _Shapes(document)
 
 
 class _Object:
-    """The objects of one schema, with all properties in `names`. `may_be_absent`: null if absent; `wrapped`: inside a
-    wrapper object. `inner` has the shapes of the values.
+    """The objects of one schema. `may_be_absent`: null if absent; `wrapped`: inside a wrapper; `inner`: the values'
+    shapes.
     """
 
     __slots__ = ("inner", "may_be_absent", "names", "words", "wrapped")
@@ -37,7 +37,6 @@ class _Object:
         absences = {name: document.absence(properties[name]) for name in self.names - required}
         self.wrapped = [name for name, absence in absences.items() if absence is Absence.WRAPPED]
         self.may_be_absent = [name for name, absence in absences.items() if absence is not Absence.NOT_NEEDED]
-        """Properties that are null where they are absent."""
         always = self.names - set(self.may_be_absent)
         words = {name: listed_words(properties[name]) for name in properties if name in always}
         self.words = {name: texts for name, texts in words.items() if texts}
@@ -51,8 +50,8 @@ class _Object:
 
 
 class _Shape:
-    """Where the values of one schema can contain placeholders: in objects (`objects`), in list elements (`items`), or
-    in an `anyOf` branch (`branches`).
+    """Where the values of one schema can contain placeholders: in objects, in list elements (`items`), or in an `anyOf`
+    branch.
     """
 
     __slots__ = ("branches", "items", "objects")
@@ -61,12 +60,9 @@ class _Shape:
         self.objects: list[_Object] = []
         self.items: _Shape | None = None
         self.branches: list[_Shape] = []
-        """The branches of `anyOf`."""
 
     def object_of(self, value: dict[str, Any]) -> _Object | None:
-        """Returns the one of `objects` that has the value's properties and `words`, or None. A single one is not
-        compared.
-        """
+        """Returns the one with the value's properties and `words`, if any. A single one is not compared."""
         if len(self.objects) == 1:
             return self.objects[0]
         for each in self.objects:
@@ -79,9 +75,7 @@ _PLAIN = _Shape()
 
 
 class _Shapes:
-    """Builds the shapes of a schema with a strict form. Raises `CannotFitError` if a value may match two shapes of a
-    union.
-    """
+    """Builds a schema's shapes. Raises `CannotFitError` if a value may match two of a union."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -131,7 +125,7 @@ class _Shapes:
 
 
 def _join(union: _Shape) -> None:
-    """Merges the branches of a union into it. Raises `CannotFitError` if a value may match several."""
+    """Merges a union's branches into it. Raises `CannotFitError` if a value may match several."""
     if any(branch.branches for branch in union.branches):
         raise CannotFitError  # a union in a union is rare
     branches = list({id(branch): branch for branch in union.branches}.values())
@@ -148,7 +142,7 @@ def _join(union: _Shape) -> None:
 
 
 def _told_apart(objects: list[_Object]) -> bool:
-    """Whether objects with the same properties differ in the allowed strings of a required one."""
+    """Whether objects with the same properties differ in the strings of a required one."""
     for name in objects[0].words:
         words = [each.words.get(name, frozenset[str]()) for each in objects]
         if all(words) and len(frozenset().union(*words)) == sum(map(len, words)):
@@ -162,9 +156,7 @@ def _shape_of(schema: bytes) -> _Shape:
 
 
 def undo_strict_form(schema: bytes, text: str) -> str:
-    """Returns an answer under the strict form of `schema` as one under the schema itself. Text without placeholders
-    stays as it is.
-    """
+    """Returns an answer under the strict form as one under `schema` itself. Text without placeholders stays as it is."""
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)
         return msgspec.json.encode(value).decode() if _undo(value, _shape_of(schema)) else text
@@ -173,7 +165,7 @@ def undo_strict_form(schema: bytes, text: str) -> str:
 
 
 def _number(text: str) -> msgspec.Raw:
-    """Returns a JSON number as written, with its size and precision."""
+    """As written, with its size and precision."""
     return msgspec.Raw(text.encode())
 
 
@@ -182,7 +174,7 @@ def _no_number(name: str) -> None:
 
 
 def _undo(value: Any, shape: _Shape) -> bool:
-    """Removes the placeholders from a value in place; returns whether there were any."""
+    """Removes the placeholders in place; returns whether there were any."""
     if isinstance(value, list):
         return shape.items is not None and _any(_undo(each, shape.items) for each in value)
     if not isinstance(value, dict):
@@ -205,5 +197,5 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def _any(results: Iterable[bool]) -> bool:
-    """Whether any result is true. Unlike the built-in `any`, it evaluates all of them."""
+    """Unlike the built-in `any`, evaluates all."""
     return any(list(results))

@@ -22,11 +22,11 @@ from codex_proxy.tools.strict_subset import (
 
 _NULL: Final = {"type": "null"}
 _GUIDING_ANNOTATIONS: Final = {"default": "Default", "examples": "Examples"}
-"""Annotations that may guide the model, and their titles in the description."""
+"""They may guide the model; with their titles in the description."""
 
 
 def is_strict_schema(schema: bytes) -> bool:
-    """Whether OpenAI's structured outputs accept the schema as it is."""
+    """Whether OpenAI's structured outputs accept it as it is."""
     try:
         return is_strict(msgspec.json.decode(schema))
     except (msgspec.DecodeError, RecursionError):
@@ -34,7 +34,7 @@ def is_strict_schema(schema: bytes) -> bool:
 
 
 def strict_form(schema: bytes) -> StrictForm | None:
-    """Returns the schema in a form that OpenAI's structured outputs accept, or None. `undo_strict_form` converts its
+    """Returns the schema as OpenAI's structured outputs accept it, if possible. `undo_strict_form` converts its
     answers.
     """
     if is_strict_schema(schema):
@@ -51,16 +51,16 @@ def strict_form(schema: bytes) -> StrictForm | None:
 
 
 class _Fitting:
-    """Converts the schemas of one document. `to_undo`: answers will contain placeholders."""
+    """Converts the schemas of one document."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self.to_undo = False
-        """Whether answers under the converted schema will contain placeholders."""
+        """Answers will contain placeholders."""
 
     def of(self, schema: Any) -> Any:
-        """Returns a schema converted as far as possible; `is_strict` rejects the rest. Raises `CannotFitError` if the
-        meaning would change.
+        """Converts as far as possible; `is_strict` rejects the rest. Raises `CannotFitError` if the meaning would
+        change.
         """
         if not isinstance(schema, dict):
             return schema
@@ -99,7 +99,7 @@ class _Fitting:
 
 
 def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema without annotations; those that guide the model go into its description."""
+    """Those that guide the model go into the description."""
     form = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
     hints = [
         f"{_GUIDING_ANNOTATIONS[key]}: {_json(schema[key])}" for key in _GUIDING_ANNOTATIONS if key in schema
@@ -115,7 +115,7 @@ def _json(value: Any) -> str:
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns a schema for null (absent) or an object with the value as its one property."""
+    """Null (absent), or an object with the value as its one property."""
     holder = {
         "type": "object",
         "properties": {WRAPPER: schema},
@@ -126,7 +126,6 @@ def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Returns the schema changed so that null is valid too."""
     if schema.keys() & {"$ref", "const", "properties", "items"}:
         return {"anyOf": [schema, _NULL]}
     form = dict(schema)

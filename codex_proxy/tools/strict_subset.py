@@ -1,5 +1,5 @@
-"""The subset of JSON Schema that OpenAI's structured outputs accept, and the analysis of a client's schema for the
-conversion. Raises `CannotFitError` if the subset has no schema of the same meaning.
+"""The subset of JSON Schema that OpenAI's structured outputs accept, and the analysis of a client's schema for it.
+Raises `CannotFitError` if the subset has no schema of the same meaning.
 """
 
 from __future__ import annotations
@@ -18,21 +18,19 @@ STRICT_KEYWORDS = frozenset(
         *("minItems", "maxItems"),
     }
 )
-"""The keywords that OpenAI documents. With any other, this server enforces the schema instead of the provider."""
+"""Documented by OpenAI. With any other, this server enforces the schema instead of the provider."""
 
 STRICT_FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
 )
 STRICT_DEPTH, STRICT_PROPERTIES, STRICT_ENUM = 10, 5_000, 1_000
-"""OpenAI's limits: levels of nesting, and properties and enum values in the whole schema."""
+"""OpenAI's limits: nesting, and properties and enum values in all."""
 
 DEFINITIONS = ("$defs", "definitions")
 
 
 def is_strict(root: Any) -> bool:
-    """Whether the schema is in the subset: closed objects, all properties required, known keywords, within OpenAI's
-    limits.
-    """
+    """Whether it is in the subset: closed objects, all properties required, known keywords, within OpenAI's limits."""
     if not isinstance(root, dict) or root.get("type") != "object" or "anyOf" in root:
         return False
     properties = values = 0
@@ -48,7 +46,7 @@ def is_strict(root: Any) -> bool:
 
 
 def _fits(schema: dict[str, Any]) -> bool:
-    """Whether one schema, without the schemas inside it, is in the subset."""
+    """The same for one schema without those inside it."""
     if not schema.keys() <= STRICT_KEYWORDS or str(schema.get("format", "date")) not in STRICT_FORMATS:
         return False
     if not isinstance(schema.get("enum", []), list):
@@ -71,15 +69,13 @@ def _fits(schema: dict[str, Any]) -> bool:
 
 
 def kinds(schema: dict[str, Any]) -> list[Any]:
-    """Returns the types in a schema's `type`; none without it."""
+    """Returns the types in `type`."""
     named = schema.get("type", ())
     return list(named) if isinstance(named, list | tuple) else [named]
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    """Yields the schemas directly inside a schema, and how many levels deeper each is (0 for definitions and `anyOf`,
-    else 1).
-    """
+    """Yields the schemas directly inside, and how many levels deeper each is (0 for definitions and `anyOf`, else 1)."""
     for key in ("properties", *DEFINITIONS):
         inner = schema.get(key, {})
         if isinstance(inner, dict):
@@ -91,9 +87,9 @@ def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
 
 
 ANNOTATIONS: Final = frozenset({"default", "examples", "deprecated", "readOnly", "writeOnly"})
-"""Keywords that describe a value, reject none, and are not in the subset."""
+"""They describe a value, reject none, and are not in the subset."""
 _BESIDE: Final = ANNOTATIONS | {"title", "description", "$comment"}
-"""Keywords that may stand beside a reference without changing which values are valid."""
+"""May stand beside a reference without changing which values are valid."""
 
 
 class CannotFitError(Exception):
@@ -104,26 +100,24 @@ class Absence(Enum):
     """How an answer represents an absent optional property."""
 
     AS_NULL = "null"
-    """The property is null, which is not one of its own values."""
+    """Null, which is not one of its own values."""
     WRAPPED = "wrapped"
-    """Null, or an object with the value, because the value may be null itself."""
+    """Null, or an object with the value, which may be null itself."""
     NOT_NEEDED = "not needed"
-    """The default value, which means the same as absent."""
+    """The default value, which means the same."""
 
 
 class SchemaDocument:
-    """A client's schema and what its references name. `root` is in the form of `_normalised`."""
+    """A client's schema, as of `_normalised`, and what its references name."""
 
     def __init__(self, schema: bytes) -> None:
-        """`schema` is JSON. Raises `msgspec.DecodeError` or `RecursionError` if it cannot be decoded."""
+        """Raises `msgspec.DecodeError` or `RecursionError`."""
         self.root = _normalised(msgspec.json.decode(schema))
         self._nullable: dict[str, bool] = {}
-        """Whether null is valid under the schema that a reference names."""
+        """By reference."""
 
     def target(self, reference: str) -> Any:
-        """Returns the schema that a reference names; raises `CannotFitError` unless that is the whole schema or a
-        definition.
-        """
+        """Returns what a reference names; raises `CannotFitError` unless that is the whole schema or a definition."""
         if reference == "#":
             return self.root
         for key in DEFINITIONS:
@@ -136,7 +130,7 @@ class SchemaDocument:
         raise CannotFitError
 
     def absence(self, schema: Any) -> Absence:
-        """Returns how an answer can represent that an optional property is absent. Raises `CannotFitError`."""
+        """Raises `CannotFitError`."""
         nullable = self._allows_null(schema)
         words = listed_words(schema)
         sole = [*([None] if nullable else []), *(words if len(words) == 1 else ())]
@@ -145,7 +139,7 @@ class SchemaDocument:
         return Absence.WRAPPED if nullable else Absence.AS_NULL
 
     def _allows_null(self, schema: Any) -> bool:
-        """Whether null is valid under a schema of the subset. Raises `CannotFitError` if that cannot be found out."""
+        """Raises `CannotFitError` if that cannot be found out."""
         if not isinstance(schema, dict):
             raise CannotFitError
         if "$ref" in schema:
@@ -172,7 +166,7 @@ def listed_words(schema: Any) -> frozenset[str]:
 
 
 def _normalised(schema: Any) -> Any:
-    """Returns the schema, inside too, with `anyOf` for an `allOf` of one schema and for a `$ref` with annotations."""
+    """Returns it with `anyOf` for an `allOf` of one schema and for a `$ref` with annotations."""
     if not isinstance(schema, dict):
         return schema
     form = dict(schema)
