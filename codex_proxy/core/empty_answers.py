@@ -32,7 +32,9 @@ class TurnSigns(msgspec.Struct):
 
 
 def end_of_empty(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:
-    """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: it has reasoning, activities."""
+    """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: it has
+    reasoning, activities.
+    """
     if signs.asked:
         return DECLINED
     if acted:

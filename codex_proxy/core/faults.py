@@ -13,8 +13,8 @@ from codex_proxy.core.shown_text import excerpt
 
 
 class FaultKind(StrEnum):
-    """ "Provider" is the service or model server that the agent calls (`UPSTREAM_*`), "agent" the program that calls it,
-    with its account there.
+    """The "provider" is the service or model server that the agent calls (`UPSTREAM_*`), "agent" the program that calls
+    it, with its account there.
     """
 
     # The client's.

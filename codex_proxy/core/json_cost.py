@@ -13,7 +13,9 @@ MAX_BETWEEN_STRINGS: Final = 800_000
 
 
 def has_too_many_values(json: bytes) -> bool:
-    """Returns whether the JSON is longer than `LONG_JSON` and would take some 30 ms to decode. Either for invalid JSON."""
+    """Returns whether the JSON is longer than `LONG_JSON` and would take some 30 ms to decode. Either
+    for invalid JSON.
+    """
     if len(json) <= LONG_JSON:
         return False
     if b"\\" in json:

@@ -86,7 +86,9 @@ def digest_of(key: str) -> str:
 
 
 def check_name(name: str) -> None:
-    """Raises `KeysError` unless the name is 1 to 64 of `[a-z0-9_-]`, begins with a letter or digit, and is not `local`."""
+    """Raises `KeysError` unless the name is 1 to 64 of `[a-z0-9_-]`, begins with a letter or digit, and
+    is not `local`.
+    """
     if _NAME.fullmatch(name) is None:
         raise KeysError(
             f"{excerpt(name)!r} cannot be a key's name: use up to 64 lower-case letters, digits, - and _, with a "
@@ -146,7 +148,9 @@ def table_of(key: Key) -> Mapping[str, Any]:
 
 
 def with_default(keys: tuple[Key, ...], api_key: str | None) -> tuple[Key, ...]:
-    """Returns the keys with `api_key`, if any, first as `default`. Raises `KeysError` if the file has that name or key."""
+    """Returns the keys with `api_key`, if any, first as `default`. Raises `KeysError` if the file has
+    that name or key.
+    """
     if api_key is None:
         return keys
     default = Key(name=DEFAULT_NAME, sha256=digest_of(api_key))

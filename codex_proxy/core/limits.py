@@ -163,7 +163,9 @@ class MaxSize:
         self._open: dict[str, None] = {}
 
     def feed(self, events: list[Event]) -> tuple[list[Event], str | None]:
-        """Returns the events within the limit, and `length` if these exceed it, with open items ended as `incomplete`."""
+        """Returns the events within the limit, and `length` if these exceed it, with open items ended as
+        `incomplete`.
+        """
         if _KEPT_TEXT.issuperset(map(type, events)):
             # Most batches are pieces of texts, whose sizes can be added up in one go.
             texts: list[str] = [event.text for event in events]  # type: ignore[union-attr]

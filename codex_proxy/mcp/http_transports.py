@@ -33,7 +33,9 @@ _NOTIFICATION: Final = b'"method":"notifications/'
 async def streamable_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens Streamable HTTP. `allowed_urls`: None permits any, for the operator's servers. Failures go into `report`."""
+    """Opens Streamable HTTP. `allowed_urls`: None permits any, for the operator's servers. Failures go
+    into `report`.
+    """
     guard = _GuardedTransport(server, allowed_urls, limits, report)
     most = limits.message_bytes
     async with (

@@ -126,7 +126,9 @@ class McpServer:
     # --- connecting -----------------------------------------------------------------------------
 
     def _wait_seconds(self) -> float:
-        """What a request waits for the start: `limits.list_seconds` since it began; 0 if the last start took too long."""
+        """What a request waits for the start: `limits.list_seconds` since it began; 0 if the last start
+        took too long.
+        """
         if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
             return 0.0
         # A server that hangs must not delay each request.

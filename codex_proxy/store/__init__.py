@@ -1,3 +1,3 @@
-"""What outlives a request: responses, conversations, the events of background responses, sums of usage, and the step
+"""What outlives a request: responses, conversations, events of background responses, sums of usage, and the step
 memory. Independent of HTTP and agents.
 """

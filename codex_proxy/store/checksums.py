@@ -16,12 +16,12 @@ ROWS_AT_ONCE: Final = 200
 
 
 def checksum(data: object) -> int:
-    """Returns the checksum of bytes; -1 for another type, which is damage."""
+    """-1 for another type than bytes, which is damage."""
     return zlib.crc32(data) if isinstance(data, bytes) else -1
 
 
 def item_digest(json: object, raw: object) -> bytes:
-    """Returns the digest of an item's JSON and raw form; empty if one is not bytes, which is damage."""
+    """Returns the digest of JSON and raw form; empty if one is not bytes, which is damage."""
     if not (isinstance(json, bytes) and isinstance(raw, bytes)):
         return b""
     length = len(json).to_bytes(8, "big")
@@ -42,26 +42,25 @@ def damaged(what: str) -> StoreDamaged:
 
 
 class CheckedTable(NamedTuple):
-    """How a table is checked, in SQL that all engines know."""
+    """How a table is checked, in SQL of all engines. `what` names such a row."""
 
     what: str
-    """A name for such rows."""
     columns: str
-    """The key columns, the id for messages, and the arguments of `sound`."""
+    """The key, the id for messages, and the arguments of `sound`."""
     source: str
-    """The table, and what it is joined with."""
+    """The table with its joins."""
     key: tuple[str, ...]
     sound: Callable[..., bool]
-    """Returns whether a row is undamaged."""
+    """Whether a row is undamaged."""
 
     @property
     def first_key(self) -> tuple[int, ...]:
-        """A key that sorts before every row, to begin with."""
+        """Sorts before every row."""
         return (-1,) * len(self.key)
 
     @property
     def sql(self) -> str:
-        """The statement (as in `queries`) that selects rows after a key; its values are the key and the most rows."""
+        """Selects rows after a key; its values are the key and the most rows."""
         *after, limit = (f"?{number}" for number in range(1, len(self.key) + 2))
         key = ", ".join(self.key)
         where = f"({key}) > ({', '.join(after)})"
@@ -79,7 +78,6 @@ class CheckedTable(NamedTuple):
 
 
 def _checksums_match(*bodies_and_sums: Any) -> bool:
-    """Whether each body matches its checksum."""
     pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
     return all(checksum(data) == stored for data, stored in pairs)
 
@@ -118,4 +116,4 @@ TABLES: Final = (
 """All tables whose rows have a checksum."""
 
 Part: TypeAlias = tuple[int, list[str], tuple[int, ...]]
-"""What `CheckedTable.check` returns of some rows."""
+"""What `CheckedTable.check` returns."""

@@ -11,19 +11,19 @@ from codex_proxy.store.usage import FIGURES
 from codex_proxy.store.values import StoreRefused
 
 Row: TypeAlias = Sequence[Any]
-"""The values of a row, in the order of `CopiedTable.columns`."""
+"""In the order of `CopiedTable.columns`."""
 
 
 class CopiedTable(NamedTuple):
-    """A table that all engines have."""
+    """A table of all engines."""
 
     name: str
     key: tuple[str, ...]
-    """The columns of the primary key."""
+    """The primary key."""
     others: tuple[str, ...]
-    """The other columns but those that an engine makes itself."""
+    """All but those that an engine makes itself."""
     at_once: int = 500
-    """The most rows that are in memory."""
+    """The most rows in memory."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -58,31 +58,31 @@ TABLES: Final = (
     CopiedTable("usage", ("owner", "hour", "model"), FIGURES),
     CopiedTable("webhooks", ("seq",), ("event_id", "url", "body", "tries")),
 )
-"""All tables, each after those that it refers to."""
+"""Each after those that it refers to."""
 
 FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
-"""The columns that are true or false, which SQLite has as numbers."""
+"""Columns that are true or false, which SQLite has as numbers."""
 
 
 class CopyableStore(Protocol):
-    """What copying needs of a store's engine."""
+    """What copying needs of a store."""
 
     async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
         """Returns at most `limit` rows in the order of their keys, from this key on (None: the first)."""
         ...
 
     async def last_row(self, table: CopiedTable) -> Row | None:
-        """Returns the row with the largest key, if there is one."""
+        """Returns the row with the largest key, if any."""
         ...
 
     async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
-        """Adds all of these rows or none."""
+        """All or none."""
         ...
 
 
 async def copy(source: CopyableStore, target: CopyableStore, tell: Callable[[str, int], object]) -> int:
-    """Copies all rows that the target does not have, and returns how many. Calls `tell` with the name of a table and
-    how many of its rows were copied. Raises `StoreRefused`, before any change, if the target has other data.
+    """Copies what the target does not have, and returns how many rows. Calls `tell` with a table and how many of its
+    rows were copied. Raises `StoreRefused`, before any change, if the target has other data.
     """
     lasts = [await target.last_row(table) for table in TABLES]
     for table, last in zip(TABLES, lasts, strict=True):
@@ -110,7 +110,6 @@ async def _require_same(source: CopyableStore, table: CopiedTable, last: Row) ->
 
 
 async def _rows_after(source: CopyableStore, table: CopiedTable, last: Row | None) -> Sequence[Row]:
-    """Returns the rows after `last` (None: the first ones)."""
     if last is None:
         return await source.rows_from(table, None, table.at_once)
     # The first of them is `last` itself.
@@ -121,9 +120,7 @@ async def _rows_after(source: CopyableStore, table: CopiedTable, last: Row | Non
 
 
 def select(table: CopiedTable, *, first: bool) -> str:
-    """Returns the statement of `rows_from`, for the `first` rows or from a key on. Its values are the key and the
-    limit.
-    """
+    """The statement of `rows_from`, for the `first` rows or from a key on. Its values are the key and the limit."""
     count = 0 if first else len(table.key)
     *key, limit = (f"?{number}" for number in range(1, count + 2))
     where = "" if first else f" WHERE ({', '.join(table.key)}) >= ({', '.join(key)})"
@@ -132,6 +129,6 @@ def select(table: CopiedTable, *, first: bool) -> str:
 
 
 def select_last(table: CopiedTable) -> str:
-    """Returns the statement of `last_row`."""
+    """The statement of `last_row`."""
     order = ", ".join(f"{name} DESC" for name in table.key)
     return f"SELECT {', '.join(table.columns)} FROM @{table.name} ORDER BY {order} LIMIT 1"

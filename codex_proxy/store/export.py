@@ -12,7 +12,7 @@ from codex_proxy.store.rows import INPUT, OUTPUT, conversation_of, response_of
 from codex_proxy.store.values import StoredItem
 
 AT_ONCE: Final = 20
-"""Responses or conversations that are read at once, with all their items."""
+"""Objects read at once, with all their items."""
 
 
 def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:

@@ -1,5 +1,5 @@
-"""Checks whether the store can be written, and converts its errors to faults for clients. The error itself is only
-logged, because it contains paths.
+"""Checks whether the store can be written, and converts its errors to faults. The error itself is only logged, because
+it contains paths.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FRESH_SECONDS: Final = 5.0
 FRESH_TROUBLE_SECONDS: Final = 1.0
 """Seconds for which a failed check is reused."""
 ANSWER_SECONDS: Final = 2.0
-"""Seconds that a check may take before the store counts as not writable."""
+"""Seconds after which a check counts as failed."""
 
 
 class WriteCheck:
-    """Checks whether the store can be written, once for all callers of a moment."""
+    """Checks once for all callers of a moment."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -43,7 +43,6 @@ class WriteCheck:
         self._check: asyncio.Task[None] | None = None
 
     async def is_writable(self) -> bool:
-        """Whether the store can be written; a check longer than `ANSWER_SECONDS` counts as False."""
         if self._clock.monotonic() >= self._good_until:
             if self._check is None or self._check.done():
                 self._check = asyncio.get_running_loop().create_task(self._look())
@@ -90,9 +89,7 @@ OFF = Failure(
 
 @contextmanager
 def store_errors_as_faults() -> Iterator[None]:
-    """A context manager that logs `StoreUnavailable` and `StoreDamaged` and raises a `Fault` UNAVAILABLE or INTERNAL
-    instead.
-    """
+    """Logs `StoreUnavailable` and `StoreDamaged` and raises a `Fault` UNAVAILABLE or INTERNAL instead."""
     try:
         yield
     except StoreDamaged as error:
@@ -104,7 +101,7 @@ def store_errors_as_faults() -> Iterator[None]:
 
 
 def required_store(store: Store | None) -> Store:
-    """Returns the store; raises `Fault` INVALID_REQUEST if the server runs without one."""
+    """Raises `Fault` INVALID_REQUEST if the server runs without a store."""
     if store is None:
         raise Fault(OFF)
     return store

@@ -17,18 +17,18 @@ import msgspec
 LEASE_SECONDS: Final = 30.0
 """Seconds for which a lease is valid, by the store's clock."""
 RENEW_SECONDS: Final = 5.0
-"""Seconds between two renewals of a node's leases."""
+"""Seconds between two renewals."""
 POLL_SECONDS: Final = 1.0
-"""The most seconds after which a `Watch` returns."""
+"""Seconds after which a `Watch` returns at the latest."""
 FIRST_EPOCH: Final = 1
 """The epoch of the node that has added a response."""
 
 Key: TypeAlias = tuple[str, str]
-"""The owner and the id of a response or conversation."""
+"""Owner and id of a response or conversation."""
 
 
 class ResponseLease(NamedTuple):
-    """The right to run a background response, which has not ended."""
+    """The right to run a background response."""
 
     owner: str
     id: str
@@ -36,7 +36,7 @@ class ResponseLease(NamedTuple):
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A server process that has opened the store. Times are in seconds since 1970."""
+    """A server process with the store. Times: seconds since 1970."""
 
     id: str = ""
     """Given by the store."""
@@ -48,7 +48,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     started: float
     seen: float = 0.0
     responses: int = 0
-    """How many background responses it holds."""
+    """Background responses that it holds."""
 
 
 class Changes:
@@ -65,7 +65,7 @@ class Changes:
 
 
 class Watch:
-    """Waits for changes of one stored object."""
+    """Waits for changes of one object."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
@@ -81,7 +81,7 @@ class Watch:
 
 
 class ConversationLocks:
-    """The locks of one process on conversations, each held by one turn at a time, in the order of asking."""
+    """The locks of one process on conversations, each held by one turn, in the order of asking."""
 
     def __init__(self) -> None:
         self._locks: dict[Key, asyncio.Lock] = {}
@@ -107,7 +107,7 @@ class ConversationLocks:
 
 
 class ConversationLease:
-    """The right to add a turn to a conversation. `leave` is called when it is released."""
+    """The right to add a turn to a conversation."""
 
     def __init__(self, leave: Callable[[Key], None], key: Key) -> None:
         self._leave: Callable[[Key], None] | None = leave
@@ -128,9 +128,7 @@ class Leases(Protocol):
         ...
 
     async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
-        """Renews the leases of these responses and of this node's conversations. Returns those that it no longer
-        holds.
-        """
+        """Renews the leases of these and of this node's conversations. Returns those that it no longer holds."""
         ...
 
     async def until_renewal(self) -> None:
@@ -138,7 +136,7 @@ class Leases(Protocol):
         ...
 
     async def release(self) -> None:
-        """Gives up everything that this node holds."""
+        """Gives up everything."""
         ...
 
     async def enter_conversation(self, owner: str, id: str) -> ConversationLease:
@@ -146,7 +144,7 @@ class Leases(Protocol):
         ...
 
     def watch(self, id: str) -> Watch:
-        """Returns a watch on a response or a conversation."""
+        """On a response or a conversation."""
         ...
 
     async def announce(self, node: Node) -> None:
@@ -154,5 +152,5 @@ class Leases(Protocol):
         ...
 
     async def nodes(self) -> list[Node]:
-        """Returns the living nodes, oldest first."""
+        """Those that live, oldest first."""
         ...

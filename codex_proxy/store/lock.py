@@ -1,6 +1,6 @@
-"""A lock that lets only one server use a store: a second one would take the responses that the first runs for
-interrupted ones. It is the system's (`flock`), and ends with the process. It is on a file beside the store, because
-closing a descriptor of the store's own would release SQLite's locks.
+"""Lets only one server use a store: a second would take the responses that the first runs for interrupted ones. The
+lock is the system's (`flock`), and ends with the process; it is on a file beside the store, because closing a
+descriptor of the store's own would release SQLite's locks.
 """
 
 from __future__ import annotations
@@ -15,20 +15,18 @@ from codex_proxy.files.private import make_folder, unfit
 from codex_proxy.store.values import StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
-"""Seconds to wait for the lock, which children of a killed server hold for a moment, and between two attempts."""
+"""To wait for the lock, which children of a killed server hold for a moment; between two attempts."""
 
 
 class StoreLock:
-    """The lock on a store's file, held by one server."""
+    """Held by one server."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
     async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreLock:
-        """Takes the lock of a store. Raises `StoreRefused` if another server holds it after `within` seconds, or it
-        cannot be made.
-        """
+        """Raises `StoreRefused` if another server holds it after `within` seconds, or it cannot be made."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         while True:
@@ -40,17 +38,17 @@ class StoreLock:
             await asyncio.sleep(RETRY_SECONDS)
 
     def write_address(self, url: str) -> None:
-        """Writes this server's address into the file, for a second server's error."""
+        """Writes this server's address, for a second server's error."""
         os.pwrite(self._descriptor, b"%d %b\n" % (os.getpid(), url.encode()), 0)
 
     def release(self) -> None:
-        """Releases the lock; its file stays."""
+        """Its file stays."""
         # Another process may be waiting for a lock on the file.
         os.close(self._descriptor)
 
 
 class _HeldError(Exception):
-    """Another server holds the lock. `refusal` is what `StoreLock.take` raises after the wait."""
+    """Another server holds the lock; `refusal` is raised after the wait."""
 
     def __init__(self, refusal: StoreRefused) -> None:
         super().__init__(str(refusal))
@@ -58,7 +56,7 @@ class _HeldError(Exception):
 
 
 def _lock(store: Path) -> int:
-    """Locks the store and returns the descriptor of the lock. Raises `_HeldError` or `StoreRefused`."""
+    """Returns the descriptor of the lock. Raises `_HeldError` or `StoreRefused`."""
     # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
     real = Path(os.path.realpath(store))
     path = real.with_name(real.name + ".lock")
@@ -89,7 +87,7 @@ def _lock(store: Path) -> int:
 
 
 def _holder(descriptor: int) -> str:
-    """Returns process and address of the server that holds the lock, in brackets."""
+    """Returns process and address of the holder, in brackets."""
     with contextlib.suppress(OSError, ValueError):
         process, _, url = os.pread(descriptor, 300, 0).decode().strip().partition(" ")
         return f" (process {int(process)}{f', {url}' if url else ''})"

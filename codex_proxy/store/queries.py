@@ -1,7 +1,7 @@
 """What the store reads, for every engine: statements in the SQL that SQLite and PostgreSQL share, and what is made of
 their rows.
 
-In a statement `@` stands before the name of a table and `?1` for the first value; `Dialect.write` replaces both.
+`@` stands before the name of a table and `?1` for the first value; `Dialect.write` replaces both.
 """
 
 from __future__ import annotations
@@ -41,31 +41,30 @@ from codex_proxy.store.values import (
 
 T = TypeVar("T")
 Row: TypeAlias = Sequence[Any]
-"""The values of a row."""
 Kind: TypeAlias = Literal["response", "conversation"]
 KINDS: Final[tuple[Kind, ...]] = ("response", "conversation")
 
 BEYOND: Final = 1 << 62
-"""A number that is larger than every row, position, and number of an event."""
+"""Larger than every row, position, and number of an event."""
 
 
 class Query(NamedTuple, Generic[T]):
-    """A statement that reads, its values, and what makes the result of its rows."""
+    """A statement that reads, and what makes the result of its rows."""
 
     sql: str
     values: tuple[object, ...]
     convert: Callable[[Iterator[Row]], T]
     is_slow: bool = False
-    """Whether `convert` takes long however few the rows are, and so needs a worker thread."""
+    """`convert` takes long however few the rows are, and so needs a worker thread."""
 
 
 class Dialect(NamedTuple):
-    """How an engine writes what SQL does not say in one way."""
+    """What SQL does not say in one way."""
 
     prefix: str
-    """What stands before the name of a table."""
+    """Before the name of a table."""
     parameter: str
-    """What stands before the number of a value."""
+    """Before the number of a value."""
     chain: str
     """`WITH RECURSIVE ... chain`: the rows `seq` of the chain that ends with the response `?2` of the owner `?1`."""
     context: str
@@ -76,7 +75,6 @@ class Dialect(NamedTuple):
     """The text `{0}` as bytes."""
 
     def write(self, sql: str) -> str:
-        """Returns the statement as this engine takes it."""
         return sql.replace("@", self.prefix).replace("?", self.parameter)
 
 
@@ -97,7 +95,7 @@ def conversation(owner: str, id: str) -> Query[StoredConversation | None]:
 
 
 def row_of(kind: Kind, owner: str, id: str) -> Query[int]:
-    """Reads the number of an object's row. Raises `NotStored`."""
+    """The number of an object's row. Raises `NotStored`."""
 
     def convert(rows: Iterator[Row]) -> int:
         return int(_existing(rows, kind, id)[0])
@@ -111,7 +109,7 @@ def _first(make: Callable[[Row], T], rows: Iterator[Row]) -> T | None:
 
 
 def _existing(rows: Iterator[Row], kind: Kind, id: str) -> Row:
-    """Returns the first row. Without one there is no such object: raises `NotStored`."""
+    """Returns the first row, or raises `NotStored`."""
     row = next(rows, None)
     if row is None:
         raise NotStored(kind, id)
@@ -123,7 +121,7 @@ def _existing(rows: Iterator[Row], kind: Kind, id: str) -> Row:
 
 @cache
 def _page(kind: Kind, order: Order, *, behind: bool) -> str:
-    """Returns the statement for a page of a list, `behind` the item `?4` or from its beginning."""
+    """A page of a list, `behind` the item `?4` or from its beginning."""
     found = _FOUND.format(kind=kind)
     side = f"AND side = {INPUT}" if kind == "response" else ""
     held = f"@{kind}_items AS held", f"{kind} = ({found}) {side} AND visible"
@@ -136,8 +134,8 @@ ORDER BY position {direction} LIMIT ?3"""
 
 
 def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page]:
-    """Reads a page of a response's input or of a conversation. It is empty, too, if there is no such list, or no item
-    before it (`is_listed`).
+    """A page of a response's input or of a conversation. It is empty, too, if there is no such list, or no item before
+    it (`is_listed`).
     """
 
     def convert(rows: Iterator[Row]) -> Page:
@@ -150,7 +148,7 @@ def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page]:
 
 
 def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
-    """Reads whether clients see an item in a list. Raises `NotStored` without the list."""
+    """Whether clients see an item in a list. Raises `NotStored` without the list."""
 
     def convert(rows: Iterator[Row]) -> bool:
         return _existing(rows, kind, id)[0] is not None
@@ -181,7 +179,7 @@ WHERE owner = ?1 AND items.id IN ({_places(2, len(ids))}) AND length(json) > 0 A
 
 
 def _places(first: int, count: int) -> str:
-    """Returns the places of `count` values, of which `first` is the number of the first one."""
+    """The places of `count` values from number `first` on."""
     return ", ".join(f"?{number}" for number in range(first, first + count)) or "NULL"
 
 
@@ -198,7 +196,7 @@ WHERE list.owner = ?1 AND list.id = ?2 AND NOT deleted ORDER BY position"""
 
 
 def item(owner: str, id: str, item_id: str) -> Query[StoredItem | None]:
-    """Reads an item of a conversation that clients see. Raises `NotStored` without the conversation."""
+    """An item that clients see. Raises `NotStored` without the conversation."""
 
     def convert(rows: Iterator[Row]) -> StoredItem | None:
         row = _existing(rows, "conversation", id)
@@ -257,7 +255,7 @@ _NEWEST: Final = f"""
 def newest(
     dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int, make: Callable[[Row], T]
 ) -> Query[tuple[tuple[T, ...], bool]]:
-    """Reads the newest objects before a row, and whether there are more. See `Store.newest_responses`."""
+    """The newest objects before a row, and whether there are more. See `Store.newest_responses`."""
     select, text = (_RESPONSES, "json") if kind == "response" else (_CONVERSATIONS, "metadata")
     has_id, has_text = (dialect.has_text.format(each) for each in (dialect.as_bytes.format("id"), text))
 
@@ -301,7 +299,7 @@ SELECT seq, NULL, NULL FROM found UNION ALL SELECT * FROM (
 
 
 def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -> Query[list[Frame]]:
-    """See `Store.frames`; `after` may be any integer of a client."""
+    """`after` may be any integer of a client."""
 
     def convert(rows: Iterator[Row]) -> list[Frame]:
         _existing(rows, "response", id)
@@ -314,7 +312,7 @@ def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -
 
 
 def steps(owner: str, keys: Sequence[bytes], since: float) -> Query[dict[bytes, bytes]]:
-    """Reads the entries of these keys, if saved after `since` (seconds since 1970). Raises `StoreDamaged`."""
+    """Entries saved after `since` (seconds since 1970). Raises `StoreDamaged`."""
 
     def convert(rows: Iterator[Row]) -> dict[bytes, bytes]:
         return {key: checked(value, stored, "a tool step") for key, value, stored in rows}
@@ -358,12 +356,12 @@ SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FRO
     (),
     lambda rows: dict(zip(_COUNTED, next(rows), strict=True)),
 )
-"""Counts the objects; the names are those of `StoreStats`."""
+"""With the names of `StoreStats`."""
 
 
 def exported(kind: Kind, after: int, limit: int) -> tuple[Query[list[Row]], Query[list[Row]]]:
-    """Reads the next objects behind the row `after`, each with its row; and their items, each with the row of its
-    object and its side.
+    """The next objects behind the row `after`, each with its row; and their items, each with the row of its object and
+    its side.
     """
     select, side = (_RESPONSES, "side") if kind == "response" else (_CONVERSATIONS, str(INPUT))
     next_rows = f"SELECT seq FROM @{kind}s WHERE seq > ?1 AND NOT deleted ORDER BY seq LIMIT ?2"

@@ -11,9 +11,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from codex_proxy.store.values import Pruned, Retention
 
 OBJECTS_AT_ONCE: Final = 50
-"""The most objects that one write removes, in some ms."""
+"""Objects that one write removes, in some ms."""
 ROWS_AT_ONCE: Final = 1000
-"""The most remembered steps or frames that one write removes."""
+"""Steps or frames that one write removes."""
 
 NOTHING: Final = Pruned()
 
@@ -22,20 +22,18 @@ What: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversation
 
 
 class Rule(NamedTuple):
-    """Removes the oldest rows or objects from before `before` (seconds since 1970). `objects` are responses and
-    conversations.
-    """
+    """Removes the oldest rows or objects (`objects`: of both kinds) from before `before` (seconds since 1970)."""
 
     what: What
     before: float
     max_count: int | None = None
-    """If not None: only while there are more responses than this."""
+    """Only while there are more responses."""
     max_bytes: int | None = None
-    """If not None: only while more bytes than this are stored."""
+    """Only while more bytes are stored."""
 
 
 def rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
-    """Yields the rules for `now` (seconds since 1970); steps older than `step_age` seconds are removed."""
+    """For `now` (seconds since 1970); older steps than `step_age` seconds go."""
     yield Rule("steps", now - step_age)
     yield Rule("frames", now - retention.frames_age)
     if retention.usage_age is not None:

@@ -1,4 +1,4 @@
-"""The values of rows, for every engine: which columns to select, and what is made of them."""
+"""The columns to select, and what is made of them, for every engine. Raises `StoreDamaged`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 def item_of(row: Iterable[Any]) -> StoredItem:
-    """Returns the item of the columns `ITEM`. Raises `StoreDamaged`."""
+    """Returns the item of the columns `ITEM`."""
     id, json, raw, created, digest = row
     if item_digest(json, raw) != digest:
         raise damaged(f"the item {id}")
@@ -41,7 +41,7 @@ def item_of(row: Iterable[Any]) -> StoredItem:
 
 
 def response_of(row: Iterable[Any]) -> StoredResponse:
-    """Returns the response of the columns `RESPONSE`. Raises `StoreDamaged`."""
+    """Returns the response of the columns `RESPONSE`."""
     owner, id, status, created, json, previous_id, conversation_id, background, recovery, *sums = row
     checked(json, sums[0], f"the response {id}")
     checked(recovery, sums[1], f"the response {id}")
@@ -59,7 +59,7 @@ def response_of(row: Iterable[Any]) -> StoredResponse:
 
 
 def conversation_of(row: Iterable[Any]) -> StoredConversation:
-    """Returns the conversation of the columns `CONVERSATION`. Raises `StoreDamaged`."""
+    """Returns the conversation of the columns `CONVERSATION`."""
     owner, id, created, version, metadata, stored = row
     checked(metadata, stored, f"the metadata of the conversation {id}")
     return StoredConversation(
@@ -68,22 +68,20 @@ def conversation_of(row: Iterable[Any]) -> StoredConversation:
 
 
 def encoded_metadata(metadata: Mapping[str, str]) -> bytes:
-    """Returns the metadata as they are stored. Raises `StoreConflict` for too many keys."""
+    """Raises `StoreConflict` for too many keys."""
     if len(metadata) > MAX_METADATA_KEYS:
         raise StoreConflict("too_many_keys", f"metadata may have at most {MAX_METADATA_KEYS} keys")
     return msgspec.json.encode(metadata)
 
 
 def merged_metadata(metadata: Mapping[str, str], changes: Mapping[str, str | None]) -> bytes:
-    """Returns the metadata with `changes`, of which None deletes a key, as they are stored. Raises `StoreConflict`."""
+    """Merges `changes`, of which None deletes a key. Raises `StoreConflict`."""
     merged = {**metadata, **changes}
     return encoded_metadata({key: value for key, value in merged.items() if value is not None})
 
 
 def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
-    """Returns the turns of rows: the id of a response, a side (None: it has no items) and the columns `ITEM`. Raises
-    `StoreDamaged`.
-    """
+    """Returns the turns of rows with a response's id, a side (None: it has no items) and the columns `ITEM`."""
     sides: dict[str, tuple[list[StoredItem], list[StoredItem]]] = {}
     for response_id, side, *item in rows:
         turn = sides.setdefault(response_id, ([], []))
@@ -95,9 +93,7 @@ def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
 
 
 def frames_of(rows: Iterable[Sequence[Any]], response_id: str, max_bytes: int | None) -> list[Frame]:
-    """Returns the first frames of rows with number, data and checksum, of at most `max_bytes` (None: any) unless it is
-    one. Raises `StoreDamaged`.
-    """
+    """Returns the frames of rows with number, data and checksum, at most `max_bytes` unless it is one."""
     what = f"an event of the response {response_id}"
     found: list[Frame] = []
     size = 0

@@ -23,18 +23,18 @@ from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, not_held
 
 
 class SingleNodeLeases:
-    """Implements `store.leases.Leases` for the only node of a store."""
+    """Implements `Leases`."""
 
     def __init__(self, unfinished: Callable[[], Awaitable[list[Key]]], clock: Clock) -> None:
         """`unfinished` returns the background responses that have not ended, oldest first."""
         self._unfinished = unfinished
         self._clock = clock
         self._held: dict[Key, int] = {}
-        """The epoch of each response that this node holds."""
+        """By epoch."""
         self._epochs: dict[Key, int] = {}
-        """The last epoch of each response that was given up."""
+        """The last ones of responses that were given up."""
         self._all_held = False
-        """Whether every unfinished response is held."""
+        """Of the unfinished."""
         self._conversations = ConversationLocks()
         self._nodes: list[Node] = []
 
@@ -85,7 +85,7 @@ class SingleNodeLeases:
         return ResponseLease(*key, epoch)
 
     def end(self, owner: str, id: str) -> None:
-        """Holds a response no longer that has ended or was deleted."""
+        """Gives up a response that has ended or was deleted."""
         self._held.pop((owner, id), None)
 
     def check(self, owner: str, id: str, epoch: int | None, *, ended: bool = False) -> None:
@@ -98,7 +98,7 @@ class SingleNodeLeases:
 
 
 class ReservedWebhooks:
-    """The webhooks that the only node of a store has claimed, and until when."""
+    """The webhooks that the only node has claimed, and until when."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -108,7 +108,7 @@ class ReservedWebhooks:
         return len(self._until)
 
     def first(self, pending: Sequence[PendingWebhook], limit: int) -> list[PendingWebhook]:
-        """Reserves the first webhooks of `pending` that are not reserved, at most `limit`, and returns them."""
+        """Reserves and returns the first of `pending` that are not reserved, at most `limit`."""
         now = self._clock.monotonic()
         # One that was dropped stays: `pending` may have been read before.
         self._until = {key: until for key, until in self._until.items() if until > now}

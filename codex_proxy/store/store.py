@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 class StoreOptions(TypedDict, total=False):
-    """What every engine is opened with. `memory` are the settings of the step memory."""
+    """What every engine is opened with. `memory` is for the step memory."""
 
     clock: Required[Clock]
     retention: Retention | None
@@ -82,11 +82,11 @@ class Store(ABC):
         self._limits = options.get("limits") or ContextLimits()
         self._ram = RamStepMemory(self._memory, self._clock.epoch)
         self._continued: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """Owner and id of responses in use, and since when: a turn that is not stored yet has read their context, or
-        they have just ended.
+        """Responses in use, and since when: a turn that is not stored yet has read their context, or they have just
+        ended.
         """
         self._sweeping: asyncio.Task[None] | None = None
-        """The task that removes the rest of a large deletion, if any."""
+        """Removes the rest of a large deletion."""
         self._one_sweep = asyncio.Lock()
 
     @property
@@ -113,7 +113,7 @@ class Store(ABC):
         append: Append | None = None,
     ) -> None:
         """Saves a response with its items, and appends those that it does not have to the conversation of `append`. A
-        background response that has not ended is then held by this node (`Leases`).
+        background response that has not ended is then held by this node.
 
         Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken or the
         conversation has another version.
@@ -134,12 +134,12 @@ class Store(ABC):
         frames: Sequence[Frame] = (),
         epoch: int | None = None,
     ) -> bool:
-        """Replaces the status and object of a response, and its output unless None; appends its items as `add_response`
-        does; adds `webhooks` to the outbox and `frames` to the stream: all together. If the response has ended, its
-        `recovery` data are removed.
+        """Replaces status and object, and the output unless None; appends items as `add_response` does; adds `webhooks`
+        to the outbox and `frames` to the stream: all together. If the response has ended, its `recovery` data are
+        removed.
 
-        Returns False, and changes nothing, if the response was deleted or its status is not in `only_from` (None: any).
-        Raises as `add_response` does, and `StoreConflict` if it is held with another epoch (None: any).
+        Returns False, and changes nothing, if it was deleted or its status is not in `only_from` (None: any). Raises as
+        `add_response` does, and `StoreConflict` if it is held with another epoch (None: any).
         """
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
@@ -148,9 +148,9 @@ class Store(ABC):
     async def newest_responses(
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> ResponsePage:
-        """Returns a page of the owner's responses, newest first, behind the response `after`. `search` is a text that
-        the id or the object contains, in any case of ASCII letters; it is looked for in `MAX_SEARCHED` responses.
-        Raises `NotStored` without the response `after`.
+        """Returns the owner's responses, newest first, behind the response `after`. `search` is a text that id or
+        object contain, in any case of ASCII letters, among `MAX_SEARCHED` responses. Raises `NotStored` without
+        `after`.
         """
         before = await self._row_before("response", owner, after)
         query = queries.newest(self._dialect, "response", owner, search, before, limit, response_of)
@@ -162,9 +162,7 @@ class Store(ABC):
 
     @abstractmethod
     async def delete_response(self, owner: str, id: str) -> bool:
-        """Deletes a response; returns False if there is none. Its items stay in the context of those that continue
-        it.
-        """
+        """Returns False if there is none. Its items stay in the context of those that continue it."""
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
         """Returns a page of the input that clients see. Raises `NotStored` without the response or the item `after`."""
@@ -177,20 +175,20 @@ class Store(ABC):
 
     @abstractmethod
     async def scan_context(self, owner: str, response_id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` in a worker thread with each item of the chain that ends with this response, oldest first.
-        Raises `NotStored`, `NotFinished`, or `ContextTooLarge` before the first call.
+        """Calls `visit` in a worker thread with each item of the chain, oldest first. Raises `NotStored`,
+        `NotFinished`, or `ContextTooLarge` before the first call.
         """
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        """Returns the owner's items with these ids that clients see, of several with one id the newest."""
+        """Returns the owner's items that clients see, of several with one id the newest."""
         return await self._ask(queries.find(owner, list(dict.fromkeys(ids))))
 
     @abstractmethod
     async def append_frames(
         self, owner: str, response_id: str, frames: Sequence[Frame], *, epoch: int | None = None
     ) -> None:
-        """Adds the events whose numbers the stream of a response does not have. Raises `NotStored`, or `StoreConflict`
-        if this node does not hold it with this epoch (None: any node may write).
+        """Adds the events whose numbers the stream does not have. Raises `NotStored`, or `StoreConflict` if this node
+        does not hold it with this epoch (None: any node may write).
         """
 
     async def frames(
@@ -202,8 +200,8 @@ class Store(ABC):
         limit: int = 1000,
         max_bytes: int | None = None,
     ) -> list[Frame]:
-        """Returns at most `limit` events above the number `after`, in order, of at most `max_bytes` (None: any) unless
-        it is one. Raises `NotStored`.
+        """Returns at most `limit` events above the number `after`, of at most `max_bytes` unless it is one. Raises
+        `NotStored`.
         """
         return await self._ask(queries.frames(owner, response_id, after, limit, max_bytes))
 
@@ -213,7 +211,7 @@ class Store(ABC):
             self._continued.move_to_end((owner, response_id))
 
     def _in_use(self) -> frozenset[tuple[str, str]]:
-        """Returns owner and id of the responses in use, whose chains are not removed for their number."""
+        """Responses whose chains are not removed for their number."""
         since = self._now - self._retention.spared
         while self._continued and next(iter(self._continued.values())) < since:
             self._continued.popitem(last=False)
@@ -225,8 +223,8 @@ class Store(ABC):
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        """Adds a conversation; returns its items, with references resolved. Raises `StoreConflict` if an id is taken,
-        `NotStored` for a missing reference, and `ContextTooLarge`.
+        """Returns its items, with references resolved. Raises `StoreConflict` if an id is taken, `NotStored` for a
+        missing reference, and `ContextTooLarge`.
         """
 
     async def conversation(self, owner: str, id: str) -> StoredConversation | None:
@@ -235,7 +233,7 @@ class Store(ABC):
     async def newest_conversations(
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> ConversationPage:
-        """As `newest_responses`; `search` is a text that the id or the metadata contain."""
+        """As `newest_responses`; `search` looks at id and metadata."""
         before = await self._row_before("conversation", owner, after)
         query = queries.newest(self._dialect, "conversation", owner, search, before, limit, conversation_of)
         return ConversationPage(*await self._ask(query))
@@ -250,7 +248,7 @@ class Store(ABC):
 
     @abstractmethod
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Deletes a conversation; returns False if there is none."""
+        """Returns False if there is none."""
 
     @abstractmethod
     async def append_items(
@@ -262,27 +260,24 @@ class Store(ABC):
         version: int | None = None,
         limited: bool = True,
     ) -> tuple[StoredItem, ...]:
-        """Appends all items or none; returns them, with references resolved. Raises `NotStored` without the
-        conversation or a referenced item, `StoreConflict` if an id is taken or `version` (None: any) is another,
-        `ContextTooLarge` if `limited`.
+        """Appends all or none; returns them, with references resolved. Raises `NotStored` without the conversation or a
+        referenced item, `StoreConflict` if an id is taken or `version` is another, `ContextTooLarge` if `limited`.
         """
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
-        """Returns a page of the items that clients see. Raises `NotStored`."""
+        """Returns a page of those that clients see. Raises `NotStored`."""
         return await self._page_of("conversation", owner, conversation_id, page)
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        """Returns an item that clients see. Raises `NotStored` without the conversation."""
+        """None unless clients see it. Raises `NotStored` without the conversation."""
         return await self._ask(queries.item(owner, conversation_id, item_id))
 
     @abstractmethod
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
-        """Removes the item from this conversation, which is returned. Raises `NotStored`."""
+        """Removes it from this conversation, which is returned. Raises `NotStored`."""
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
-        """Calls `visit` in a worker thread with each item, oldest first. Raises `NotStored`, or `ContextTooLarge`
-        before the first call.
-        """
+        """As `scan_context`; raises `NotStored`, or `ContextTooLarge`."""
         await self._ask(queries.scan_conversation(owner, id, self._limits, visit))
 
     async def _page_of(self, kind: Kind, owner: str, id: str, page: PageRequest) -> Page:
@@ -331,7 +326,7 @@ class Store(ABC):
 
     @abstractmethod
     async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
-        """Returns at most `limit` webhooks, oldest first, and reserves them for this node for `DELIVERY_SECONDS`."""
+        """Returns the oldest, at most `limit`, and reserves them for this node for `DELIVERY_SECONDS`."""
 
     @abstractmethod
     async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
@@ -339,7 +334,7 @@ class Store(ABC):
 
     @abstractmethod
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        """Removes a webhook, if it is there."""
+        """Removes it, if it is there."""
 
     # --- removal --------------------------------------------------------------------------------
 
@@ -356,7 +351,6 @@ class Store(ABC):
         """Removes some rows of deleted objects. Returns whether there may be more."""
 
     def _sweep_later(self) -> None:
-        """Lets a task remove the rest of a deletion."""
         if self._sweeping is None or self._sweeping.done():
             self._sweeping = asyncio.get_running_loop().create_task(self._sweep_quietly())
 
@@ -389,7 +383,7 @@ class Store(ABC):
 
     @abstractmethod
     async def _apply(self, rule: Rule) -> Pruned:
-        """Applies a rule of retention in one short write. Returns how much it removed."""
+        """Applies a rule in one short write. Returns how much it removed."""
 
     # --- the operator's commands ----------------------------------------------------------------
 
@@ -410,7 +404,7 @@ class Store(ABC):
         """Writes a row and removes it."""
 
     async def export(self, write: Callable[[bytes], object]) -> int:
-        """Calls `write` with a line of JSON for each response and conversation. Returns how many."""
+        """Writes a line of JSON for each response and conversation. Returns how many."""
         total = 0
         for kind in KINDS:
             after = 0
@@ -447,7 +441,7 @@ class Store(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Waits for operations that have begun, then closes the store. A second call does nothing."""
+        """Waits for operations that have begun. A second call does nothing."""
 
     # --- copying (`copying.CopyableStore`) ------------------------------------------------------
 

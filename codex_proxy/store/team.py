@@ -1,5 +1,5 @@
 """What the servers that share a store have in common besides: the keys of clients, and the requests that count against
-the limits of a key.
+a key's limits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from codex_proxy.core.keys import Key
 
 
 class KeyRequests(msgspec.Struct, frozen=True):
-    """Requests of one key: those let through since the last exchange, and those that run."""
+    """The requests of one key: let through since the last exchange, and running."""
 
     taken: int = 0
     running: int = 0
@@ -23,8 +23,8 @@ NO_REQUESTS: Final = KeyRequests()
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """The answer to a node's report: the requests of each key on all other nodes, and the `version` of the stored keys
-    (0: there has never been one).
+    """The requests of each key on all other nodes, and the `version` of the stored keys (0: there has
+    never been one).
     """
 
     version: int
@@ -32,22 +32,22 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Team(Protocol):
-    """The keys and the requests of all nodes. Methods raise `StoreUnavailable`."""
+    """The keys and requests of all nodes. Methods raise `StoreUnavailable`."""
 
     async def exchange(self, own: Mapping[str, KeyRequests]) -> Exchange:
-        """Reports the requests of this node by key; one without a change may be left out."""
+        """Reports this node's requests by key; one without a change may be left out."""
         ...
 
     async def keys(self) -> tuple[Key, ...]:
-        """Returns the stored keys, in the order of their names."""
+        """In the order of their names."""
         ...
 
     async def put_key(self, key: Key, *, replace: bool) -> bool:
-        """Stores a key; returns whether it replaced one. Raises `KeysError` if there is one and `replace` is false, or
-        there are too many.
+        """Returns whether it replaced one. Raises `KeysError` if there is one and `replace` is false, or there are too
+        many.
         """
         ...
 
     async def remove_key(self, name: str) -> bool:
-        """Removes a key; returns False if there is none."""
+        """Returns False if there is none."""
         ...

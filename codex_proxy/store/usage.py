@@ -1,6 +1,4 @@
-"""The tokens that turns have used, summed by owner (client key), model and hour. `RamUsage` is for a server without a
-store.
-"""
+"""The tokens that turns have used, by owner (key), model and hour. `RamUsage` is for a server without a store."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ MAX_FIGURE: Final = 1 << 48
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over turns. `cached` is a part of `input`, `reasoning` of `output`."""
+    """Sums over turns. `cached` is part of `input`, `reasoning` of `output`."""
 
     turns: int = 0
     failed: int = 0
     """Turns that failed, or found no slot."""
     estimated: int = 0
-    """Turns whose agent did not report the tokens."""
+    """Turns whose tokens were not reported."""
     input: int = 0
     cached: int = 0
     output: int = 0
@@ -32,11 +30,10 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIGURES: Final = Figures.__struct_fields__
-"""The names of the sums."""
 
 
 class UsageEntry(msgspec.Struct, frozen=True):
-    """The sums of one owner and model for the hour that begins at `hour` (seconds since 1970)."""
+    """The sums of the hour that begins at `hour` (seconds since 1970)."""
 
     owner: str
     model: str
@@ -45,10 +42,10 @@ class UsageEntry(msgspec.Struct, frozen=True):
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for sums of the hours from `start` to before `end` (seconds since 1970), in buckets of `width` seconds."""
+    """The hours from `start` to before `end` (seconds since 1970), in buckets of `width` seconds."""
 
     owner: str | None
-    """None for all owners, with separate sums."""
+    """None: all, with separate sums."""
     start: int
     end: int
     width: int
@@ -57,9 +54,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """The sums of the bucket that begins at `start`. `model` is empty for all models, `owner` if the query names
-    one.
-    """
+    """The bucket that begins at `start`. `model` is empty for all, `owner` if the query names one."""
 
     start: int
     model: str
@@ -71,11 +66,11 @@ class UsageLedger(Protocol):
     """Sums by hour, owner and model, kept for about a year."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        """Adds the entries to the sums: all of them, or none if it raises."""
+        """All of them, or none if it raises."""
         ...
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        """Returns the sums, ordered by time, owner and model, without empty buckets."""
+        """Ordered by time, owner and model, without empty buckets."""
         ...
 
 
@@ -86,12 +81,12 @@ NOTHING: Final = Figures()
 
 
 class RamUsage:
-    """A `UsageLedger` in RAM; the oldest entries are dropped above `max_entries`."""
+    """In RAM; the oldest entries are dropped above `max_entries`."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._figures: dict[tuple[int, str, str], Figures] = {}
-        """The sums by hour, owner and model."""
+        """By hour, owner and model."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         for entry in entries:

@@ -1,5 +1,5 @@
-"""Adds up the tokens of turns in RAM, and writes the sums to the ledger about once a second, so that the end of a turn
-does not wait for the disk. A ledger that cannot be written gets the sums later.
+"""Adds up tokens in RAM, and writes the sums to the ledger about once a second, so that the end of a turn does not wait
+for the disk. A ledger that cannot be written gets them later.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS: Final = 1.0
 MAX_WAITING: Final = 10_000
-"""The most sums that wait for a ledger that cannot write."""
+"""Sums that wait for a ledger that cannot write."""
 MAX_MODEL: Final = 128
-"""The most characters kept of a model's name, which a client may choose."""
+"""Characters of a model's name, which a client may choose."""
 NOTHING: Final = Figures()
 
 
@@ -34,7 +34,7 @@ class Spender(Protocol):
 
 
 class UsageRecorder:
-    """Records the tokens of all turns in `ledger`; `durable`: its sums survive a restart."""
+    """`durable`: the ledger's sums survive a restart."""
 
     def __init__(self, ledger: UsageLedger, clock: Clock, *, durable: bool) -> None:
         self.ledger = ledger
@@ -48,7 +48,7 @@ class UsageRecorder:
 
     @contextlib.contextmanager
     def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
-        """A context manager that records at its exit what `spender` reports. A `Fault` counts as failed."""
+        """Records at its exit what `spender` reports. A `Fault` counts as failed."""
         failed = False
         try:
             yield
@@ -76,11 +76,11 @@ class UsageRecorder:
 
     @property
     def waiting(self) -> bool:
-        """Whether there are sums that are not in the ledger yet."""
+        """There are sums that are not in the ledger yet."""
         return bool(self._waiting) or self._writing.locked()
 
     async def flush(self) -> None:
-        """Writes all sums to the ledger. Raises `StoreError`, and keeps the sums."""
+        """Raises `StoreError`, and keeps the sums."""
         async with self._writing:
             waiting, self._waiting = self._waiting, {}
             if not waiting:
@@ -93,7 +93,7 @@ class UsageRecorder:
                 raise
 
     async def close(self) -> None:
-        """Writes the remaining sums; a failure is logged. Does not close the ledger."""
+        """Writes the remaining sums; a failure is logged."""
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.gather(self._flushing, return_exceptions=True)
@@ -117,6 +117,5 @@ def _figures(spending: Spending, *, failed: bool) -> Figures:
 
 
 def _bounded(count: int) -> int:
-    """Returns `count` within 0 and `MAX_FIGURE`."""
     # An agent may report any number.
     return max(0, min(count, MAX_FIGURE))

@@ -1,4 +1,4 @@
-"""The values, limits and errors of a store (`store.store`)."""
+"""The values, limits and errors of a store."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import msgspec
 Order = Literal["asc", "desc"]
 
 UNFINISHED: Final = frozenset({"queued", "in_progress"})
-"""The statuses of a response that has not ended."""
+"""Statuses of a response that has not ended."""
 
 MAX_SEARCHED: Final = 5000
-"""How many responses a search looks at."""
+"""Responses that a search looks at."""
 MAX_TREE: Final = 500
 """The most responses of a tree."""
 DELIVERY_SECONDS: Final = 30.0
 """Seconds for which a claimed webhook is reserved: twice as long as a delivery may take."""
 MAX_METADATA_KEYS: Final = 16
-"""OpenAI's limit of metadata keys, checked after a merge."""
+"""OpenAI's limit, checked after a merge."""
 
 
 # --- errors -------------------------------------------------------------------------------------
 
 
 class StoreError(Exception):
-    """A call of the store failed. The message is for the operator."""
+    """The message is for the operator."""
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
@@ -41,7 +41,7 @@ class StoreRefused(StoreError):  # noqa: N818
 
 
 class NotStored(StoreError):  # noqa: N818
-    """The owner has no object `kind` `id`."""
+    """The owner has no such object."""
 
     def __init__(self, kind: Literal["response", "conversation", "item"], id: str) -> None:
         super().__init__(f"there is no {kind} {id!r}")
@@ -50,7 +50,7 @@ class NotStored(StoreError):  # noqa: N818
 
 
 class NotFinished(StoreError):  # noqa: N818
-    """The background response `id`, which is to be continued, has not ended."""
+    """The background response, which is to be continued, has not ended."""
 
     def __init__(self, id: str) -> None:
         super().__init__(f"the response {id!r} has not ended")
@@ -69,12 +69,12 @@ class StoreConflict(StoreError):  # noqa: N818
 
 
 def not_held(id: str) -> StoreConflict:
-    """Returns the error for a write to a response that this node no longer holds."""
+    """For a write to a response that this node no longer holds."""
     return StoreConflict("lease", f"this server no longer runs the response {id!r}")
 
 
 class ContextTooLarge(StoreError):  # noqa: N818
-    """A conversation or chain has, or would have, more than `ContextLimits` permits."""
+    """A conversation or chain has, or would have, more than `ContextLimits`."""
 
     def __init__(self, items: int, size: int, limits: ContextLimits) -> None:
         super().__init__(
@@ -87,40 +87,40 @@ class ContextTooLarge(StoreError):  # noqa: N818
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of the stored data (None: no limit). The oldest responses and least recently used conversations are
-    removed first, a chain from its end.
+    """Limits of the stored data (None: no limit). The oldest responses and least recently used conversations go first,
+    a chain from its end.
     """
 
     age: float | None = 30 * 86400.0
     """Seconds for which responses are kept; 30 days as at OpenAI."""
     conversation_age: float | None = None
-    """Seconds after its last use for which a conversation is kept."""
+    """Seconds after a conversation's last use."""
     usage_age: float | None = 400 * 86400.0
     """Seconds for which sums of usage are kept: a year and a month."""
     frames_age: float = 86400.0
-    """Seconds for which the events of a finished background response are kept."""
+    """Seconds for which a finished background response's events are kept."""
     max_responses: int | None = 100_000
-    """The most responses: this many take some hundred MB."""
+    """So many take some hundred MB."""
     max_conversations: int | None = None
-    """The most chains that are not of a conversation. `spared` protects only those that a turn is continuing, and
-    background responses that have just ended.
+    """Chains that are not of a conversation. `spared` protects only those that a turn is continuing, and background
+    responses that have just ended.
     """
     max_bytes: int | None = 4 << 30
-    """The most bytes of all stored content."""
+    """The most bytes of all content."""
     spared: float = 3600.0
-    """Seconds since its last use during which an object is not removed for number or size."""
+    """Seconds since its last use in which an object is not removed for number or size."""
 
 
 class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest conversation or chain that can be continued; None: no limit."""
 
     max_items: int | None = 20_000
-    """The most items of a context: twice what one request may have."""
+    """Twice what one request may have."""
     max_bytes: int | None = 64 << 20
     """Twice the largest body; a turn holds this much in memory."""
 
     def check(self, items: int, size: int) -> None:
-        """Raises `ContextTooLarge` if there are more `items` or bytes (`size`)."""
+        """Raises `ContextTooLarge`."""
         too_many = self.max_items is not None and items > self.max_items
         if too_many or (self.max_bytes is not None and size > self.max_bytes):
             raise ContextTooLarge(items, size, self)
@@ -130,13 +130,13 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredItem(msgspec.Struct, frozen=True):
-    """An item of a response or conversation, in which its id is unique. `created`: seconds since 1970."""
+    """Its id is unique in its response or conversation. `created`: seconds since 1970."""
 
     id: str
     json: bytes
-    """The item for clients; empty if only the model sees it."""
+    """For clients; empty if only the model sees it."""
     raw: bytes = b""
-    """The item for the model, unless it is `json`."""
+    """For the model, unless it is `json`."""
     created: float = 0.0
 
     @property
@@ -149,35 +149,34 @@ class StoredItem(msgspec.Struct, frozen=True):
 
 
 class ItemReference(msgspec.Struct, frozen=True):
-    """A reference to an item of the same owner, in any response or conversation."""
+    """An item of the same owner, in any response or conversation."""
 
     id: str
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response without its items; `json` is the object that the client gets, `created` in seconds since 1970."""
+    """Without its items; `json` is the client's object, `created` in seconds since 1970."""
 
     owner: str
     id: str
     status: str
-    """The `status` of the response object."""
     created: float
     json: bytes
     previous_id: str | None = None
     conversation_id: str | None = None
     background: bool = False
     recovery: bytes = b""
-    """What the caller needs to run a background response again."""
+    """What is needed to run a background response again."""
 
 
 class PendingWebhook(msgspec.Struct, frozen=True):
-    """A webhook event to be delivered to one URL; `body` is what to post."""
+    """An event to be posted to one URL."""
 
     event_id: str
     url: str
     body: bytes
     tries: int = 0
-    """How many delivery attempts were made."""
+    """Attempts so far."""
 
 
 class ChainTurn(msgspec.Struct, frozen=True):
@@ -189,15 +188,15 @@ class ChainTurn(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """An event of a background response's stream; `data` is SSE bytes."""
+    """An event of a background response's stream, as SSE."""
 
     number: int
-    """The event's `sequence_number`."""
+    """Its `sequence_number`."""
     data: bytes
 
 
 class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation without its items."""
+    """Without its items."""
 
     owner: str
     id: str
@@ -208,45 +207,45 @@ class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Append(msgspec.Struct, frozen=True):
-    """The conversation to which a response's items are appended when it is saved."""
+    """The conversation to which a saved response's items are appended."""
 
     conversation_id: str
     version: int | None = None
-    """The version at which the turn began; None: any."""
+    """At which the turn began; None: any."""
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """At most `limit` items in this order, after the item `after` (None: from the beginning)."""
+    """At most `limit` items after the item `after` (None: from the beginning)."""
 
     limit: int = 20
     order: Order = "desc"
-    """`asc` for the oldest items first, `desc` for the newest first."""
+    """`asc`: oldest first."""
     after: str | None = None
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A part of a list; `has_more`: further items follow."""
+    """`has_more`: others follow."""
 
     items: tuple[StoredItem, ...]
     has_more: bool
 
 
 class ResponsePage(msgspec.Struct, frozen=True):
-    """A part of a list; `has_more`: further responses follow."""
+    """See `Page`."""
 
     responses: tuple[StoredResponse, ...]
     has_more: bool
 
 
 class ConversationPage(msgspec.Struct, frozen=True):
-    """A part of a list; `has_more`: further conversations follow."""
+    """See `Page`."""
 
     conversations: tuple[StoredConversation, ...]
     has_more: bool
 
 
 class TreeNode(msgspec.Struct, frozen=True):
-    """A response of a tree, of which it is a part until those that continue it are deleted, too."""
+    """A response of a tree; a deleted one is in it until those that continue it are deleted, too."""
 
     id: str
     previous_id: str | None
@@ -254,17 +253,15 @@ class TreeNode(msgspec.Struct, frozen=True):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a store. `unfinished`: background responses that have not ended; `steps`: entries of the step memory;
-    `frames`: stream events.
-    """
+    """`unfinished`: background responses; `steps`: of the step memory; `frames`: stream events."""
 
     location: str
-    """The path or URL of the store, or a name for one in RAM."""
+    """Path or URL, or a name for one in RAM."""
     schema_version: int
     """The version of the tables."""
     bytes_used: int
     bytes_free: int
-    """Unused bytes of the file, which `vacuum` gives back."""
+    """In the file, which `vacuum` gives back."""
     responses: int
     unfinished: int
     conversations: int
@@ -272,11 +269,11 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     frames: int
     steps: int
     oldest: float | None
-    """When the oldest response was created, in seconds since 1970, if there is one."""
+    """When the oldest response was created, in seconds since 1970."""
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """How many rows were checked, and the names of the damaged ones."""
+    """How many rows were checked, and the names of damaged ones."""
 
     rows: int
     damaged: tuple[str, ...]

@@ -210,7 +210,9 @@ def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
 
 
 def check_schema(schema: bytes) -> None:
-    """Raises `NotASchemaError` unless it is a JSON schema whose `$ref`s name places inside it, or a draft's metaschema."""
+    """Raises `NotASchemaError` unless it is a JSON schema whose `$ref`s name places inside it, or a
+    draft's metaschema.
+    """
     _ready.of(schema)
 
 

@@ -156,7 +156,9 @@ def _shape_of(schema: bytes) -> _Shape:
 
 
 def undo_strict_form(schema: bytes, text: str) -> str:
-    """Returns an answer under the strict form as one under `schema` itself. Text without placeholders stays as it is."""
+    """Returns an answer under the strict form as one under `schema` itself. Text without placeholders
+    stays as it is.
+    """
     try:
         value = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_no_number)
         return msgspec.json.encode(value).decode() if _undo(value, _shape_of(schema)) else text

@@ -75,7 +75,9 @@ def kinds(schema: dict[str, Any]) -> list[Any]:
 
 
 def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    """Yields the schemas directly inside, and how many levels deeper each is (0 for definitions and `anyOf`, else 1)."""
+    """Yields the schemas directly inside, and how many levels deeper each is (0 for definitions and
+    `anyOf`, else 1).
+    """
     for key in ("properties", *DEFINITIONS):
         inner = schema.get(key, {})
         if isinstance(inner, dict):

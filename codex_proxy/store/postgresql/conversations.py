@@ -1,5 +1,5 @@
-"""Conversations and their lists of items. Each change of the items locks the conversation's row, which counts the
-changes; an item's position is never used again.
+"""Conversations. Each change of the items locks the conversation's row, which counts the changes; an item's position is
+never used again.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ class PostgresConversations(PostgresRemoval):
         return conversation_of(rows[0])
 
     async def _resolved(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
-        """Returns the items, with those that references name. Raises `NotStored`."""
+        """Raises `NotStored`."""
         named = [each.id for each in items if isinstance(each, ItemReference)]
         found = await self.find_items(owner, named) if named else {}
         missing = next((id for id in named if id not in found), None)

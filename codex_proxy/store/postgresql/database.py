@@ -17,18 +17,17 @@ import asyncpg
 from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable
 
 Row: TypeAlias = Any
-"""The values of a row, in order and by name."""
+"""In order and by name."""
 
 CONNECTIONS: Final = 10
 """The most connections of one server: more do not make PostgreSQL faster."""
 CONNECT_SECONDS: Final = 5.0
-"""The most seconds to connect."""
 ANSWER_SECONDS: Final = 30.0
-"""The most seconds that a caller waits for a connection, and then for the answer."""
+"""Seconds for which a caller waits for a connection, and then for the answer."""
 RETRY_SECONDS: Final = 1.0
 """Seconds for which a statement is repeated: PostgreSQL restarts in less."""
 PAUSE_SECONDS: Final = 0.05
-"""The pause before a statement is repeated."""
+"""Seconds before it is repeated."""
 UNDONE_TRIES: Final = 10
 """How often a statement is begun that others undo."""
 
@@ -39,14 +38,14 @@ SERVER_SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "60s",
     "jit": "off",  # the statements are short
 }
-"""The settings of a connection that no pooler shares."""
+"""Of a connection that no pooler shares."""
 
 UNDONE: Final = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.ForeignKeyViolationError,  # another statement removed a row between reading it and referring to it
 )
-"""Errors of statements that had no effect because of others at the same time."""
+"""Statements that had no effect because of others at the same time."""
 
 _EXPLANATIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (asyncpg.InvalidAuthorizationSpecificationError, "refuses the user or the password of its URL"),
@@ -68,7 +67,7 @@ _EXPLANATIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (TimeoutError, f"did not answer within {ANSWER_SECONDS:g} s"),
     (OSError, "cannot be reached"),
 )
-"""Errors that the operator can mend, particular ones first; all others are bugs."""
+"""What the operator can mend, particular errors first; all others are bugs."""
 
 
 class UnsureWrite(StoreUnavailable):
@@ -79,15 +78,15 @@ class Database:
     """A pool of connections to one database."""
 
     def __init__(self, pool: asyncpg.Pool, location: str, direct_url: str | None) -> None:
-        """`location` names the database in messages."""
+        """`location` is for messages."""
         self._pool = pool
         self.location = location
         self.direct_url = direct_url
-        """Its URL, unless a pooler shares the connections."""
+        """Unless a pooler shares the connections."""
 
     @classmethod
     async def open(cls, url: str) -> Database:
-        """Connects to the database of a `postgresql://` URL. Raises `StoreUnavailable` or `StoreRefused`."""
+        """Connects to a `postgresql://` URL. Raises `StoreUnavailable` or `StoreRefused`."""
         location = location_of(url)
         try:
             settings, pooled = await _settings_of(url, location)
@@ -98,7 +97,7 @@ class Database:
             _raise(error, location)
 
     async def close(self) -> None:
-        """Waits for the statements that have begun, then closes the connections."""
+        """Waits for the statements that have begun."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 await self._pool.close()
@@ -107,11 +106,11 @@ class Database:
             raise StoreUnavailable(f"the store {self.location} did not finish") from None
 
     async def read(self, sql: str, *values: object) -> Sequence[Row]:
-        """Returns the rows of a statement that may be repeated. Raises `StoreUnavailable`."""
+        """For a statement that may be repeated. Raises `StoreUnavailable`."""
         return await self._run(sql, values, repeatable=True)
 
     async def write(self, sql: str, *values: object) -> Sequence[Row]:
-        """Returns the rows of a statement when it is committed. Raises `StoreUnavailable`, or `UnsureWrite`."""
+        """Returns when it is committed. Raises `StoreUnavailable`, or `UnsureWrite`."""
         return await self._run(sql, values, repeatable=False)
 
     async def _run(self, sql: str, values: Sequence[object], *, repeatable: bool) -> Sequence[Row]:
@@ -147,13 +146,13 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        """A transaction, which is committed at the end of the `with`. Raises `StoreUnavailable`."""
+        """Committed at the end of the `with`. Raises `StoreUnavailable`."""
         async with self._connection() as connection, connection.transaction():
             yield connection
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """A connection, whose errors in the `with` are converted. Raises `LostConnectionError`."""
+        """Converts errors in the `with`. Raises `LostConnectionError`."""
         connection = None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -186,7 +185,7 @@ class Database:
 
 
 class LostConnectionError(StoreUnavailable):
-    """There is no connection to the database any more."""
+    """It is there no more."""
 
 
 _LOST: Final = (
@@ -206,7 +205,7 @@ def _is_open(connection: asyncpg.Connection) -> bool:
 
 
 def location_of(url: str) -> str:
-    """Returns a database's URL without user, password and options."""
+    """Without user, password and options."""
     parts = urlsplit(url)
     return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -242,14 +241,14 @@ async def _pool(url: str, settings: dict[str, str], pooled: bool) -> asyncpg.Poo
 
 
 async def _unescape(connection: asyncpg.Connection) -> None:
-    """Lets the texts that the connection returns be as they were before `_escaped`."""
+    """Undoes `_escaped` in the texts that the connection returns."""
     await connection.set_type_codec(
         "text", schema="pg_catalog", encoder=str.encode, decoder=_unescaped, format="binary"
     )
 
 
 def _escaped(value: object) -> object:
-    """Returns a value without the character 0, which PostgreSQL does not know and a client's id may have."""
+    """Without the character 0, which PostgreSQL does not know and a client's id may have."""
     if isinstance(value, str):
         return value.replace("\1", "\1\1").replace("\0", "\1\2")
     if isinstance(value, list) and value and isinstance(value[0], str):

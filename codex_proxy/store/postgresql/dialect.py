@@ -1,4 +1,4 @@
-"""How PostgreSQL writes what the statements of `store.queries` leave open."""
+"""What the statements of `store.queries` leave open."""
 
 from __future__ import annotations
 

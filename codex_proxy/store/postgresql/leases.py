@@ -35,7 +35,7 @@ LEASED: Final = f"clock_timestamp() + interval '{LEASE_SECONDS:g} seconds'"
 """The end of a lease that begins now."""
 _SEEN: Final = f"seen > clock_timestamp() - interval '{LEASE_SECONDS:g} seconds'"
 FRAMES_SECONDS: Final = 0.05
-"""The least seconds between two writes of a stream's events."""
+"""Seconds between two writes of a stream's events."""
 EVERYBODY: Final = "*"
 """The notice of a node that comes or goes."""
 GONE_AFTER: Final = "1 day"
@@ -101,7 +101,7 @@ FROM codex_proxy.nodes WHERE {_SEEN} ORDER BY started, id"""
 
 
 class PostgresLeases:
-    """Implements `store.leases.Leases`."""
+    """Implements `Leases`."""
 
     def __init__(self, database: Database) -> None:
         self.id = uuid.uuid4().hex
@@ -109,17 +109,17 @@ class PostgresLeases:
         self._database = database
         self._notices = Notices(database, self.id, self._hear)
         self._others = True
-        """Whether there may be other nodes, which want notices."""
+        """There may be other nodes, which want notices."""
         self._held: set[str] = set()
-        """The responses that this node holds, as far as it knows."""
+        """As far as it knows."""
         self._renewal = asyncio.Event()
-        """Set when another node has changed one of them, has come or gone."""
+        """Another node has changed one of them, has come or gone."""
         self._turns: dict[Key, int] = {}
         """The rows of the conversations that this node holds, or tries to."""
         self._locks = ConversationLocks()
         self._leaving: set[asyncio.Task[None]] = set()
         self._paced: dict[str, float] = {}
-        """When the next events of a response may be stored."""
+        """When a response's next events may be stored."""
         self._changes: WeakValueDictionary[str, Changes] = WeakValueDictionary()
 
     async def claim_responses(self, limit: int) -> list[ResponseLease]:
@@ -180,7 +180,7 @@ class PostgresLeases:
         return not rows or bool(rows[0]["entered"])
 
     def leave(self, key: Key) -> None:
-        """Lets the next turn of a conversation in, as soon as that is stored."""
+        """Lets the next turn in, as soon as that is stored."""
         task = asyncio.get_running_loop().create_task(self._leave(key, self._turns.pop(key, None)))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -203,7 +203,7 @@ class PostgresLeases:
         return Watch(changes)
 
     def hold(self, id: str) -> None:
-        """Notes that this node holds a response that it has added."""
+        """Notes a response that this node has added."""
         self._held.add(id)
 
     def changed(self, id: str) -> None:

@@ -18,9 +18,9 @@ from codex_proxy.store.values import StoreRefused
 FILES: Final = sorted((Path(__file__).parent / "migrations").glob("*.sql"))
 LATEST: Final = len(FILES)
 MIN_COMPATIBLE: Final = 1
-"""The oldest version of the tables whose programs may use the newest tables."""
+"""Whose programs may use the newest tables."""
 LOCK: Final = 0x63787078
-"""The number of the lock that lets one server at a time change the tables ("cxpx")."""
+"""Lets one server at a time change the tables ("cxpx")."""
 
 _SCHEMA: Final = "SELECT FROM pg_namespace WHERE nspname = 'codex_proxy'"
 _TABLES: Final = """
@@ -29,8 +29,8 @@ INSERT INTO codex_proxy.schema VALUES (0, 0);"""
 
 
 async def migrate(database: Database) -> None:
-    """Creates the schema and its tables, or what is missing of them. Raises `StoreRefused` if the tables are of a newer
-    version that this program does not know, or another program's.
+    """Creates what is missing. Raises `StoreRefused` if the tables are of a newer version that this program does not
+    know, or another program's.
     """
     async with database.transaction() as connection:
         await connection.execute("SELECT pg_advisory_xact_lock($1)", LOCK)
@@ -52,7 +52,7 @@ async def version_of(database: Database) -> int:
 
 
 async def _version(connection: asyncpg.Connection, location: str) -> int:
-    """Returns the version of the tables, 0 if there are none."""
+    """0 if there are no tables."""
     # Asked first, because a user who may use the schema need not have the right to create one.
     if not await connection.fetch(_SCHEMA):
         await connection.execute("CREATE SCHEMA codex_proxy")

@@ -1,6 +1,6 @@
-"""Tells other servers of changed objects, and hears of their changes, by PostgreSQL's NOTIFY and LISTEN. A notice only
-saves time: whoever waits also asks once a second. It has a transaction of its own, because NOTIFY makes the commits of
-all servers wait for each other.
+"""Tells other servers of changed objects, and hears of theirs, by NOTIFY and LISTEN. A notice only saves time: whoever
+waits also asks once a second. It has a transaction of its own, because NOTIFY makes the commits of all servers wait for
+each other.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ log = structlog.get_logger(__name__)
 
 CHANNEL: Final = "codex_proxy"
 INTERVAL_SECONDS: Final = 0.05
-"""The least seconds between two notices of one server."""
+"""Seconds between two notices of one server."""
 LISTEN_AGAIN_SECONDS: Final = 1.0
 """Seconds between two attempts to listen."""
 MAX_PAYLOAD: Final = 7900
-"""The most bytes of a notice; PostgreSQL refuses 8000."""
+"""Bytes of a notice; PostgreSQL refuses 8000."""
 MAX_ID: Final = 200
-"""The longest id in a notice."""
 
 _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', payload) FROM unnest($1::text[]) AS payload"
 
 
 class Notices:
-    """The notices of one server (`node`) and those of others."""
+    """The notices of one server (`node`), and those of others."""
 
     def __init__(self, database: Database, node: str, heard: Callable[[str], None]) -> None:
         """`heard` is called with each id that another server has changed."""
@@ -40,18 +39,18 @@ class Notices:
         self._node = node
         self._heard = heard
         self._changed: set[str] = set()
-        """The ids that others have not been told of."""
+        """Of which others have not been told."""
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
-        """Begins to listen to other servers, but not through a pooler, behind which no notice arrives."""
+        """Not through a pooler, behind which no notice arrives."""
         url = self._database.direct_url
         if self._listening is None and url is not None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(url))
 
     def send(self, id: str) -> None:
-        """Tells the other servers soon that an object has changed."""
+        """Tells the other servers soon."""
         if id.isascii() and len(id) <= MAX_ID:
             self._changed.add(id)
         if self._sending is None or self._sending.done():
@@ -69,7 +68,7 @@ class Notices:
             await self._database.read(_NOTIFY, payloads(self._node, ids))
 
     async def _listen(self, url: str) -> None:
-        """Listens, and connects again whenever the connection is lost."""
+        """Connects again whenever the connection is lost."""
         while True:
             try:
                 await self._listen_once(url)
@@ -94,7 +93,7 @@ class Notices:
                 self._heard(id)
 
     async def close(self) -> None:
-        """Ends both tasks, and sends what was not sent."""
+        """Sends what was not sent."""
         tasks = [task for task in (self._sending, self._listening) if task is not None]
         for task in tasks:
             task.cancel()
@@ -104,7 +103,7 @@ class Notices:
 
 
 def payloads(node: str, ids: Collection[str]) -> list[str]:
-    """Returns the notices of these ids: the node and the ids, with spaces between."""
+    """Node and ids, with spaces between."""
     found = [node]
     for id in ids:
         if len(found[-1]) + len(id) >= MAX_PAYLOAD:

@@ -1,5 +1,5 @@
-"""Deletes objects: a short statement marks one as deleted, and others remove its rows, a limited number at a time. Only
-the marks record what is left, so nothing is missed if a server ends.
+"""Deletes objects: a short statement marks one, and others remove its rows, a limited number at a time. Only the marks
+record what is left, so nothing is missed if a server ends.
 
 A deleted response that others continue keeps its items. Items that lose a link are noted, and removed by a later
 statement if they have none: only that one sees what others have meanwhile committed.
@@ -14,17 +14,17 @@ from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, 
 from codex_proxy.store.values import Pruned
 
 PIECE: Final = 500
-"""The most rows that one statement removes."""
+"""Rows that one statement removes."""
 FIRST_PIECES: Final = 5
-"""How many pieces of each kind a deletion waits for."""
+"""Pieces of each kind for which a deletion waits."""
 PIECE_BYTES: Final = 16 << 20
-"""The most bytes of items that one statement removes."""
+"""Bytes of items that one statement removes."""
 
 _UNCONTINUED: Final = (
     "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
 )
 _ENDED: Final = f"NOT unfinished AND NOT deleted AND {_UNCONTINUED}"
-"""The responses that no other continues, and those of them that may be removed."""
+"""Responses that no other continues, and those of them that may be removed."""
 
 _DELETE_RESPONSES: Final = """, marked AS (
     UPDATE codex_proxy.responses SET deleted = true, unfinished = false
@@ -45,7 +45,7 @@ DELETE_CONVERSATION: Final = f"{_TARGET.format('conversations')}{_DELETE_CONVERS
 
 
 def _unlink(kind: str, which: str) -> str:
-    """Returns the statement that removes links of those deleted objects for which `which` holds."""
+    """Removes links of those deleted objects for which `which` holds."""
     return f"""
 WITH links AS (
     DELETE FROM codex_proxy.{kind}_items USING (
@@ -59,8 +59,8 @@ SELECT count(*) = $1 AS more FROM links"""
 
 
 def _drop(kind: str, which: str, left: str) -> str:
-    """Returns the statement that removes those deleted objects without links for which `which` holds; `left`: whether
-    more may be removed after such a row.
+    """Removes those deleted objects without links for which `which` holds; `left`: whether more may be removed after
+    such a row.
     """
     return f"""
 WITH gone AS (
@@ -109,7 +109,7 @@ SELECT count(*) = $1 AS more FROM gone""",
     _drop("conversation", "true", "false"),
     _FORGET,
 )
-"""The statements that remove rows, in an order in which one finds what those before it left."""
+"""In an order in which one finds what those before it left."""
 
 # --- retention ----------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class PostgresRemoval(StorePart):
         return await self._delete(DELETE_CONVERSATION, owner, id)
 
     async def _delete(self, sql: str, owner: str, id: str) -> bool:
-        """Marks an object as deleted and removes its first rows; a task removes those that are left."""
+        """Marks an object and removes its first rows; a task removes the others."""
         if not await self._count(sql, owner, id):
             return False
         for _ in range(FIRST_PIECES):
@@ -199,7 +199,6 @@ class PostgresRemoval(StorePart):
         return any([await self._piece(sql) for sql in _PIECES])
 
     async def _forget(self) -> None:
-        """Removes some of the items that have no link any more."""
         await self._piece(_FORGET)
 
     async def _piece(self, sql: str) -> bool:

@@ -41,7 +41,7 @@ from codex_proxy.store.values import (
 )
 
 MAX_CHAIN: Final = 256
-"""The most rows in a chain's array, of 8 bytes each."""
+"""Rows in a chain's array, of 8 bytes each."""
 CHAIN_OF_CHILD: Final = f"""
         CASE WHEN parent.seq IS NULL THEN '{{}}' WHEN cardinality(parent.chain) < {MAX_CHAIN}
             THEN parent.chain || parent.seq ELSE ARRAY[parent.seq] END"""
@@ -54,7 +54,7 @@ _TAKEN: Final = {
 
 
 def _add(append: bool) -> str:
-    """Returns the statement of `add_response`, with the part for a conversation if it is to `append`."""
+    """`append`: with the part for a conversation."""
     return f"""
 WITH parent AS (
     SELECT seq, chain FROM codex_proxy.responses WHERE owner = $1 AND id = $3 AND NOT deleted FOR SHARE
@@ -86,7 +86,7 @@ SELECT * FROM checked"""
 
 
 def _update(append: bool) -> str:
-    """Returns the statement of `update_response`, with the part for a conversation if it is to `append`."""
+    """`append`: with the part for a conversation."""
     end_turn = f""", held AS (
     SELECT * FROM entries
     UNION ALL
@@ -277,7 +277,7 @@ class PostgresResponses(PostgresRemoval):
 
 
 def _check_added(row: Row, response: StoredResponse, append: Append | None) -> None:
-    """Raises `NotStored` or `StoreConflict` if the result of adding a response says that it was not added."""
+    """Raises `NotStored` or `StoreConflict` if the result says so."""
     if not row["has_parent"]:
         assert response.previous_id is not None
         raise NotStored("response", response.previous_id)
@@ -288,6 +288,5 @@ def _check_added(row: Row, response: StoredResponse, append: Append | None) -> N
 
 
 def _columns_of(frames: Sequence[Frame]) -> tuple[list[int], list[bytes], list[int]]:
-    """Returns the numbers, data and checksums of frames."""
     data = [each.data for each in frames]
     return [each.number for each in frames], data, [checksum(each) for each in data]

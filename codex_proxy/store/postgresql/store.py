@@ -21,13 +21,13 @@ from codex_proxy.store.store import StoreOptions
 from codex_proxy.store.values import Pruned
 
 PRUNE_LOCK: Final = LOCK + 1
-"""The number of the lock that lets one server at a time apply the limits of retention."""
+"""Lets one server at a time apply the limits of retention."""
 
 _WRITE: Final = "UPDATE codex_proxy.schema SET version = version"
 
 
 class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows):
-    """Implements `Store` with a PostgreSQL database, which several servers may use."""
+    """A store that several servers may use."""
 
     def __init__(self, database: Database, **options: Unpack[StoreOptions]) -> None:
         super().__init__(**options)
@@ -37,8 +37,8 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
 
     @classmethod
     async def open(cls, url: str, **options: Unpack[StoreOptions]) -> PostgresStore:
-        """Connects to the database of a `postgresql://` URL and creates the tables. Raises `StoreRefused` or
-        `StoreUnavailable`, saying what to do.
+        """Connects to a `postgresql://` URL and creates the tables. Raises `StoreRefused` or `StoreUnavailable`, saying
+        what to do.
         """
         database = await Database.open(url)
         try:
@@ -78,14 +78,13 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
         return 0
 
     async def close(self) -> None:
-        """Waits for the statements that have begun, and closes the connections. Raises `StoreUnavailable`."""
+        """Raises `StoreUnavailable`."""
         await self._end_sweeping()
         await self.leases.close()
         await self._database.close()
 
 
 def _insert(table: CopiedTable) -> str:
-    """Returns the statement that adds a row."""
     columns, values = ", ".join(table.columns), ", ".join(parameters(1, len(table.columns)))
     if table.name != "responses":
         return f"INSERT INTO codex_proxy.{table.name} ({columns}) VALUES ({values})"

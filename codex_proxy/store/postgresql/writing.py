@@ -24,7 +24,7 @@ from codex_proxy.store.values import NotStored, StoreConflict, StoredItem, Store
 T = TypeVar("T")
 
 FEW_ROWS: Final = 20
-"""The most rows that are converted on the event loop; more of them would hold it up."""
+"""Converted on the event loop; more would hold it up."""
 
 ENTRIES: Final = """
 given AS (
@@ -58,7 +58,7 @@ conversation AS (
 """The conversation with the id of a parameter, locked."""
 
 SAME_VERSION: Final = "{0}::integer IS NULL OR EXISTS (SELECT FROM conversation WHERE version = {0})"
-"""Whether the conversation has the version of a parameter (null: any)."""
+"""Whether it has the version of a parameter (null: any)."""
 
 LISTED: Final = """
 listed AS (
@@ -84,11 +84,11 @@ new AS (
 ),"""
     + LISTED
 )
-"""Appends the entries `{held}` to the locked conversation, without those that it has already."""
+"""The same with `{held}`, without those that it has already."""
 
 
 def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:
-    """Returns the seven columns of the items of sides."""
+    """The seven columns of the items of sides."""
     rows = [
         (side, position, item.id, item_digest(item.json, item.raw), item.created, item.json, item.raw)
         for side, items in sides
@@ -98,12 +98,12 @@ def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:
 
 
 def parameters(first: int, count: int) -> Iterable[str]:
-    """Returns the names of `count` parameters from number `first` on."""
+    """The names of `count` parameters from number `first` on."""
     return (f"${number}" for number in range(first, first + count))
 
 
 def check_conversation(row: Row, id: str) -> None:
-    """Raises `NotStored` or `StoreConflict` if a result says so of the conversation."""
+    """Raises `NotStored` or `StoreConflict` if a result says so."""
     if not row["has_conversation"]:
         raise NotStored("conversation", id)
     if not row["same_version"]:
@@ -111,7 +111,7 @@ def check_conversation(row: Row, id: str) -> None:
 
 
 class StorePart(Store):
-    """What all parts of the store in PostgreSQL need."""
+    """What all parts need."""
 
     _dialect = DIALECT
     _database: Database

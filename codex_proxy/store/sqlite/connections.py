@@ -23,13 +23,13 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 MAX_QUEUED: Final = 4096
-"""The most waiting writes: beyond this the disk must hang."""
+"""Waiting writes: beyond this the disk must hang."""
 MAX_BATCH: Final = 256
-"""The most jobs in one commit; the first waits for the last."""
+"""Jobs in one commit; the first waits for the last."""
 ANSWER_WAIT: Final = 30.0
-"""The most seconds that a caller waits for its commit."""
+"""Seconds that a caller waits for its commit."""
 CLOSE_WAIT: Final = 10.0
-"""The most seconds that `close` waits."""
+"""Seconds that `close` waits."""
 
 
 class _Write:
@@ -45,7 +45,7 @@ class _Write:
         self.error: Exception | None = None
 
     def deliver(self) -> None:
-        """Passes the result to the caller, on the event loop, unless the caller was cancelled."""
+        """On the event loop; the caller may be cancelled."""
         if self.future.done():
             return
         if self.error is None:
@@ -55,7 +55,7 @@ class _Write:
 
 
 class Writer:
-    """The thread that writes, and alone uses `connection`. `location` names the store in messages."""
+    """The thread that writes, and alone uses `connection`."""
 
     def __init__(
         self, connection: sqlite3.Connection, location: str, *, answer_wait: float = ANSWER_WAIT
@@ -71,8 +71,8 @@ class Writer:
         self._thread.start()
 
     async def run(self, job: Job[T]) -> T:
-        """Runs a job and returns its value when the commit is on disk. Raises what the job raises, with its changes
-        undone, or `StoreUnavailable`.
+        """Returns a job's value when the commit is on disk. Raises what the job raises, with its changes undone, or
+        `StoreUnavailable`.
         """
         write = _Write(job, asyncio.get_running_loop())
         with self._changed:
@@ -92,9 +92,7 @@ class Writer:
         return value
 
     def close(self) -> None:
-        """Commits the queued writes and closes the connection. Blocks; raises `StoreUnavailable` after `CLOSE_WAIT`
-        seconds.
-        """
+        """Commits the queued writes. Blocks; raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -128,7 +126,6 @@ class Writer:
                 write.error = as_store_error(error, self._location) or error
 
     def _one_by_one(self, batch: list[_Write]) -> None:
-        """Runs each job again in a transaction of its own."""
         # Small writes may still succeed.
         for write in batch:
             self._commit([write])
@@ -159,13 +156,13 @@ class Writer:
 
 
 THREADS: Final = 2
-"""Reading threads: with two, short reads need not wait for a long one."""
+"""With two, short reads need not wait for a long one."""
 MAX_WAITING: Final = 1024
-"""The most waiting reads."""
+"""Waiting reads."""
 
 
 class Readers:
-    """The threads that read. `opener` opens a connection; `location` names the store in messages."""
+    """The threads that read."""
 
     def __init__(self, opener: Callable[[], sqlite3.Connection], location: str) -> None:
         self._open = opener
@@ -178,7 +175,7 @@ class Readers:
         self._closed = False
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs a job in a reading thread and returns its value. Raises what it raises, or `StoreUnavailable`."""
+        """Raises what the job raises, or `StoreUnavailable`."""
         if self._closed:
             raise StoreUnavailable(f"the store {self._location} is closed")
         if self._waiting >= MAX_WAITING:
@@ -195,7 +192,7 @@ class Readers:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Waits for the reads that were begun or queued, and closes the connections. Blocks."""
+        """Waits for the reads that were begun or queued. Blocks."""
         self._closed = True
         self._threads.shutdown(wait=True)
         for connection in self._connections:

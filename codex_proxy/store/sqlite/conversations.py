@@ -1,5 +1,5 @@
-"""SQL for conversations and their lists of items. An item's position is never used again, so that a client that reads
-page by page gets every item once.
+"""SQL for conversations. An item's position is never used again, so that a client that reads page by page gets every
+item once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def add(
 
 
 def existing(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation:
-    """Returns the owner's conversation with this id. Raises `NotStored` if there is none."""
+    """Raises `NotStored`."""
     found = ask(connection, queries.conversation(owner, id))
     if found is None:
         raise NotStored("conversation", id)
@@ -67,7 +67,7 @@ def update(
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Marks a conversation as deleted, and frees its id. Returns False if there is none."""
+    """Also frees its id. Returns False if there is none."""
     row = connection.execute(
         "UPDATE conversations SET deleted = 1, id = id || '#' || seq"
         " WHERE owner = ? AND id = ? AND deleted = 0",
@@ -85,8 +85,8 @@ def append(
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Appends items and returns them, with references resolved. `version` must match (None: any); `limits` are those of
-    the size afterwards. The caller rolls errors back.
+    """Returns the items, with references resolved. `version` must match (None: any); `limits` are those of the size
+    afterwards. The caller rolls errors back.
     """
     row, position = _require_version(connection, owner, id, version)
     pairs = [_resolved(connection, owner, item) for item in items]
@@ -99,7 +99,7 @@ def append(
 def end_turn(
     connection: sqlite3.Connection, owner: str, target: Append, held: Iterable[ListEntry], now: float
 ) -> None:
-    """Appends a turn's items to its conversation, without those that it has. Raises `NotStored` or `StoreConflict`."""
+    """Appends a turn's items, without those that the conversation has. Raises `NotStored` or `StoreConflict`."""
     row, position = _require_version(connection, owner, target.conversation_id, target.version)
     new: dict[str, ListEntry] = {}
     for each in held:
@@ -134,9 +134,7 @@ def delete_item(
 def _require_version(
     connection: sqlite3.Connection, owner: str, id: str, version: int | None
 ) -> tuple[int, int]:
-    """Returns the conversation's row and its next position. Raises `NotStored`, or `StoreConflict` for another
-    version.
-    """
+    """Returns the row and its next position. Raises `NotStored`, or `StoreConflict` for another version."""
     row = connection.execute(
         "SELECT seq, version, next_position FROM conversations WHERE owner = ? AND id = ? AND deleted = 0",
         (owner, id),
@@ -149,7 +147,6 @@ def _require_version(
 
 
 def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
-    """Returns the number and the bytes of a conversation's items."""
     items, size = connection.execute(
         "SELECT items, bytes FROM conversations WHERE seq = ?", (row,)
     ).fetchone()
@@ -175,7 +172,7 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
 def _append_entries(
     connection: sqlite3.Connection, row: int, position: int, held: Sequence[ListEntry], now: float
 ) -> None:
-    """Appends stored items from `position` on. Raises `StoreConflict` if an id is taken."""
+    """Raises `StoreConflict` if an id is taken."""
     try:
         connection.executemany(
             "INSERT INTO conversation_items VALUES (?, ?, ?, ?, ?)",

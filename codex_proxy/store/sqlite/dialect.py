@@ -19,7 +19,7 @@ CHAIN: Final = (
     "  JOIN responses ON responses.seq = chain.parent"
     ")"
 )
-"""Selects the chain from a response to its root; row numbers increase along it."""
+"""From a response to its root; row numbers increase along it."""
 
 DIALECT: Final = Dialect(
     prefix="",

@@ -1,4 +1,4 @@
-"""The rows of items. An item of several responses and conversations is stored once.
+"""The rows of items. One of several responses and conversations is stored once.
 
 It is found by owner, id and a digest of the content, because a client may send other content under the same id. Whoever
 deletes references calls `forget`.
@@ -18,22 +18,22 @@ from codex_proxy.store.values import StoredItem
 
 
 class ListEntry(NamedTuple):
-    """An entry in a list of items: the item's row, its id, and whether clients see it."""
+    """In a list of items: the item's row, its id, and whether clients see it."""
 
     row: int
     id: str
     visible: bool
     size: int
-    """The number of bytes of the item's content."""
+    """Bytes of the content."""
 
 
 def row_of(connection: sqlite3.Connection, kind: Kind, owner: str, id: str) -> int:
-    """Returns the row of a response or conversation. Raises `NotStored`."""
+    """Raises `NotStored`."""
     return ask(connection, queries.row_of(kind, owner, id))
 
 
 def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEntry:
-    """Stores an item and returns its list entry; one of the same id and content is used as it is."""
+    """Stores an item; one of the same id and content is used as it is."""
     digest = item_digest(item.json, item.raw)
     cursor = connection.execute(
         "INSERT INTO items (owner, id, digest, created, json, raw) VALUES (?, ?, ?, ?, ?, ?)"

@@ -25,7 +25,7 @@ def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes,
 
 
 def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
-    """Writes a row of `size` bytes and removes it, to see whether the disk has room. Raises `sqlite3.Error`."""
+    """Sees whether the disk has room for `size` bytes. Raises `sqlite3.Error`."""
     connection.execute(
         "INSERT INTO steps (owner, key, created, value) VALUES ('', x'', 0, zeroblob(?))", (size,)
     )

@@ -1,7 +1,6 @@
 """The tables, as the steps that create them. A published step never changes; later changes are new steps.
-
-`user_version` counts the steps of a file. Missing ones run in one transaction, so that a process that dies leaves the
-file unchanged.
+`user_version` counts a file's steps; missing ones run in one transaction, so that a process that dies leaves the file
+unchanged.
 """
 
 from __future__ import annotations
@@ -169,7 +168,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 LATEST: Final = len(MIGRATIONS)
 
 APPLICATION_ID: Final = 0x63787078
-"""The application id in the file's header ("cxpx")."""
+"""In the file's header ("cxpx")."""
 
 
 def version_of(connection: sqlite3.Connection) -> int:
@@ -177,7 +176,7 @@ def version_of(connection: sqlite3.Connection) -> int:
 
 
 def migrate(connection: sqlite3.Connection, to: int = LATEST) -> None:
-    """Brings the file to version `to`, if it is older."""
+    """Brings an older file to version `to`."""
     if version_of(connection) >= to:
         return
     connection.create_function("checksum", 1, checksum, deterministic=True)

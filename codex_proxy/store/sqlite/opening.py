@@ -30,7 +30,7 @@ _EXPLANATIONS = {
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Returns SQLite's primary error code; 0 for an error of Python's module."""
+    """0 for an error of Python's module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -43,7 +43,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 
 def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | None:
-    """Returns the error to raise for an SQLite error; None if it is a bug. `location` names the store."""
+    """Returns the error to raise; None if it is a bug."""
     text = _EXPLANATIONS.get(primary_code(error))
     if text is None:
         return None
@@ -55,7 +55,7 @@ Connect: TypeAlias = Callable[[str, float], sqlite3.Connection]
 """Opens a database by name, with the seconds to wait for a lock."""
 
 CHECKED_BYTES: Final = 64 << 20
-"""Up to this size the whole file is checked when it is opened, in some 100 ms."""
+"""Up to this size the whole file is checked, in some 100 ms."""
 
 WAL_BYTES: Final = 64 << 20
 """The size to which the write-ahead log is truncated."""
@@ -65,14 +65,12 @@ _TRIES_FOR_WAL: Final = 50
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """Opens a connection that several threads may use, one at a time."""
+    """For several threads, one at a time."""
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
 
 def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a connection for writing. Creates the file, or checks and migrates it. Raises `StoreRefused` or
-    `StoreUnavailable`, with what to do.
-    """
+    """Creates the file, or checks and migrates it. Raises `StoreRefused` or `StoreUnavailable`, with what to do."""
     path = Path(os.path.realpath(path))  # a link to a store is the store; SQLite takes it so too
     _prepare(path)
     connection = opener(str(path), lock_wait)
@@ -96,7 +94,7 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a read-only connection to a file that `open_writer` has opened."""
+    """Read-only, after `open_writer`."""
     connection = opener(str(path), lock_wait)
     try:
         connection.execute("PRAGMA query_only = ON")
@@ -108,7 +106,6 @@ def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_in_memory(opener: Connect = connect) -> sqlite3.Connection:
-    """Returns a database without a file."""
     connection = opener(":memory:", 0.0)
     connection.execute("PRAGMA temp_store = MEMORY")
     connection.execute("PRAGMA foreign_keys = ON")
@@ -133,7 +130,7 @@ def _prepare(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """Removes others' permissions on the file and its log."""
+    """With its log."""
     for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
         try:
             close_to_others(name)

@@ -1,7 +1,7 @@
 """Removes the rows of deleted objects in small pieces, so that no other write waits long.
 
-A small write marks the object, and `sweep` removes its rows, a few in the same write. Only the marks record what is
-left, so nothing is missed if the process ends. A deleted response that others continue keeps its items.
+A small write marks the object, and `sweep` removes its rows. Only the marks record what is left, so nothing is missed
+if the process ends. A deleted response that others continue keeps its items.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 from codex_proxy.store.sqlite.items import forget
 
 PIECE: Final = 500
-"""The most rows, and pages of bodies, that one write removes in some 20 ms."""
+"""Rows, and pages of bodies, that one write removes in some 20 ms."""
 PAGE_BYTES: Final = 4096
 
 _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
 _CONVERSATION_ITEMS: Final = ("conversation_items", ("conversation", "position"))
-"""The tables of lists of items, with their key columns."""
+"""The lists of items, with their key columns."""
 
 Mark = Callable[[sqlite3.Connection, str, str], bool]
 
@@ -30,12 +30,12 @@ class Budget:
         self.left = left
 
     def spend(self, size: int = 0) -> None:
-        """Counts a removed row, whose body has `size` bytes."""
+        """Counts a row with a body of `size` bytes."""
         self.left -= 1 + size // PAGE_BYTES
 
 
 def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> tuple[bool, bool]:
-    """Marks an object as deleted and removes its first rows. Returns whether it existed, and whether rows are left."""
+    """Marks an object and removes its first rows. Returns whether it existed, and whether rows are left."""
     if not mark(connection, owner, id):
         return False, False
     # Few at once, because a commit may have many deletions.
@@ -43,7 +43,7 @@ def delete(connection: sqlite3.Connection, mark: Mark, owner: str, id: str) -> t
 
 
 def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of marked objects within the budget. Returns whether there may be more."""
+    """Removes rows of marked objects. Returns whether there may be more."""
     while budget.left > 0:
         if not _next(connection, budget):
             return False
@@ -51,12 +51,11 @@ def sweep(connection: sqlite3.Connection, budget: Budget) -> bool:
 
 
 def piece(connection: sqlite3.Connection) -> bool:
-    """Removes up to `PIECE` rows of marked objects. Returns whether there may be more."""
     return sweep(connection, Budget(PIECE))
 
 
 def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Removes rows of one marked object within the budget. Returns False if there is none."""
+    """Returns False if no object is marked."""
     for query, remove in _MARKED:
         row = connection.execute(query).fetchone()
         if row is not None:
@@ -101,8 +100,8 @@ def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
 def _items(
     connection: sqlite3.Connection, table: str, key: tuple[str, ...], row: int, budget: Budget
 ) -> bool:
-    """Removes list rows of one object within the budget, and the items that no other list has. `key` are the key
-    columns of `table`, the first of which is `row`. Returns False if the budget was spent before.
+    """Removes list rows of one object, and the items that no other list has. `key` are the key columns, the first of
+    which is `row`. Returns False if the budget was spent before.
     """
     columns, same = ", ".join(key), " AND ".join(f"{name} = ?" for name in key)
     found = connection.execute(

@@ -25,7 +25,7 @@ def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 
 def apply(connection: sqlite3.Connection, rule: Rule) -> Pruned:
-    """Applies a rule in one write. Returns how much it removed, nothing at the end."""
+    """In one write. Returns how much it removed, nothing at the end."""
     if rule.max_bytes is not None and sizes(connection)[1] <= rule.max_bytes:
         return NOTHING
     if rule.max_count is not None:
@@ -34,9 +34,7 @@ def apply(connection: sqlite3.Connection, rule: Rule) -> Pruned:
 
 
 def trim(connection: sqlite3.Connection, limit: int, in_use: Collection[tuple[str, str]]) -> None:
-    """Removes the oldest chains until there are at most `limit`, as far as one write may. `in_use`: owner and id of
-    responses that a turn is continuing; these stay.
-    """
+    """Removes the oldest chains above `limit`, as far as one write may, but for those `in_use`."""
     budget = removal.Budget(removal.PIECE)
     for _ in range(OBJECTS_AT_ONCE):
         count = connection.execute(f"SELECT count(*) FROM responses WHERE {_LAST_OF_CHAIN}").fetchone()[0]
@@ -70,9 +68,7 @@ def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Removes stored events of the oldest response that has ended and was created before `before` (seconds since 1970).
-    Returns how many.
-    """
+    """Removes events of the oldest response that has ended and was created before `before` (seconds since 1970)."""
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
         " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) ORDER BY created LIMIT 1",
@@ -89,7 +85,7 @@ def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _oldest(connection: sqlite3.Connection, kind: Kind, before: float) -> tuple[float, str, str] | None:
-    """Returns last use, owner and id of the oldest object before `before` (seconds since 1970) that may be removed."""
+    """Returns last use, owner and id of the oldest object before `before` that may be removed."""
     row: tuple[float, str, str] | None = connection.execute(_OLDEST[kind], (before,)).fetchone()
     return row
 
@@ -111,7 +107,7 @@ def _too_many(connection: sqlite3.Connection, before: float, limit: int) -> Prun
 
 
 def _remove_one(connection: sqlite3.Connection, before: float) -> Pruned:
-    """Marks one object as deleted: the oldest response or the least recently used conversation."""
+    """The oldest response or the least recently used conversation."""
     # Only one, because sizes differ much and the caller compares the total again.
     found = [(*oldest, kind) for kind in _MARKS if (oldest := _oldest(connection, kind, before))]
     if not found:
@@ -140,4 +136,3 @@ _REMOVERS: Final[Mapping[str, Callable[[sqlite3.Connection, float], Pruned]]] = 
     "conversations": lambda connection, before: _remove(connection, "conversation", before),
     "objects": _remove_one,
 }
-"""What removes the rows or objects that a rule names."""

@@ -44,7 +44,7 @@ PAGES_AT_ONCE: Final = 1000
 
 
 class SqliteStore(Store):
-    """Implements `Store` with a file (`open`) or in RAM (`in_memory`)."""
+    """A store in a file (`open`) or in RAM (`in_memory`)."""
 
     _dialect = DIALECT
     leases: SingleNodeLeases
@@ -52,9 +52,7 @@ class SqliteStore(Store):
     def __init__(
         self, writer: Writer, readers: Readers | None, location: str, **options: Unpack[StoreOptions]
     ) -> None:
-        """`readers` is None in RAM, where the writer's connection also reads. `location` names the store in
-        messages.
-        """
+        """`readers` is None in RAM, where the writer's connection also reads. `location` is for messages."""
         super().__init__(**options)
         self._writer = writer
         self._readers = readers
@@ -72,8 +70,8 @@ class SqliteStore(Store):
         opener: Connect = connect,
         **options: Unpack[StoreOptions],
     ) -> SqliteStore:
-        """Opens or creates the file. `lock_wait`: seconds to wait for another process; `opener`: for tests. Raises
-        `StoreRefused` or `StoreUnavailable`, saying what to do.
+        """`lock_wait`: seconds to wait for another process; `opener`: for tests. Raises `StoreRefused` or
+        `StoreUnavailable`, saying what to do.
         """
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)
@@ -82,7 +80,7 @@ class SqliteStore(Store):
 
     @classmethod
     def in_memory(cls, *, opener: Connect = connect, **options: Unpack[StoreOptions]) -> SqliteStore:
-        """Returns a new store in RAM. `opener`: for tests."""
+        """`opener`: for tests."""
         location = "in memory"
         return cls(Writer(open_in_memory(opener), location), None, location, **options)
 
@@ -94,9 +92,7 @@ class SqliteStore(Store):
     async def _write_and_trim(
         self, job: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **named: P.kwargs
     ) -> T:
-        """Runs a write that may add a chain of responses, and removes chains above `max_conversations` in the same
-        write.
-        """
+        """Runs a write that may add a chain, and removes chains above `max_conversations` with it."""
         most = self._retention.max_conversations
         if most is None:
             return await self._write(job, *args, **named)
@@ -125,7 +121,7 @@ class SqliteStore(Store):
         return self._location, *await self._read(retention.sizes)
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """Deletes an object, which `mark` marks as deleted; returns whether it existed."""
+        """`mark` marks the object; returns whether it existed."""
         found, more = await self._write(removal.delete, mark, owner, id)
         if more:  # a task removes them, so that each write stays short
             self._sweep_later()
@@ -273,7 +269,7 @@ class SqliteStore(Store):
         await self._write(_add_rows, table, rows)
 
     async def close(self) -> None:
-        """Finishes the queued jobs and closes the file. Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
+        """Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
         await self._end_sweeping()
         await asyncio.to_thread(self._close)
 
