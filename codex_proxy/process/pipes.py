@@ -44,7 +44,7 @@ class PipeReader:
         """Reads again, unless it is not paused or at its end."""
         if not self._reading and not self.at_end:
             self._reading = True
-            self._loop.add_reader(self._descriptor, self._readable)
+            self._loop.add_reader(self._descriptor, self._read)
 
     def read_available(self, limit: int) -> None:
         """Passes what the pipe holds now, about `limit` bytes, to `received`."""
@@ -60,12 +60,8 @@ class PipeReader:
             self.pause()
             self.at_end = True
             # The callbacks' owner holds this reader: without them no reference cycle is left.
-            self._received, self._closed = _discard, _ignore_end
+            self._received, self._closed = lambda chunk: None, lambda: None
             os.close(self._descriptor)
-
-    def _readable(self) -> None:
-        """Reads a chunk; called when there is data or the end."""
-        self._read()
 
     def _read(self) -> bytes | None:
         """Reads a chunk and passes it on; at the end or an error, closes and calls `closed`. Returns it: empty at the
@@ -84,14 +80,6 @@ class PipeReader:
             self.close()
             closed()
         return chunk
-
-
-def _discard(chunk: bytes) -> None:
-    """Does nothing. A closed reader has this function as its callback `received`."""
-
-
-def _ignore_end() -> None:
-    """Does nothing. A closed reader has this function as its callback `closed`."""
 
 
 class PipeWriter:

@@ -665,14 +665,14 @@ async def test_a_failed_model_call_in_the_agents_log_is_told_to_its_session_alon
         AcpPreset(name="x", title="X", argv=(), error_log=r"session=(?P<session>\S+) error=(?P<error>.*)")
     )
     command = Command((sys.executable, "-c", LOGGING), {}, str(tmp_path))
-    await process.start(command, timeout_seconds=30)
+    await process.start(command)
     try:
         heard, other = Heard(), Heard()
         for reader in (heard, other):
             channel = process.open_channel()
             process.attach(channel, reader)
             if reader is heard:
-                process.send(request(request_id(channel, 1), "session/new", {}))
+                process.write(request(request_id(channel, 1), "session/new", {}))
         failed = ModelCallFailed("ses_1 has failed")
         await until(lambda: failed in heard.messages)
         assert [each for each in heard.messages if isinstance(each, ModelCallFailed)] == [failed]

@@ -42,7 +42,6 @@ async def shared(
         usage="turn",
         reopens=True,
         read_only=("plan",),
-        asks_permission=True,
         max_output=max_output,
     )
     env = {**ENVIRONMENT, "FAKE_CODEX_MISBEHAVE": "shares_tools"}

@@ -16,6 +16,7 @@ from codex_proxy.agents.codex.catalog import (
 from codex_proxy.agents.codex.program import Version, version_from
 from codex_proxy.agents.codex.sandbox_config import toml_string
 from codex_proxy.agents.codex.shadow_home import (
+    LINKED_FILES,
     ConfigError,
     ProviderConfig,
     plan_shadow_home,
@@ -316,7 +317,7 @@ class TestShadowHome:
         original = tomllib.loads(CONFIG)
         assert kept.keys() == {"model", "model_provider", "chatgpt_base_url", "model_providers"}
         assert kept == {key: original[key] for key in kept}
-        assert plan.links == ("auth.json",)
+        assert LINKED_FILES == ("auth.json",)
 
     def test_the_variables_of_the_chosen_provider_are_found_once_each(self) -> None:
         provider = ProviderConfig(

@@ -12,9 +12,6 @@ from codex_proxy.agents.process_pool.plan import (
     PoolMaintenance,
     ProcessInfo,
     ProcessState,
-    Refuse,
-    Use,
-    Wait,
     assign,
     is_due_for_renewal,
     maintain,
@@ -45,33 +42,32 @@ def draining(key: int, running: int = 0) -> ProcessInfo:
 
 
 def test_a_turn_goes_to_the_least_busy_process() -> None:
-    assert assign((ready(1, 2), ready(2, 1), ready(3, 3)), LIMITS, 0) == Use(2)
+    assert assign((ready(1, 2), ready(2, 1), ready(3, 3)), LIMITS) == 2
 
 
 def test_a_burst_of_turns_is_spread_over_the_processes() -> None:
     seats = {1: ready(1), 2: ready(2), 3: ready(3)}
     for _ in range(9):
-        where = assign(tuple(seats.values()), LIMITS, 0)
-        assert isinstance(where, Use)
-        seat = seats[where.key]
-        seats[where.key] = replace(seat, turns_running=seat.turns_running + 1)
+        key = assign(tuple(seats.values()), LIMITS)
+        assert key is not None
+        seat = seats[key]
+        seats[key] = replace(seat, turns_running=seat.turns_running + 1)
     assert [seat.turns_running for seat in seats.values()] == [3, 3, 3]
 
 
 def test_of_equally_busy_processes_the_one_that_served_less_is_used() -> None:
-    assert assign((ready(1, served=5), ready(2, served=3)), LIMITS, 0) == Use(2)
+    assert assign((ready(1, served=5), ready(2, served=3)), LIMITS) == 2
 
 
 def test_a_worn_process_is_used_only_when_there_is_no_other() -> None:
-    assert assign((ready(1, age=100), ready(2, 3)), LIMITS, 0) == Use(2)
-    assert assign((ready(1, served=10), ready(2, 4)), LIMITS, 0) == Use(1)
+    assert assign((ready(1, age=100), ready(2, 3)), LIMITS) == 2
+    assert assign((ready(1, served=10), ready(2, 4)), LIMITS) == 1
 
 
-def test_a_turn_waits_for_room_and_is_refused_when_too_many_wait() -> None:
+def test_a_turn_waits_for_room() -> None:
     full = (ready(1, 4), starting(2), draining(3))
-    assert assign(full, LIMITS, 2) == Wait()
-    assert assign((), LIMITS, 0) == Wait()
-    assert assign(full, LIMITS, 3) == Refuse("3 turns are already waiting for the agent")
+    assert assign(full, LIMITS) is None
+    assert assign((), LIMITS) is None
 
 
 def test_an_empty_pool_is_warmed_to_its_minimum_and_no_further() -> None:
@@ -162,12 +158,10 @@ def test_no_pool_of_up_to_three_processes_is_ever_told_to_break_a_limit() -> Non
             continue
         limits = replace(LIMITS, min_processes=fewest, max_processes=most)
         by_key = {seat.key: seat for seat in seats}
-        where = assign(seats, limits, waiting)
-        if isinstance(where, Use):
-            assert by_key[where.key].state is ProcessState.READY
-            assert by_key[where.key].turns_running < limits.max_turns_running
-        else:
-            assert isinstance(where, Refuse) == (waiting >= limits.max_waiting)
+        key = assign(seats, limits)
+        if key is not None:
+            assert by_key[key].state is ProcessState.READY
+            assert by_key[key].turns_running < limits.max_turns_running
 
         upkeep = maintain(seats, limits, waiting)
         assert not (upkeep.start and len(seats) >= most)
@@ -205,12 +199,9 @@ class PoolPlay(RuleBasedStateMachine):
 
     def settle(self) -> None:
         """What a pool does after every change; it must come to rest."""
-        while self.waiting:
-            where = assign(tuple(self.seats.values()), self.limits, self.waiting - 1)
-            if not isinstance(where, Use):
-                break
+        while self.waiting and (key := assign(tuple(self.seats.values()), self.limits)) is not None:
             self.waiting -= 1
-            self.take(where.key)
+            self.take(key)
         for _ in range(20):
             upkeep = maintain(tuple(self.seats.values()), self.limits, self.waiting)
             for key in upkeep.drain:
@@ -231,11 +222,11 @@ class PoolPlay(RuleBasedStateMachine):
 
     @rule()
     def a_turn_comes(self) -> None:
-        where = assign(tuple(self.seats.values()), self.limits, self.waiting)
-        if isinstance(where, Use):
+        key = assign(tuple(self.seats.values()), self.limits)
+        if key is not None:
             assert not self.waiting, "nobody is overtaken"
-            self.take(where.key)
-        elif isinstance(where, Wait):
+            self.take(key)
+        elif self.waiting < self.limits.max_waiting:
             self.waiting += 1
         self.settle()
 

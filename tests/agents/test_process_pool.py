@@ -357,6 +357,18 @@ async def test_a_client_that_leaves_while_it_waits_is_dropped() -> None:
 
 
 @virtual
+async def test_a_turn_is_refused_when_too_many_wait() -> None:
+    harness = PoolHarness(max_processes=1, max_waiting=1)
+    harness.starts_manually = True
+    waiting = await harness.acquire_later()
+    refused = await fault_of(await harness.acquire_later())
+    assert (refused.message, refused.retry_after) == ("1 turns are already waiting for the agent", 1)
+    harness.starting[harness.processes[0]].set_result(None)
+    await waiting
+    await harness.close()
+
+
+@virtual
 async def test_a_client_that_leaves_at_the_moment_of_its_assignment_gives_the_channel_back() -> None:
     harness = PoolHarness(max_processes=1)
     harness.starts_manually = True

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from codex_proxy.agents.codex.catalog import plain_catalog
-from codex_proxy.agents.codex.shadow_home import plan_shadow_home
+from codex_proxy.agents.codex.shadow_home import LINKED_FILES, plan_shadow_home
 from codex_proxy.agents.codex_app_server.setup import app_server_argv
 from tests.real.release import check, codex_path, release
 from tests.waiting import PATIENCE
@@ -77,7 +77,7 @@ class CodexHome:
         plan = plan_shadow_home(self.config.read_text())
         folder.mkdir(parents=True)
         (folder / "config.toml").write_text(plan.config_toml)
-        for name in plan.links:
+        for name in LINKED_FILES:
             (folder / name).symlink_to(self.path / name)
         return CodexHome(folder, self.workdir, self.user)
 

@@ -34,10 +34,6 @@ from codex_proxy.process.child import Command
 
 log = structlog.get_logger(__name__)
 
-START_SECONDS: Final = 60.0
-"""For the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
-PROBE_SECONDS: Final = 60.0
-"""For the probe session, which shows the models."""
 MAX_SESSIONS: Final = 200
 """Of a process; not every agent frees those that have ended."""
 MAX_AGE_SECONDS: Final = 4 * 3600.0
@@ -157,9 +153,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         super().__init__()
         self.name = launch.preset.name
         self.capabilities: frozenset[Capability] = CAPABILITIES
-        self.session_options = SessionOptions()
-        """What the newest process's probe session offered."""
-        self._models = self.session_options.models()
+        self._models = SessionOptions().models()
         self._launch = launch
         self._tool_server = ToolServer()
         self._scope = launch.scope_of(launch.workdir, launch.sandbox)
@@ -167,7 +161,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self.pool = ProcessPool(
             self.name,
             lambda scope: AcpProcess(launch.preset, alone=scope.alone),
-            self._start_process,
+            lambda process, scope: self._start_with(process, launch.command_in(scope)),
             self._limits,
             max_idle=MAX_PROCESSES,
         )
@@ -222,7 +216,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
 
         unconfined = msgspec.structs.replace(self._launch.command, cwd=scope.workdir)
         try:
-            process = await plain.try_out(start, unconfined, opens_sessions)
+            process = await plain.try_out(start, unconfined, lambda process: process.signed_in)
             if plain.confinement is not None:
                 started.remove(process)
                 self.pool.add(scope, process)
@@ -316,20 +310,8 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
 
     # --- the processes --------------------------------------------------------------------------
 
-    async def _start_process(self, process: AcpProcess, scope: ProcessScope) -> None:
-        await self._start_with(process, self._launch.command_in(scope))
-
     async def _start_with(self, process: AcpProcess, command: Command) -> None:
-        """Starts a process and opens its probe session. Raises `Fault`, and ends the process."""
-        try:
-            await process.start(command, timeout_seconds=START_SECONDS)
-            await process.probe(command.cwd, timeout_seconds=PROBE_SECONDS)
-        except Fault:
-            await process.end()
-            raise
-        except BaseException:
-            process.kill()
-            raise
+        await process.start(command)
         self._store_answers(process)
 
     def _store_answers(self, process: AcpProcess) -> None:
@@ -342,19 +324,14 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         if (failure := process.session_failure) is not None:
             log.warning("agent_session_failed", agent=self.name, reason=failure.kind.value)
             return
-        self.session_options = session_options_of(probe.result)
-        self._models = self.session_options.models()
-        if self.session_options.model is None:
+        options = session_options_of(probe.result)
+        self._models = options.models()
+        if options.model is None:
             self.capabilities -= {"model_choice"}
 
 
 def _is_instructed(turn: Turn) -> bool:
     return bool(first_prompt(turn.history[:1], takes_system=True).system)
-
-
-def opens_sessions(process: AcpProcess) -> bool:
-    probe = process.connection.probe
-    return probe is not None and probe.error is None
 
 
 def _new_id(prefix: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from codex_proxy.agents.acp.agent import PROBE_SECONDS, START_SECONDS, AcpLaunch, opens_sessions
+from codex_proxy.agents.acp.agent import AcpLaunch
 from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.process import AcpProcess
@@ -33,8 +33,7 @@ async def check_program(
     process = AcpProcess(preset)
     try:
         scope = launch.scope_of(launch.workdir, launch.sandbox)
-        await process.start(launch.command_in(scope), timeout_seconds=START_SECONDS)
-        await process.probe(launch.workdir, timeout_seconds=PROBE_SECONDS)
+        await process.start(launch.command_in(scope))
     except SpawnError as error:
         return [_not_started(preset, str(error), command_setting), *_confinement_checks(launch)]
     except Fault as fault:
@@ -54,9 +53,8 @@ async def _plain_turns_check(launch: AcpLaunch, plain: PlainConfinement) -> Chec
     async def start(command: Command) -> bool:
         process = AcpProcess(launch.preset)
         try:
-            await process.start(command, timeout_seconds=START_SECONDS)
-            await process.probe(command.cwd, timeout_seconds=PROBE_SECONDS)
-            return opens_sessions(process)
+            await process.start(command)
+            return process.signed_in
         finally:
             await process.end()
 

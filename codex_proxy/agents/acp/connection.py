@@ -40,9 +40,10 @@ class AcpConnection:
         """The answer to the request for the probe session."""
         self._last_channel = 0
         self._open: set[int] = set()
-        self._ahead: int | None = None
+        self.ahead: int | None = None
         """The channel of the session that was opened ahead, if any."""
-        self._sessions: dict[str, int] = {}
+        self.sessions: dict[str, int] = {}
+        """The channel of each session. One that is opened again is set before the answer: messages may come first."""
         self._answered: set[int] = set()
         """The open channels whose first request was answered."""
 
@@ -54,9 +55,6 @@ class AcpConnection:
         in.
         """
         return request(PROBE_ID, "session/new", new_session(folder, (), self._session_meta))
-
-    def close_probe(self) -> bytes:
-        return b"" if self.probe is None else self.closing(self.probe)
 
     def closing(self, opened: Message) -> bytes:
         """Returns the line that closes the session in `opened`, the response to `session/new`; empty if there is none,
@@ -76,34 +74,18 @@ class AcpConnection:
 
     def open_ahead(self, folder: str) -> bytes:
         """Opens a channel for a later turn; returns the line that opens a session on it."""
-        self._ahead = self.open_channel()
+        self.ahead = self.open_channel()
         params = new_session(folder, (), self._session_meta)
-        return request(request_id(self._ahead, 1), "session/new", params)
-
-    @property
-    def ahead(self) -> int | None:
-        """The channel of `open_ahead` that no turn has taken, if any."""
-        return self._ahead
-
-    def take_ahead(self) -> None:
-        """Records that a turn uses the channel of `open_ahead`."""
-        self._ahead = None
-
-    def expect_session(self, session: str, channel: int) -> None:
-        """Assigns a session that is opened again to a channel: messages may come before the answer."""
-        self._sessions[session] = channel
+        return request(request_id(self.ahead, 1), "session/new", params)
 
     def close_channel(self, channel: int) -> bytes:
         """Drops the channel's messages from now on, and refuses requests among them."""
         self._open.discard(channel)
         self._answered.discard(channel)
-        if channel == self._ahead:
-            self._ahead = None
-        self._sessions = {session: each for session, each in self._sessions.items() if each != channel}
+        if channel == self.ahead:
+            self.ahead = None
+        self.sessions = {session: each for session, each in self.sessions.items() if each != channel}
         return b""
-
-    def channel_of_session(self, session: str) -> int | None:
-        return self._sessions.get(session)
 
     # --- received messages ----------------------------------------------------------------------
 
@@ -127,7 +109,7 @@ class AcpConnection:
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
         """Returns a message's channel; None if it has none or was handled here. Refusals are appended to `writes`."""
         if message.method is not None:
-            channel = self._sessions.get(message.params.session_id)
+            channel = self.sessions.get(message.params.session_id)
             if channel is None and message.id is not None:
                 writes.append(refusal(message.id))
             return channel
@@ -140,7 +122,7 @@ class AcpConnection:
         if message.id == request_id(channel, 1) and channel not in self._answered:
             self._answered.add(channel)
             if isinstance(message.session, str):
-                self._sessions[message.session] = channel
+                self.sessions[message.session] = channel
         return channel
 
     def _handle_own_answer(self, message: Message) -> None:

@@ -115,10 +115,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         return self._opening.session
 
     @property
-    def flattened(self) -> bool:
-        return self._opening.flattened
-
-    @property
     def tested(self) -> bool:
         """Whether it is known when the program requests the client's tools."""
         return bool(self._program.preset.tested)

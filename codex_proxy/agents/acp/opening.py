@@ -65,10 +65,6 @@ class SessionOpening:
         return self._kind == "lost"
 
     @property
-    def flattened(self) -> bool:
-        return self._prompt.flattened
-
-    @property
     def awaits_tools(self) -> bool:
         return not self._tools_listed
 
@@ -163,7 +159,7 @@ class SessionOpening:
             self._requests.send(method, params, lambda message: self._set_up(message, on_refusal))
         elif self._tools_listed or self._program.preset.lists_late:
             self._kind = "over"
-            self._result, self._prompt = self._prompt.blocks, Prompt([], flattened=self._prompt.flattened)
+            self._result, self._prompt = self._prompt.blocks, Prompt([])
 
     def _set_up(self, message: Message, on_refusal: Callable[[RpcError], Failure]) -> None:
         if message.error is None:

@@ -60,8 +60,6 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For turns with client tools, if it calls none in those of `read_only`."""
     writing: Mapping[str, str] = {}
     """The mode for each sandbox that may write, if it has its own sandbox."""
-    asks_permission: bool = False
-    """Whether it asks before it runs or writes anything."""
     sandboxed: bool = False
     """Whether it runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
@@ -146,7 +144,6 @@ GEMINI: Final = AcpPreset(
     max_output=None,
     usage="turn",
     read_only=("plan", "default"),
-    asks_permission=True,
     one_call_at_a_time=True,
     keys=(
         *("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GEMINI_BASE_URL", "GEMINI_MODEL"),
@@ -176,7 +173,6 @@ QWEN: Final = AcpPreset(
     reopens=True,
     read_only=("plan", "default"),
     tool_modes=("default",),
-    asks_permission=True,
     one_call_at_a_time=True,
     env={"QWEN_DISABLE_AUTO_TITLE": "1", "QWEN_USAGE_STATISTICS_ENABLED": "false"},
     # By itself it has its model write what a client says to `~/.qwen/memories`, asking nobody, in read-only modes, too,
@@ -209,8 +205,8 @@ OPENCODE: Final = AcpPreset(
     usage="last",
     reopens=True,
     read_only=("plan",),
-    asks_permission=True,  # as it is configured here; by itself it runs and writes at once
     env={
+        # By itself it runs and writes at once.
         "OPENCODE_CONFIG_CONTENT": _opencode_config("ask"),
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
     },
@@ -237,7 +233,6 @@ COPILOT: Final = AcpPreset(
     usage="session",
     reopens=True,
     read_only=("https://agentclientprotocol.com/protocol/session-modes#plan", "plan"),
-    asks_permission=True,
     env={"COPILOT_AUTO_UPDATE": "false"},
     keys=(
         *("GH_TOKEN", "GITHUB_TOKEN", "COPILOT_GITHUB_TOKEN", "COPILOT_MODEL", "COPILOT_OFFLINE"),
@@ -263,7 +258,6 @@ CLAUDE_ACP: Final = AcpPreset(
     reopens=True,
     # In the mode `plan` a model of its own decides what runs without being asked.
     read_only=("default",),
-    asks_permission=True,
     env=CLAUDE_VARIABLES,
     # Prompts are delivered as written: no `@path`, no commands, no words that add something (Claude Code from 2.1.248).
     session_meta={"claudeCode": {"options": {"verbatimPrompts": True, "promptSuggestions": False}}},

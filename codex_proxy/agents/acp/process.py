@@ -14,17 +14,16 @@ from codex_proxy.agents.acp.failures import failure_of_error
 from codex_proxy.agents.acp.messages import Input, Message, ModelCallFailed, channel_of, refusal, split_writes
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.tool_server import ToolEndpoint
-from codex_proxy.agents.processes.session import (
-    AgentSession,
-    LineFramer,
-    LineTooLong,
-    TransportReader,
-)
+from codex_proxy.agents.processes.session import AgentSession, LineFramer, LineTooLong, TransportReader
 from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
-from codex_proxy.core.faults import Failure, FaultKind
+from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command, Exit
 
 CLIENT_NAME = "codex-proxy"
+START_SECONDS = 60.0
+"""For the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
+PROBE_SECONDS = 60.0
+"""For the probe session, which shows the models."""
 MAX_LOG_LINE = 1 << 20
 """Bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
 SEARCHED_LOG_BYTES = 4096
@@ -36,7 +35,7 @@ AHEAD_SECONDS = 10.0
 
 
 class AcpProcess(SharedProcess[AcpConnection]):
-    """Call `start` and `probe`, then `open_channel` for each session. When no turn runs, it opens one session ahead."""
+    """Call `start`, then `open_channel` for each session. When no turn runs, it opens one session ahead."""
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
         """`alone`: it serves one session at a time, and opens none ahead."""
@@ -54,26 +53,26 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._error_log = re.compile(preset.error_log) if preset.error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
-    async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Waits for the answer to `initialize`. Raises `Fault` if the process cannot be started, ends, refuses, or is
-        too late.
+    async def start(self, command: Command) -> None:
+        """Starts the process, and opens and closes the probe session; `connection.declared` and `connection.probe` have
+        the answers. Raises `Fault` if the process cannot be started, ends, refuses, or is too late.
         """
         child = await self._spawn(command, None if self._error_log is None else self._log_received)
         child.write(self.connection.initialize())
         try:
-            await self._until(lambda: self.connection.declared is not None, timeout_seconds)
+            await self._until(lambda: self.connection.declared is not None, START_SECONDS)
+            child.write(self.connection.open_probe(command.cwd))
+            await self._until(lambda: self.connection.probe is not None, PROBE_SECONDS)
+        except Fault:
+            await self.end()
+            raise
         except BaseException:
             self.kill()
             raise
-
-    async def probe(self, folder: str, *, timeout_seconds: float) -> None:
-        """Opens and closes a session; `connection.probe` has the answer. Raises `Fault`."""
-        self._write(self.connection.open_probe(folder))
-        await self._until(lambda: self.connection.probe is not None, timeout_seconds)
-        self._write(self.connection.close_probe())
-        self._folder = folder if self._opens_ahead else ""
-        if self._child is not None:
-            self._note_agent(self._child)
+        assert self.connection.probe is not None
+        self.write(self.connection.closing(self.connection.probe))
+        self._folder = command.cwd if self._opens_ahead else ""
+        self._note_agent(child)
 
     @property
     def session_failure(self) -> Failure | None:
@@ -121,7 +120,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         if channel is None or folder != self._folder:
             return None
         self._stop_ahead_timer()
-        self.connection.take_ahead()
+        self.connection.ahead = None
         return self._serve(channel)
 
     def _turn_ended(self, channel: int) -> None:
@@ -135,7 +134,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         if not self.alive or self.unhealthy:
             return
         self._ahead_answer = None
-        self._write(self.connection.open_ahead(self._folder))
+        self.write(self.connection.open_ahead(self._folder))
         self._await_ahead()
 
     def _await_ahead(self) -> None:
@@ -155,7 +154,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
             self.turns_served += 1
             self.connection.close_channel(channel)
             if answer is not None and self.exit is None:
-                self._write(self.connection.closing(answer))
+                self.write(self.connection.closing(answer))
 
     def _stop_ahead_timer(self) -> None:
         if self._ahead_timer is not None:
@@ -168,9 +167,6 @@ class AcpProcess(SharedProcess[AcpConnection]):
             self._ahead_answer = None
             asyncio.get_running_loop().call_soon(self._pass_on, channel, answer)
         super().attach(channel, reader)
-
-    def send(self, writes: bytes) -> None:
-        self._write(writes)
 
     def end_idle_channels(self) -> None:
         self._folder = ""
@@ -197,7 +193,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
             lines, self._log_framer = fault.before, LineFramer(MAX_LOG_LINE)
         for line in lines:
             found = self._error_log.search(line[:SEARCHED_LOG_BYTES].decode("utf-8", "replace"))
-            channel = None if found is None else self.connection.channel_of_session(found["session"])
+            channel = None if found is None else self.connection.sessions.get(found["session"])
             if found is not None and channel in self._readers:
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
@@ -211,7 +207,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
                 if message.error is not None:
                     self._close_ahead()
             elif message.id is not None:
-                self._write(refusal(message.id))
+                self.write(refusal(message.id))
 
     def _pass_on(self, channel: int, message: Message) -> None:
         reader = self._readers.get(channel)
@@ -246,8 +242,8 @@ class AcpTransport(SharedTransport[AcpProcess]):
             for key, result in outputs:
                 self._endpoint.set_result(key, result)
         if self.dialect.session:  # not every agent names it when it opens it again
-            self.process.connection.expect_session(self.dialect.session, self.channel)
-        self.process.send(to_agent)
+            self.process.connection.sessions[self.dialect.session] = self.channel
+        self.process.write(to_agent)
 
     async def release(self, *, finished: bool) -> None:
         self._reader = None

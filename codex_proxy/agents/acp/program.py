@@ -109,7 +109,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
         writing = self.preset.writing.get(sandbox)
         if writing is not None:
             return (writing,)
-        if self.unconfined and sandbox == "danger-full-access":
+        if self.allows_all(sandbox):
             return ()
         if tools and self.preset.tool_modes:
             return self.preset.tool_modes

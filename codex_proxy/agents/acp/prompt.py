@@ -23,8 +23,6 @@ class Prompt(msgspec.Struct, frozen=True):
 
     blocks: list[dict[str, Any]]
     system: str = ""
-    flattened: bool = False
-    """Whether labels name the roles of messages."""
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:
@@ -34,7 +32,7 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
     while takes_system and rest and _is(rest[0], "developer"):
         system += _texts(rest.pop(0))
     prompt = later_prompt(rest)
-    return Prompt(prompt.blocks, "\n\n".join(system), prompt.flattened)
+    return Prompt(prompt.blocks, "\n\n".join(system))
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
@@ -49,9 +47,9 @@ def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
         and not any(_COMMAND.match(text) for text in _texts(first))
     ):
         instructions = [TextPart(f"[system]\n{text}") for each in rest for text in _texts(each)]
-        return Prompt(mcp_content((*first.parts, *instructions)), flattened=bool(rest))
+        return Prompt(mcp_content((*first.parts, *instructions)))
     text, images = flattened(items)
-    return Prompt(mcp_content((TextPart(text), *images)), flattened=True)
+    return Prompt(mcp_content((TextPart(text), *images)))
 
 
 def _is(item: HistoryItem, role: str) -> bool:

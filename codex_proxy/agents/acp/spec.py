@@ -93,25 +93,18 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
     `agent_confinement` is `none`; with `auto` also if `acp.unconfined` is off or no mechanism works. Raises
     `NoAgentError`.
     """
-    from codex_proxy.agents.codex.program import find_codex
-    from codex_proxy.agents.confinement.confine import find_confinement
-    from codex_proxy.agents.confinement.setup import NO_MECHANISM, state_folders
+    from codex_proxy.agents.confinement.setup import state_folders, wanted_confinement
 
-    settings, preset = context.settings, launch.preset
-    wanted = settings.agent_confinement
+    preset, wanted = launch.preset, context.settings.agent_confinement
     if preset.sandboxed or (wanted == "auto" and not launch.unconfined):
         return launch
     if wanted == "none":
         return msgspec.structs.replace(launch, no_confinement="--agent-confinement none")
-    path = context.environ.get("PATH", os.defpath)
-    codex = find_codex(settings.codex_bin, path)
     try:
-        found = await find_confinement(wanted, context.state_dir / "confined", codex=codex, path=path)
+        found = await wanted_confinement(context, "confined")
         folders = state_folders(context, launch.command.env.get("HOME", ""), preset.state_folders)
     except OSError as error:
         raise NoAgentError(NO_FOLDERS.format(error)) from error
-    if found.confinement is None and wanted != "auto":
-        raise NoAgentError(NO_MECHANISM.format(wanted, found.reasons[wanted]))
     reason = (
         "" if found.confinement is not None else f"no confinement mechanism works here: {found.why_none()}"
     )

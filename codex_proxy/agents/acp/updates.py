@@ -241,7 +241,7 @@ class UpdateReader:
         """Adds the new part of the output. An update has the next piece, or the whole output, which is ignored if it
         does not continue `state`.
         """
-        delta = _terminal_delta(call.meta)
+        delta = text_at(call.meta, "terminal_output_delta", "data")  # where Codex's adapter sends it
         if not delta:
             whole = _output_of(call)
             if len(whole) <= state.output_size or not whole.startswith("".join(state.output)):
@@ -341,11 +341,6 @@ def _line_of(call: Update) -> str:
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
     return cleaned(command if isinstance(command, str) and command else call.title or "", MAX_TITLE)
-
-
-def _terminal_delta(meta: Any) -> str:
-    """Returns the piece of a command's output in `_meta`, where Codex's adapter sends it, or empty."""
-    return text_at(meta, "terminal_output_delta", "data")
 
 
 def _output_of(call: Update) -> str:

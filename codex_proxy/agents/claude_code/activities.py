@@ -12,7 +12,6 @@ from codex_proxy.agents.claude_code.messages import string_in
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.core.items import Activity
-from codex_proxy.core.turn import Sandbox
 
 Kind = Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]
 Permission = Literal["command", "file_change", "permission", "mcp"]
@@ -71,11 +70,6 @@ def permission_of(tool: str) -> Permission:
         case "mcp_call":
             return "mcp"
     return "permission"
-
-
-def is_allowed(sandbox: Sandbox) -> bool:
-    """Returns whether everything is allowed for which permission is requested."""
-    return sandbox == "danger-full-access"
 
 
 class _Block(msgspec.Struct, frozen=True):

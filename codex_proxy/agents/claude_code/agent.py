@@ -14,11 +14,7 @@ import structlog
 from codex_proxy.agents.claude_code.dialect import ClaudeCodeTurn
 from codex_proxy.agents.claude_code.failures import NOT_SIGNED_IN
 from codex_proxy.agents.claude_code.launch import CAPABILITIES, LaunchKey
-from codex_proxy.agents.claude_code.process import (
-    InitializeResult,
-    is_signed_in,
-    request_initialize,
-)
+from codex_proxy.agents.claude_code.process import InitializeResult, request_initialize
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.dialects.conversions import CLAUDE_MAX_OUTPUT
 from codex_proxy.agents.process_pool.agent import PooledAgent
@@ -115,7 +111,9 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         """Returns the answer to `initialize`, and tries out whether the program works confined."""
         warm = self._processes.warm
         plain = self._processes.command(LaunchKey("model", self._processes.empty_folder))
-        trial = self._processes.confinement.try_out(request_initialize, plain, is_signed_in)
+        trial = self._processes.confinement.try_out(
+            request_initialize, plain, lambda answer: answer.signed_in
+        )
         if warm.mode == "model":
             return await trial
         tried = asyncio.ensure_future(trial)

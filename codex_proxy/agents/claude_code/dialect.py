@@ -381,7 +381,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         after the end of the turn denies it.
         """
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
-        if self._tools.find(request.tool_name) is not None or activities.is_allowed(self._turn.sandbox):
+        if self._tools.find(request.tool_name) is not None or self._turn.sandbox == "danger-full-access":
             self._decide(request_id, Decision(approve=True))
         elif self._state is TurnState.ACTIVE:
             text = activities.activity("", request.tool_name, request.input).text

@@ -133,13 +133,9 @@ class PendingLines:
 
     def __init__(self, lines: Sequence[Line], first_number: int, *, takes_mark: bool = True) -> None:
         self._lines = list(lines)
-        self._number = first_number
-        self._takes_mark = takes_mark
-
-    @property
-    def number(self) -> int:
+        self.number = first_number
         """The next assistant line's (see `assistant_line`)."""
-        return self._number
+        self._takes_mark = takes_mark
 
     def next(self) -> tuple[bytes, bool]:
         """Removes the next lines, up to one of the user. Returns their bytes, and whether that was the last, which the
@@ -149,8 +145,8 @@ class PendingLines:
         while self._lines:
             line = self._lines.pop(0)
             if line.role == "assistant":
-                writes.append(assistant_line(line.blocks, self._number, line.model))
-                self._number += 1
+                writes.append(assistant_line(line.blocks, self.number, line.model))
+                self.number += 1
                 continue
             last = not self._lines
             writes.append(user_line(line.blocks, query=last, takes_mark=self._takes_mark))

@@ -37,10 +37,6 @@ class InitializeResult(msgspec.Struct, frozen=True):
     """Whether the program did not run a command in a marked text (see `user_line`)."""
 
 
-def is_signed_in(answer: InitializeResult) -> bool:
-    return answer.signed_in
-
-
 class _Model(msgspec.Struct, frozen=True):
     value: str = ""
     displayName: str = ""

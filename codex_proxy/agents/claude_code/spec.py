@@ -137,7 +137,7 @@ async def _check(context: AgentContext) -> list[Check]:
         version_in,
         version_text,
     )
-    from codex_proxy.agents.claude_code.process import ask_version, is_signed_in, request_initialize
+    from codex_proxy.agents.claude_code.process import ask_version, request_initialize
     from codex_proxy.agents.confinement.setup import confinement_check
     from codex_proxy.core.faults import Fault
     from codex_proxy.process.child import Command
@@ -163,7 +163,9 @@ async def _check(context: AgentContext) -> list[Check]:
         command = Command(argv, claude_environment(context), folder)
         try:
             confinement = await _plain_confinement(context)
-            initialized = await confinement.try_out(request_initialize, command, is_signed_in)
+            initialized = await confinement.try_out(
+                request_initialize, command, lambda answer: answer.signed_in
+            )
         except NoAgentError as error:
             return [*checks, failed_check("plain-model turns", str(error))]
         except Fault as fault:

@@ -43,8 +43,6 @@ STRUCTURED_OUTPUT: Final = "StructuredOutput"
 class _Call:
     """A call of a client's tool: the pieces of its arguments, and those of a complete message (`whole`)."""
 
-    __slots__ = ("id", "parts", "tool", "whole")
-
     def __init__(self, id: str, tool: Tool) -> None:
         self.id = id
         self.tool = tool
@@ -65,8 +63,6 @@ class _Call:
 
 
 class _Thought:
-    __slots__ = ("signature", "thinking")
-
     def __init__(self) -> None:
         self.thinking: list[str] = []
         self.signature: list[str] = []

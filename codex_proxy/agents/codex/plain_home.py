@@ -23,7 +23,13 @@ from codex_proxy.agents.codex.catalog import (
 from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.program import Version, misconfigured, output_of
 from codex_proxy.agents.codex.sandbox_config import Profiles
-from codex_proxy.agents.codex.shadow_home import ConfigError, ProviderConfig, ShadowHome, plan_shadow_home
+from codex_proxy.agents.codex.shadow_home import (
+    LINKED_FILES,
+    ConfigError,
+    ProviderConfig,
+    ShadowHome,
+    plan_shadow_home,
+)
 from codex_proxy.files.private import make_folder, replacing
 from codex_proxy.process.launch import child_environment
 
@@ -76,7 +82,7 @@ def make_shadow_home(state: str, codex_home: str, shadow: ShadowHome) -> Path:
     home = Path(state) / "homes" / name
     make_folder(home)
     _write(home / "config.toml", shadow.config_toml.encode())
-    for link in shadow.links:
+    for link in LINKED_FILES:
         _link(Path(codex_home) / link, home / link)
     return home
 

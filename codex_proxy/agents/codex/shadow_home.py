@@ -58,7 +58,6 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
     config_toml: str
     provider: ProviderConfig
-    links: tuple[str, ...] = LINKED_FILES
     notices: tuple[str, ...] = ()
 
 

@@ -43,12 +43,11 @@ from codex_proxy.agents.codex_app_server.wire import (
     request,
     turn_end,
 )
-from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Ended, RemakeContext, Step, ToolReply
+from codex_proxy.agents.dialect import UNREADABLE, Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, retrying
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.core.events import (
-    Event,
     Notice,
     StepCompleted,
     Stop,
@@ -149,7 +148,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
                     events.append(Notice("unreadable_message", message.method or "answer"))
             active = self._state is ACTIVE
         if text_alone:  # it changes nothing that a request or an end would follow from
-            return Step(self._take_events()) if events else NOTHING
+            return super()._take_step()
         return self._take_step()
 
     def _give_output(self, call_id: str, reply: ToolReply) -> None:
@@ -383,11 +382,6 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if self._model_items.must_request_now and not self._tool_calls.waiting and self._state is ACTIVE:
             self._end_step(None)
         return super()._take_step()
-
-    def _take_events(self) -> list[Event]:
-        events = self._events[:]
-        self._events.clear()
-        return events
 
 
 NOTIFICATIONS: dict[str, Callable[[AppServerTurn, Params], None]] = {

@@ -46,12 +46,9 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         self._turn_began(channel)
         return ThreadTransport(self, channel)
 
-    def send(self, channel: int, writes: bytes) -> None:
-        self._write(self.connection.send(channel, writes))
-
     def ask_limits(self) -> None:
         """`on_limits` gets the account's limits as JSON, empty after an error."""
-        self._write(self.connection.limits_request())
+        self.write(self.connection.limits_request())
 
 
 class ThreadTransport(SharedTransport[AppServerProcess]):
@@ -60,4 +57,4 @@ class ThreadTransport(SharedTransport[AppServerProcess]):
         self.dialect = AppServerTurn(channel, parallel_calls=process.parallel_calls)
 
     def send(self, writes: bytes) -> None:
-        self.process.send(self.channel, writes)
+        self.process.write(self.process.connection.send(self.channel, writes))

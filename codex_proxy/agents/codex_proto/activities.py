@@ -66,8 +66,6 @@ def with_reason(text: str, reason: str | None) -> str:
 class Activities:
     """Converts a turn's activities to items. Methods append to `out`."""
 
-    __slots__ = ("_count", "_decoders", "_open", "workdir")
-
     def __init__(self) -> None:
         self.workdir = ""
         self._count = 0

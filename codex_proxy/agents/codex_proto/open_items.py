@@ -31,8 +31,6 @@ CallKind = Literal["function", "custom", "legacy"]
 class Messages:
     """At most one is open for each `choice` (None if the child names none)."""
 
-    __slots__ = ("_ids", "by_choice", "count")
-
     def __init__(self) -> None:
         self._ids: dict[int | None, str] = {}
         self.count = 0
@@ -79,8 +77,6 @@ class ReasoningItems:
     """The child writes the deltas of all summary parts, then each part's full text, with a section break before
     each.
     """
-
-    __slots__ = ("_count", "_full_texts", "_item", "_part", "_parts_with_deltas", "_raw_deltas")
 
     def __init__(self) -> None:
         self._count = 0
@@ -151,8 +147,6 @@ class ReasoningItems:
 class _Call:
     """A call whose arguments are arriving."""
 
-    __slots__ = ("call_id", "early_arguments", "item_id", "kind")
-
     def __init__(self, kind: CallKind) -> None:
         self.call_id: str | None = None
         """The child's, once given."""
@@ -178,8 +172,6 @@ class Calls:
     """The open calls, by `key`: choice (or None) and index. A call without an id gets a number after
     `earlier_calls`.
     """
-
-    __slots__ = ("_count", "_done", "_earlier_calls", "_held", "_keys", "_open", "last_kind")
 
     def __init__(self, earlier_calls: int = 0) -> None:
         self._open: dict[_Key, _Call] = {}

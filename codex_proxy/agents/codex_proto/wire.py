@@ -217,8 +217,6 @@ class TurnUsage:
     the total, so the last calls' counts must not be summed.
     """
 
-    __slots__ = ("_session_before", "_session_total")
-
     def __init__(self) -> None:
         self._session_before: Usage | None = None
         self._session_total = NO_USAGE

@@ -11,7 +11,7 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_args
 
@@ -233,21 +233,17 @@ async def find_confinement(
         plain = Confinement(
             mechanism=mechanism, codex_folder=str(codex_folder), tmp=str(tmp), program=program
         )
-        for candidate in _variants(plain):
+        variants = [plain]
+        if (
+            mechanism == "bubblewrap"
+        ):  # a process namespace mounts /proc, which is often forbidden in containers
+            variants.append(msgspec.structs.replace(plain, sees_others=True))
+        for candidate in variants:
             why = await _reason_unusable(candidate, folder, reading)
             if not why:
                 return FoundConfinement(candidate, reasons)
             reasons.setdefault(mechanism, why)
     return FoundConfinement(None, reasons)
-
-
-def _variants(plain: Confinement) -> Iterator[Confinement]:
-    """Yields the strictest first: bubblewrap with a process namespace (which mounts /proc, often forbidden in
-    containers), then without.
-    """
-    yield plain
-    if plain.mechanism == "bubblewrap":
-        yield msgspec.structs.replace(plain, sees_others=True)
 
 
 async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from codex_proxy.agents.codex.program import find_codex
-from codex_proxy.agents.confinement.confine import Mechanism, find_confinement
+from codex_proxy.agents.confinement.confine import FoundConfinement, Mechanism, find_confinement
 from codex_proxy.agents.confinement.plain_turns import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, Checking
@@ -43,6 +43,26 @@ def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tup
     return folders
 
 
+async def wanted_confinement(
+    context: AgentContext,
+    folder: str,
+    *,
+    reading: bool = False,
+    unusable: Mapping[Mechanism, str] = {},
+) -> FoundConfinement:
+    """Finds the mechanism of `agent_confinement`, which is not `none`. Raises `NoAgentError` if one that it names does
+    not work, or `OSError`.
+    """
+    wanted, path = context.settings.agent_confinement, context.environ.get("PATH", os.defpath)
+    assert wanted != "none"
+    codex = find_codex(context.settings.codex_bin, path)
+    place = context.state_dir / folder
+    found = await find_confinement(wanted, place, codex=codex, path=path, reading=reading, unusable=unusable)
+    if found.confinement is None and wanted != "auto":
+        raise NoAgentError(NO_MECHANISM.format(wanted, found.reasons[wanted]))
+    return found
+
+
 async def plain_confinement(
     context: AgentContext,
     title: str,
@@ -58,16 +78,10 @@ async def plain_confinement(
     wanted = context.settings.agent_confinement
     if wanted == "none":
         return PlainConfinement(title, None, why="--agent-confinement none", advice=NO_ADVICE)
-    path = context.environ.get("PATH", os.defpath)
-    codex = find_codex(context.settings.codex_bin, path)
     try:
-        found = await find_confinement(
-            wanted, context.state_dir / "plain", codex=codex, path=path, reading=True, unusable=unusable
-        )
+        found = await wanted_confinement(context, "plain", reading=True, unusable=unusable)
     except OSError as error:
         raise NoAgentError(f"The state folder {context.state_dir} cannot be used: {error}") from error
-    if found.confinement is None and wanted != "auto":
-        raise NoAgentError(NO_MECHANISM.format(wanted, found.reasons[wanted]))
     why = "" if found.confinement is not None else f"no mechanism works here: {found.why_none()}"
     return PlainConfinement(
         title,

@@ -101,7 +101,6 @@ async def _acp(context: AgentContext, env: dict[str, str]) -> Agent:
         usage="turn",
         reopens=True,
         read_only=("plan",),
-        asks_permission=True,
     )
     command = Command(preset.argv, env, str(settings.workdir), limits=context.child_limits)
     launch = AcpLaunch(

@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -19,9 +19,7 @@ from codex_proxy.agents.process_pool.plan import (
     PoolLimits,
     ProcessInfo,
     ProcessState,
-    Refuse,
     RestartBackoff,
-    Use,
     assign,
     is_stable,
     keeps_spare,
@@ -31,6 +29,9 @@ from codex_proxy.agents.process_pool.process import PooledProcess
 from codex_proxy.agents.processes.session import spawn_failure
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import SpawnError
+
+if TYPE_CHECKING:
+    from codex_proxy.agents.process_pool.pool import ProcessPool
 
 log = structlog.get_logger(__name__)
 
@@ -91,46 +92,17 @@ class PoolEntry(Generic[P]):
         self.process.end_idle_channels()
 
 
-class GroupOwner(Protocol):
-    """What a group asks of its pool."""
-
-    name: str
-    """The agent's name, for the log."""
-    closed: bool
-    restarts: int
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs `work` in a task that the pool waits for."""
-        ...
-
-    def schedule_tick(self, seconds: float) -> None:
-        """Has the pool look after its groups within so many seconds."""
-        ...
-
-    def now(self) -> float:
-        """Returns the monotonic time."""
-        ...
-
-    def sign_in_stamp(self) -> FileStamp | None:
-        """Returns the sign-in file's stamp now."""
-        ...
-
-    def turn_finished(self) -> None:
-        """Called when a turn may have ended, or a process has changed."""
-        ...
-
-
 class ProcessGroup(Generic[P]):
     """See `ProcessPool`."""
 
     def __init__(
         self,
-        owner: GroupOwner,
+        pool: ProcessPool[Any, P],
         new_process: Callable[[], P],
         start_process: Callable[[P], Awaitable[None]],
         limits: PoolLimits,
     ) -> None:
-        self._owner = owner
+        self._pool = pool
         self._new_process = new_process
         self._start_process = start_process
         self._limits = limits
@@ -153,15 +125,16 @@ class ProcessGroup(Generic[P]):
     async def acquire(self, open: Callable[[P], T]) -> T:
         """See `ProcessPool.acquire`."""
         self._drain_outdated()
-        decision = assign(self._process_infos(), self._limits, len(self._waiting))
-        if isinstance(decision, Use):
-            process = self.entries[decision.key].process
+        key, waiting = assign(self._process_infos(), self._limits), len(self._waiting)
+        if key is not None:
+            process = self.entries[key].process
             process.has_waited = True
             transport = open(process)
             self.maintain()
             return transport
-        if isinstance(decision, Refuse):
-            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=decision.reason, retry_after=1))
+        if waiting >= self._limits.max_waiting:
+            message = f"{waiting} turns are already waiting for the agent"
+            raise Fault(Failure(kind=FaultKind.UNAVAILABLE, message=message, retry_after=1))
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._waiting.append((future, open))
         self.maintain()
@@ -180,11 +153,11 @@ class ProcessGroup(Generic[P]):
         """Returns whether a spare process is to wait for the next turn, if the pool has room."""
         if not self._limits.spare_uses:
             return False
-        now, delay = self._owner.now(), self._limits.spare_delay
+        now, delay = self._pool.now(), self._limits.spare_delay
         self._uses.append(now)
         self._spare_from = now + delay
         if delay < math.inf:
-            self._owner.schedule_tick(delay)
+            self._pool.schedule_tick(delay)
         return keeps_spare(self._uses, now, self._limits)
 
     @property
@@ -196,7 +169,7 @@ class ProcessGroup(Generic[P]):
         """See `ProcessPool.readiness_failure`."""
         if self.last_failure is not None:
             return self.last_failure
-        now = self._owner.now()
+        now = self._pool.now()
         steady = any(is_stable(now - each.ready_at) for each in self.entries.values())
         if (self._backoff.looping and not steady) or (
             self._backoff.pause_seconds(now) and not self._has_usable_process()
@@ -216,7 +189,7 @@ class ProcessGroup(Generic[P]):
     # --- performing the plan --------------------------------------------------------------------
 
     def _process_infos(self) -> tuple[ProcessInfo, ...]:
-        now = self._owner.now()
+        now = self._pool.now()
         return tuple(
             ProcessInfo(
                 each.number,
@@ -238,17 +211,14 @@ class ProcessGroup(Generic[P]):
                 self._backoff = self._backoff.after_success(each.started_at)
             if each.state is not ProcessState.STARTING and not each.process.alive:
                 del self.entries[each.number]
-                if each.state is ProcessState.READY and not each.process.is_taken and not self._owner.closed:
-                    self._owner.restarts += 1
+                if each.state is ProcessState.READY and not each.process.is_taken and not self._pool.closed:
+                    self._pool.restarts += 1
                     self._note_crash(each)
             elif each.state is ProcessState.READY and each.process.unhealthy:
                 each.drain()
                 each.process.end_silent_channels()
-        while self._waiting:
-            decision = assign(self._process_infos(), self._limits, len(self._waiting) - 1)
-            if not isinstance(decision, Use):
-                break
-            self._give(self.entries[decision.key].process)
+        while self._waiting and (key := assign(self._process_infos(), self._limits)) is not None:
+            self._give(self.entries[key].process)
         self.maintain()
 
     def _give(self, process: P) -> None:
@@ -258,13 +228,14 @@ class ProcessGroup(Generic[P]):
 
     def maintain(self) -> None:
         """Starts, drains and ends processes as `plan.maintain` decides."""
-        if self._owner.closed:
+        if self._pool.closed:
             return
         limits = self._limits
         if limits.serves_once:
-            now = self._owner.now()
+            now = self._pool.now()
             if not (self.keeps_spare and keeps_spare(self._uses, now, limits)):
-                self._drain(self._spares())
+                for each in self._spares():
+                    each.drain()
             elif now >= self._spare_from:
                 limits = self._limits_with_spare
         maintenance = maintain(self._process_infos(), limits, len(self._waiting))
@@ -275,25 +246,21 @@ class ProcessGroup(Generic[P]):
             leaving.drain()
             if not leaving.is_ending:
                 leaving.is_ending = True
-                self._owner.spawn(self._end(leaving))
+                self._pool.spawn(self._end(leaving))
         if maintenance.start:
             self._start_another()
-        self._owner.schedule_tick(MAINTENANCE_SECONDS)
+        self._pool.schedule_tick(MAINTENANCE_SECONDS)
 
     def turn_finished(self) -> None:
         """Called when a turn may have ended, or a process has changed."""
-        self._spare_from = min(self._spare_from, self._owner.now())
+        self._spare_from = min(self._spare_from, self._pool.now())
         self.on_change()
-        self._owner.turn_finished()
+        self._pool.turn_finished()
 
     def _spares(self) -> list[PoolEntry[P]]:
         """Returns the processes that can be given turns."""
         ready = (each for each in self.entries.values() if each.state is ProcessState.READY)
         return [each for each in ready if not each.process.is_taken]
-
-    def _drain(self, entries: list[PoolEntry[P]]) -> None:
-        for each in entries:
-            each.drain()
 
     def _drain_outdated(self) -> None:
         """Drains processes that have waited too long for their only turn, and those that found no sign-in if somebody
@@ -302,7 +269,9 @@ class ProcessGroup(Generic[P]):
         spares = self._spares()
         if not all(each.process.alive for each in spares):
             self.on_change()
-        self._drain([each for each in spares if self._is_outdated(each)])
+        for each in spares:
+            if self._is_outdated(each):
+                each.drain()
 
     def drain_worn(self) -> None:
         """Drains the processes on which turns have left others running, which the warden then ends, and those that only
@@ -318,22 +287,22 @@ class ProcessGroup(Generic[P]):
     def _is_outdated(self, entry: PoolEntry[P]) -> bool:
         if entry.process.signed_in and not self._limits.serves_once:
             return False
-        age = self._owner.now() - entry.started_at
+        age = self._pool.now() - entry.started_at
         if self._limits.serves_once:
             return age >= self._limits.max_age
-        return age > RECHECK_SECONDS or entry.sign_in != self._owner.sign_in_stamp()
+        return age > RECHECK_SECONDS or entry.sign_in != self._pool.sign_in_stamp()
 
     def _start_another(self) -> None:
         """While starts are delayed, starts none; then waiting turns that no running process can serve fail with the
         last failure and the seconds until the next start. A turn with a process of its own is not delayed.
         """
-        now = self._owner.now()
+        now = self._pool.now()
         pause = self._backoff.pause_seconds(now)
         if not pause or (self._limits.serves_once and self._waiting):
             starting = self._add_entry(self._new_process())
-            self._owner.spawn(self._start(starting))
+            self._pool.spawn(self._start(starting))
             return
-        self._owner.schedule_tick(pause)
+        self._pool.schedule_tick(pause)
         reason = self.last_failure or self._last_crash
         if reason is not None and not self._has_usable_process():
             self.fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
@@ -344,7 +313,7 @@ class ProcessGroup(Generic[P]):
 
     def _add_entry(self, process: P) -> PoolEntry[P]:
         self._last_number += 1
-        now, stamp = self._owner.now(), self._owner.sign_in_stamp()
+        now, stamp = self._pool.now(), self._pool.sign_in_stamp()
         entry = self.entries[self._last_number] = PoolEntry(self._last_number, process, now, stamp)
         return entry
 
@@ -353,7 +322,7 @@ class ProcessGroup(Generic[P]):
         """Whether the pool may forget the group."""
         if self.entries or self._waiting or self._limits.min_processes:
             return False
-        now = self._owner.now()
+        now = self._pool.now()
         was_used = bool(self._uses) and now - self._uses[-1] < self._limits.max_age
         return not was_used and not self._backoff.pause_seconds(now)
 
@@ -377,20 +346,20 @@ class ProcessGroup(Generic[P]):
         return bool(self._spares()) or any(starting)
 
     def _note_crash(self, entry: PoolEntry[P]) -> None:
-        now = self._owner.now()
+        now = self._pool.now()
         self._backoff = self._backoff.after_failure(
             now, now - entry.ready_at, during_turn=entry.process.ended_during_turn
         )
         how = entry.process.exit_suffix
         self._last_crash = Failure(kind=FaultKind.UNAVAILABLE, message=f"{KEEPS_ENDING_TEXT}{how}")
         log.warning(
-            "agent_ended", agent=self._owner.name, reason=how.strip(" .()"), in_a_row=self._backoff.failures
+            "agent_ended", agent=self._pool.name, reason=how.strip(" .()"), in_a_row=self._backoff.failures
         )
 
     async def _start(self, starting: PoolEntry[P]) -> None:
         watch = START_WATCHER.get()
         try:
-            with nullcontext() if watch is None else watch(self._owner.name):
+            with nullcontext() if watch is None else watch(self._pool.name):
                 await self._start_process(starting.process)
         except Fault as fault:
             self._start_failed(starting, fault.failure)
@@ -410,21 +379,21 @@ class ProcessGroup(Generic[P]):
     def _is_ready(self, entry: PoolEntry[P]) -> None:
         self.last_failure = None
         entry.state = ProcessState.READY
-        entry.ready_at = self._owner.now()
+        entry.ready_at = self._pool.now()
         entry.process.on_change = self.turn_finished
         if self._limits.serves_once:
-            self._owner.schedule_tick(self._limits.max_age)
+            self._pool.schedule_tick(self._limits.max_age)
             if self._waiting and not entry.process.alive:
                 self._give(entry.process)  # its turn learns how it has ended
         self.on_change()
 
     def _start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
         del self.entries[starting.number]
-        self._backoff = self._backoff.after_failure(self._owner.now())
+        self._backoff = self._backoff.after_failure(self._pool.now())
         self.last_failure = failure
         log.warning(
             "agent_start_failed",
-            agent=self._owner.name,
+            agent=self._pool.name,
             reason=failure.unquoted,
             in_a_row=self._backoff.failures,
             said=failure.message,

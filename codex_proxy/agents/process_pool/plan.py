@@ -76,22 +76,6 @@ class PoolLimits(msgspec.Struct, frozen=True):
         return self.max_turns_served == 1
 
 
-class Use(msgspec.Struct, frozen=True):
-    """The process with this `key` serves the turn."""
-
-    key: int
-
-
-class Wait(msgspec.Struct, frozen=True):
-    """The turn waits for a process."""
-
-
-class Refuse(msgspec.Struct, frozen=True):
-    """`reason` is for the client."""
-
-    reason: str
-
-
 class PoolMaintenance(msgspec.Struct, frozen=True):
     """Whether to start a process, and which are to drain or to be retired (`key`s)."""
 
@@ -103,24 +87,21 @@ class PoolMaintenance(msgspec.Struct, frozen=True):
 NOTHING_TO_DO = PoolMaintenance(start=False, drain=(), retire=())
 
 
-def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> Use | Wait | Refuse:
-    """Decides which process serves a new turn, or the first that waits; `waiting` is the number of others. The caller
-    must count the turn in `turns_running` before the next call.
+def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> int | None:
+    """Returns the key of the process that serves a new turn, or the first that waits; None if the turn must wait. The
+    caller must count it in `turns_running` before the next call.
     """
-    free = [
+    free = (
         s
         for s in processes
         if s.state is ProcessState.READY and not s.is_held and s.turns_running < limits.max_turns_running
-    ]
-    if free:
-        return Use(
-            min(
-                free, key=lambda s: (is_due_for_renewal(s, limits), s.turns_running, s.turns_served, s.key)
-            ).key
-        )
-    if waiting >= limits.max_waiting:
-        return Refuse(f"{waiting} turns are already waiting for the agent")
-    return Wait()
+    )
+    best = min(
+        free,
+        key=lambda s: (is_due_for_renewal(s, limits), s.turns_running, s.turns_served, s.key),
+        default=None,
+    )
+    return None if best is None else best.key
 
 
 def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: int) -> PoolMaintenance:

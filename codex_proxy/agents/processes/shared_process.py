@@ -120,7 +120,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._early_lines.pop(channel, None)
         self._silent_channels.discard(channel)
         self._turn_ended(channel)
-        self._write(self.connection.close_channel(channel))
+        self.write(self.connection.close_channel(channel))
         self._note_change()
 
     def _turn_began(self, channel: int) -> None:
@@ -131,7 +131,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._silent_channels.add(channel)
         super()._turn_began(channel)
 
-    def _write(self, writes: bytes) -> None:
+    def write(self, writes: bytes) -> None:
         if writes and self._child is not None:
             self._child.write(writes)
 
@@ -147,7 +147,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         received = self.connection.receive(lines, routed)
         for channel, own in routed.items() if routed else ():
             self._record(channel, own)
-        self._write(received.writes)
+        self.write(received.writes)
         if received.limits is not None and self.on_limits is not None:
             self.on_limits(received.limits)
         for channel, messages in received.messages_by_channel:
