@@ -197,11 +197,14 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     """Its item was already reported; only the client answers such a call."""
 
 
+ApprovalKind: TypeAlias = Literal["command", "file_change", "permission", "mcp"]
+
+
 class ApprovalRequested(msgspec.Struct, frozen=True, gc=False):
     """The agent waits for a permission; `text` describes it in one line."""
 
     request_id: str
-    kind: Literal["command", "file_change", "permission", "mcp"]
+    kind: ApprovalKind
     text: str
 
 

@@ -176,11 +176,16 @@ class McpTools(msgspec.Struct, frozen=True, gc=False):
     choice: int | None = None
 
 
+ActivityKind: TypeAlias = Literal[
+    "command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"
+]
+
+
 class Activity(msgspec.Struct, frozen=True, gc=False):
     """What the agent did with its own tools; `text` is one line: command, file, query."""
 
     id: str
-    kind: Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]
+    kind: ActivityKind
     text: str
     choice: int | None = None
 

@@ -23,8 +23,6 @@ from codex_proxy.process.spawner import call_at_exit, launch_under_warden
 
 
 class ChildState(Enum):
-    """The states of a child, from its start to its end."""
-
     RUNNING = "it runs; its end was not requested"
     ENDING = "its stdin is closed, and it has a grace time to end by itself"
     KILLING = "its supervisor (the warden) kills it: SIGTERM, a grace time, then SIGKILL for it and all its descendants"
@@ -35,8 +33,6 @@ class ChildState(Enum):
 
 
 class ChildChange(Enum):
-    """An event that moves a child from one state to another."""
-
     END = "its owner asks it to end, or it has closed its stdout"
     KILL = "its owner has it killed, or the grace time is over"
     EXIT = "it has exited"
@@ -86,9 +82,9 @@ TABLE = StateTable(
 )
 
 ALIVE = frozenset({ChildState.RUNNING, ChildState.ENDING, ChildState.KILLING, ChildState.ABANDONED})
-"""The states in which the child is not known to have exited."""
+"""The child is not known to have exited."""
 REPORTED = frozenset({ChildState.ABANDONED, ChildState.ENDED})
-"""The states in which the owner knows how the child ended, or that it could not be killed."""
+"""The owner knows how the child ended, or that it could not be killed."""
 
 
 __all__ = [
@@ -131,17 +127,17 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class ChildListener(Protocol):
-    """Receives a child's output and end, on the event loop. Must not block."""
+    """On the event loop. Must not block."""
 
     def received(self, chunk: bytes) -> None:
         """Handles what one read of stdout returned; it may end within a line."""
 
     def ended(self, exit: Exit) -> None:
-        """Handles the end of the child: called once, last."""
+        """Called once, last."""
 
 
 class Child:
-    """A running child. Its owner must call `end`, or at least `kill`."""
+    """Its owner must call `end`, or at least `kill`."""
 
     def __init__(
         self,
@@ -151,7 +147,7 @@ class Child:
         listener: ChildListener,
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Takes over what `launch` made from `command`; called by `spawn`. `on_stderr` gets each chunk of stderr."""
+        """Takes over what was launched from `command`. `on_stderr` gets each chunk of stderr."""
         self.pid = launched.warden.pid
         """The warden's process id, which is the child's session. For signals use `signal`."""
         self._loop = loop
@@ -160,7 +156,7 @@ class Child:
         self._listener = listener
         self._state = TABLE.start
         self._paused = False
-        """Whether the owner has paused the output. This is possible in any state."""
+        """By the owner, in any state."""
         self._status: int | None = None
         self._stderr_tail = bytearray()
         self._on_stderr = on_stderr
@@ -177,7 +173,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        """False if the child is known to have exited, else True."""
+        """False if the child is known to have exited."""
         return self._state in ALIVE
 
     @property
@@ -186,8 +182,8 @@ class Child:
         return self._stdin.unsent
 
     def write(self, data: bytes) -> None:
-        """Sends bytes to stdin. Neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread is
-        killed, and its `Exit` says so.
+        """Neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread is killed, and its `Exit`
+        says so.
         """
         self._stdin.write(data)
         if self._stdin.unsent > MAX_UNSENT_BYTES:
@@ -196,19 +192,17 @@ class Child:
             self.kill()
 
     def close_stdin(self) -> None:
-        """Closes stdin once everything written is sent."""
+        """Once everything written is sent."""
         self._stdin.close_when_sent()
 
     def pause(self) -> None:
-        """Stops reading stdout, so that the child has to wait once the pipe is full. Also delays `ended`, until
-        `resume`, `end` or `kill`.
-        """
+        """Stops reading stdout, so that the child has to wait. Also delays `ended`, until `resume`, `end` or `kill`."""
         self._paused = True
         self._stdout.pause()
         self._finish_when_drained()
 
     def resume(self) -> None:
-        """Reads stdout again. What the child has written meanwhile is read first."""
+        """What the child has written meanwhile is read first."""
         self._paused = False
         self._stdout.resume()
         self._finish_when_drained()
@@ -225,16 +219,16 @@ class Child:
                 os.write(self._lifeline, bytes([signum]))
 
     async def end(self, *, grace: float | None = None) -> Exit:
-        """Ends the child and returns how it ended. Closes stdin, waits `grace` seconds (None: `eof_grace`), then
-        SIGTERM and after `term_grace` SIGKILL to the child and its descendants: at most grace + term_grace + 7.5 s. All
-        calls return the same `Exit`; the earliest grace counts. Cancelling a call does not stop the end.
+        """Closes stdin, waits `grace` seconds (None: `eof_grace`), then SIGTERM and after `term_grace` SIGKILL to the
+        child and its descendants: at most grace + term_grace + 7.5 s. All calls return the same `Exit`; the earliest
+        grace counts. Cancelling a call does not stop the end.
         """
         self._start_ending(self._command.eof_grace if grace is None else grace)
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """Has the warden send SIGTERM at once, and SIGKILL to the child and its descendants after `term_grace`. Does
-        not wait, and works without an event loop and after the proxy's end.
+        """SIGTERM at once, and SIGKILL to the child and its descendants after `term_grace`. Does not wait, and works
+        without an event loop and after the proxy's end.
         """
         self._change(ChildChange.KILL)
         if self._grace_timer is not None:
@@ -252,7 +246,6 @@ class Child:
         self._finish_when_drained()
 
     def _change(self, change: ChildChange) -> None:
-        """Moves to the next state. Raises `ImpossibleChange` for a bug."""
         self._state = TABLE[self._state, change]
 
     def _start_ending(self, grace: float) -> None:
@@ -268,9 +261,7 @@ class Child:
         self._finish_when_drained()
 
     def _kill_warden(self) -> None:
-        """Kills a warden that has not ended the child within `WARDEN_SECONDS`. The child then ends too (parent-death
-        signal), or is abandoned after `ABANDON_SECONDS`.
-        """
+        """The child then ends too (parent-death signal), or is abandoned after `ABANDON_SECONDS`."""
         self._warden.kill()
         self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
@@ -279,14 +270,13 @@ class Child:
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
     def _on_stdout_closed(self) -> None:
-        """Handles the end of stdout: ends a child that still runs, reports one that has exited."""
+        """Ends a child that still runs, reports one that has exited."""
         if self.alive:
             self._start_ending(self._command.eof_grace)
         else:
             self._finish()
 
     def _keep_stderr_tail(self, chunk: bytes) -> None:
-        """Keeps the last part of stderr for `Exit.stderr_tail`, and passes the chunk to `on_stderr`."""
         self._stderr_tail += chunk
         del self._stderr_tail[:-STDERR_TAIL_BYTES]
         if self._on_stderr is not None:
@@ -318,14 +308,11 @@ class Child:
             self._drain_timer = self._loop.call_later(DRAIN_SECONDS, self._on_drain_timeout)
 
     def _on_drain_timeout(self) -> None:
-        """Reads what the pipe still holds, then calls `_finish`, because DRAIN_SECONDS are over."""
         self._stdout.read_available(PIPE_BYTES)  # a busy loop may run this timer before it reads the pipe
         self._finish()
 
     def _finish(self, change: ChildChange = ChildChange.DRAINED) -> None:
-        """Closes descriptors, cancels timers, and reports the end once. `change`: `DRAINED`, or `STUCK` if the child
-        could not be killed.
-        """
+        """Closes descriptors, cancels timers, and reports the end once."""
         if self._state in REPORTED:
             return
         self._change(change)
@@ -344,7 +331,6 @@ class Child:
         self._listener.ended(exit)
 
     def _make_exit(self) -> Exit:
-        """Returns how the child ended, by the warden's exit code and the end of stderr."""
         tail = self._stderr_tail.decode("utf-8", "replace")
         if self._status is None:
             return Exit(None, None, tail)
@@ -358,15 +344,15 @@ class Child:
 async def spawn(
     command: Command, listener: ChildListener, *, on_stderr: Callable[[bytes], None] | None = None
 ) -> Child:
-    """Starts the command. The listener is called in the next iteration of the loop at the earliest. `on_stderr` gets
-    each chunk of stderr. Raises `SpawnError`. If cancelled, no process is left.
+    """The listener is called in the next iteration of the loop at the earliest. `on_stderr` gets each chunk of stderr.
+    Raises `SpawnError`. If cancelled, no process is left.
     """
     launched = await launch_under_warden(command)
     return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)
 
 
 class _Output:
-    """Keeps about the first `max_bytes` of stdout in `out`; the future `exit` gets how the child ended."""
+    """Keeps about the first `max_bytes` of stdout."""
 
     def __init__(self, max_bytes: int) -> None:
         self.out = bytearray()
@@ -397,9 +383,7 @@ async def run_for_output(command: Command, timeout_seconds: float, max_bytes: in
 
 
 async def run_to_end(command: Command, timeout_seconds: float) -> Exit | None:
-    """Runs a short command without input or output; None if it could not be started or did not end in time. No process
-    is left.
-    """
+    """Runs a short command without input or output; None if it could not be started or did not end in time."""
     try:
         exit, _ = await run_for_output(command, timeout_seconds, 0)
     except (SpawnError, TimeoutError):

@@ -12,22 +12,20 @@ from pathlib import Path
 from codex_proxy.process.warden import child_pids
 
 START_TIME_FIELD = 19
-"""The index of the start time (clock ticks since boot) behind the program's name in /proc/PID/stat."""
+"""In clock ticks since boot, counted behind the program's name in /proc/PID/stat."""
 RESIDENT_FIELD = 1
-"""The index of the resident memory (in pages) in /proc/PID/statm."""
+"""In pages, in /proc/PID/statm."""
 
 
 def seconds_since_boot() -> float:
-    """Returns the seconds since boot, rounded down to a clock tick, so that no later process has an earlier start
-    time.
-    """
+    """Rounded down to a clock tick, so that no later process has an earlier start time."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     ticks = os.sysconf("SC_CLK_TCK")
     return int(time.clock_gettime(clock) * ticks) / ticks
 
 
 def children_of(pid: int) -> dict[int, float]:
-    """Returns the direct children of a process: pid to start time. Empty if it has ended."""
+    """Returns pid to start time. Empty if the process has ended."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):  # it has ended
         for child in child_pids(pid):
@@ -37,16 +35,15 @@ def children_of(pid: int) -> dict[int, float]:
 
 
 def start_time(pid: int) -> float:
-    """Returns when a process was started, in seconds since boot. Raises `OSError`."""
+    """In seconds since boot. Raises `OSError`."""
     # "pid (name) state ppid ...": the name may hold anything, parentheses and blanks too
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     return int(fields[START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")
 
 
 def descendants_of(pid: int) -> dict[int, float]:
-    """Returns all descendants: pid to start time.
-
-    Children of other threads than the first are not found; agents start theirs from the first.
+    """Returns pid to start time. Children of other threads than the first are not found; agents start theirs from the
+    first.
     """
     found: dict[int, float] = {}
     generation = children_of(pid)
@@ -60,9 +57,7 @@ def descendants_of(pid: int) -> dict[int, float]:
 
 
 def resident_bytes(processes: dict[int, float]) -> int:
-    """Returns the resident bytes of processes (pid to start time). One that cannot be read, or whose pid was reused,
-    counts as 0.
-    """
+    """A process (pid to start time) that cannot be read, or whose pid was reused, counts as 0."""
     pages = 0
     for pid, start in processes.items():
         with contextlib.suppress(OSError):  # it has ended

@@ -17,25 +17,24 @@ import struct
 import sys
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-"""The numbers of Landlock's system calls, which are the same on every architecture."""
+"""Landlock's system calls, with the same numbers on every architecture."""
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
 LOOK_INTO_OTHERS = (19, 21, 38)
 """Capabilities of root that see other processes' memory in spite of Landlock: CAP_SYS_PTRACE, CAP_SYS_ADMIN,
-CAP_PERFMON.
-"""
+CAP_PERFMON."""
 VERSION_FLAG, PATH_BENEATH = 1, 1
 OLDEST = 3
-"""The first sufficient version of the interface: it limits truncating files (Linux 6.2)."""
+"""It limits truncating files (Linux 6.2)."""
 SCOPES_VERSION = 6
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))
-"""The rights to change a folder: removing, creating, linking and moving."""
+"""Removing, creating, linking and moving."""
 WRITE = WRITE_FILE | TRUNCATE | CHANGE_FOLDER
 READ = EXECUTE | READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
-"""The access rights that a rule for a single file may have."""
+"""The rights that a rule for a single file may have."""
 READ_OPTION = "--read"
 
 DEVICES = (
@@ -45,7 +44,7 @@ DEVICES = (
 
 
 class NotConfinedError(Exception):
-    """This kernel cannot confine the program. The text says why."""
+    """The text says why this kernel cannot confine the program."""
 
 
 def confine(writable: list[str], readable: list[str] | None = None) -> None:
@@ -76,7 +75,7 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
-    """Allows `access` to a path and below it in the kernel's `ruleset`, if the path exists."""
+    """If the path exists."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -93,7 +92,7 @@ def _check(result: int, what: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Confines this process and executes the program; if that fails, returns 126 or 127, with the reason on stderr."""
+    """If that fails, returns 126 or 127, with the reason on stderr."""
     separator = arguments.index("--")
     paths, command = arguments[1:separator], arguments[separator + 1 :]
     named = paths.index(READ_OPTION) if READ_OPTION in paths else len(paths)

@@ -29,8 +29,8 @@ TEMPORARY_ERRORS = {
 
 
 class ChildLimits(msgspec.Struct, frozen=True):
-    """Limits (`setrlimit`) of each process of a child: open files, address space, the user's processes. 0: the proxy's
-    own. Core dumps are off, because an agent's memory has its credentials and the conversation.
+    """`setrlimit` for each process of a child: open files, address space, the user's processes. 0: the proxy's own.
+    Core dumps are off, because an agent's memory has its credentials and the conversation.
     """
 
     # 64 turns at once with their commands, pipes and sockets take some hundreds; macOS gives programs 256.
@@ -41,7 +41,7 @@ class ChildLimits(msgspec.Struct, frozen=True):
     processes: int = 0
 
     def warden_arguments(self) -> list[str]:
-        """Returns the warden's arguments: `NAME=NUMBER`, or `soft:NAME=NUMBER` if the child may raise it."""
+        """Returns `NAME=NUMBER`, or `soft:NAME=NUMBER` if the child may raise it."""
         limits = {"soft:NOFILE": self.open_files, "AS": self.address_space, "NPROC": self.processes}
         return ["soft:CORE=0", *(f"{name}={value}" for name, value in limits.items() if value)]
 
@@ -63,9 +63,7 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class SpawnError(Exception):
-    """The command cannot be started; the text names the program and what to do. `temporary`: it may succeed when the
-    machine is less busy.
-    """
+    """The text names the program and what to do. `temporary`: it may succeed when the machine is less busy."""
 
     def __init__(self, program: str, reason: str, *, temporary: bool = False) -> None:
         super().__init__(f"cannot start {program}: {reason}")
@@ -91,7 +89,7 @@ class Warden(Protocol):
 
 
 class Launched(msgspec.Struct, frozen=True):
-    """A started child: its warden, and the proxy's ends of the pipes, which the receiver must close."""
+    """The receiver must close the proxy's ends of the pipes."""
 
     warden: Warden
     stdin: int
@@ -135,12 +133,12 @@ def start_errors(program: str) -> Iterator[None]:
 
 
 class Pipes:
-    """The pipes of a child: stdin, stdout, stderr, lifeline. The context closes the child's ends, and the proxy's
-    unless `launched` was called. Raises `OSError`.
+    """Stdin, stdout, stderr, lifeline. The context closes the child's ends, and the proxy's unless `launched` was
+    called. Raises `OSError`.
     """
 
     child_ends: tuple[int, int, int, int]
-    """The ends for the child and its warden, in the order above."""
+    """For the child and its warden."""
 
     def __enter__(self) -> Self:
         self._ours: list[int] = []
@@ -168,19 +166,19 @@ class Pipes:
             os.close(self._ours.pop())
 
     def close_child_ends(self) -> None:
-        """Closes the child's ends, which its warden has by now."""
+        """Its warden has them by now."""
         while self._childs:
             os.close(self._childs.pop())
 
     def launched(self, warden: Warden) -> Launched:
-        """Returns the started child, whose receiver closes the proxy's ends."""
+        """The receiver closes the proxy's ends."""
         stdin, stdout, stderr, lifeline = self._ours
         self._ours.clear()
         return Launched(warden, stdin, stdout, stderr, lifeline)
 
 
 def environment_of(command: Command) -> dict[str, str]:
-    """Returns the command's variables. Without a locale text is UTF-8 (PEP 538)."""
+    """Without a locale text is UTF-8 (PEP 538)."""
     env = command.env
     if env.get("LC_ALL") or (env.get("LC_CTYPE") or env.get("LANG") or "C") not in ("C", "POSIX"):
         return env
@@ -232,7 +230,7 @@ ALLOWED_PREFIXES = ("LC_", "CODEX_", "FAKE_CODEX_")
 
 PROXY_NAMES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"})
 SECRET_WORDS = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-"""Words in the names of Codex's secrets: CODEX_API_KEY, CODEX_ACCESS_TOKEN, and any to come."""
+"""In the names of Codex's secrets: CODEX_API_KEY, CODEX_ACCESS_TOKEN, and any to come."""
 
 
 def child_environment(
@@ -263,7 +261,6 @@ def credential_names(environment: Mapping[str, str], *, extra: Iterable[str] = (
 
 
 def _is_allowed(name: str, value: str, *, credentials: bool) -> bool:
-    """Whether the allow-list has the name; a credential only with `credentials`."""
     if name not in ALLOWED_NAMES and not name.startswith(ALLOWED_PREFIXES):
         return False
     return credentials or not _is_credential(name, value)

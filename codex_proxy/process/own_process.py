@@ -27,9 +27,8 @@ from codex_proxy.process.warden import (
 )
 
 KILL_SECONDS: Final = 5.0
-"""Seconds for which orphans are looked for, since a killed one may leave others."""
+"""For which orphans are looked for, since a killed one may leave others."""
 KILL_ROUND_SECONDS: Final = 0.01
-"""Seconds between two rounds of looking for orphans."""
 _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b""))
 """The first bytes of the command lines of wardens and workers."""
 _NAME_BYTES: Final = 15
@@ -49,7 +48,7 @@ _inherits_orphans = False
 
 
 def memory_bytes() -> int:
-    """Returns the memory that this process may use, in bytes: the machine's, or that of its cgroup if that is less."""
+    """The machine's, or that of its cgroup if that is less."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # "max": no limit
         return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
@@ -57,9 +56,8 @@ def memory_bytes() -> int:
 
 
 def make_undumpable() -> bool:
-    """Keeps the user's other processes, not root, from reading this process's memory and environment.
-
-    Returns whether that succeeded (Linux).
+    """Keeps the user's other processes, not root, from reading this process's memory and environment. Returns whether
+    that succeeded (Linux).
     """
     if sys.platform != "linux":
         return False
@@ -101,9 +99,7 @@ class OrphanSweep:
         self._killed: set[int] = set()
 
     def run(self) -> None:
-        """Kills the orphans, and calls itself after `KILL_ROUND_SECONDS` until none is left or
-        `KILL_SECONDS` are over.
-        """
+        """Calls itself again until no orphan is left or `KILL_SECONDS` are over."""
         again = False
         for pid in child_pids_by_stat(os.getpid()):
             orphan = pid not in self._killed and self._is_orphan(pid)
@@ -141,7 +137,7 @@ class OrphanSweep:
 
 
 def _reap(pid: int) -> bool:
-    """Waits for a killed process without blocking. Returns True if it has ended."""
+    """Returns True if the killed process has ended. Does not block."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:

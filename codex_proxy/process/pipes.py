@@ -1,6 +1,4 @@
-"""The proxy's ends of a child's pipes: reading with backpressure, and writing that never blocks, in callbacks of the
-event loop. Both own their descriptor.
-"""
+"""The proxy's ends of a child's pipes, in callbacks of the event loop. Both own their descriptor."""
 
 import asyncio
 import os
@@ -13,8 +11,8 @@ MAX_GATHERED_BYTES = 64 * 1024
 
 
 class PipeReader:
-    """Passes each chunk of a pipe to `received`, and calls `closed` at its end or an error. While it is paused, the
-    process at the other end has to wait.
+    """Passes each chunk to `received`, and calls `closed` at the end or an error. While it is paused, the process at
+    the other end has to wait.
     """
 
     def __init__(
@@ -35,13 +33,11 @@ class PipeReader:
         self.resume()
 
     def pause(self) -> None:
-        """Stops reading until `resume` is called."""
         if self._reading:
             self._reading = False
             self._loop.remove_reader(self._descriptor)
 
     def resume(self) -> None:
-        """Reads again, unless it is not paused or at its end."""
         if not self._reading and not self.at_end:
             self._reading = True
             self._loop.add_reader(self._descriptor, self._read)
@@ -55,7 +51,7 @@ class PipeReader:
             limit -= len(chunk)
 
     def close(self) -> None:
-        """Stops reading and closes the descriptor, without calling `closed`. May be called again."""
+        """Without calling `closed`. May be called again."""
         if not self.at_end:
             self.pause()
             self.at_end = True
@@ -64,8 +60,8 @@ class PipeReader:
             os.close(self._descriptor)
 
     def _read(self) -> bytes | None:
-        """Reads a chunk and passes it on; at the end or an error, closes and calls `closed`. Returns it: empty at the
-        end, None if there is nothing yet.
+        """At the end or an error, closes and calls `closed`. Returns the chunk: empty at the end, None if there is
+        nothing yet.
         """
         try:
             chunk = os.read(self._descriptor, READ_BYTES)
@@ -83,12 +79,12 @@ class PipeReader:
 
 
 class PipeWriter:
-    """Writes to a pipe without blocking, and buffers the rest; its owner watches `unsent`. All writes of one iteration
-    of the loop go out together in the next, because waking the reader is expensive. Data for a closed pipe is dropped.
+    """Writes without blocking, and buffers the rest; its owner watches `unsent`. All writes of one iteration of the
+    loop go out together in the next, because waking the reader is expensive. Data for a closed pipe is dropped.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-        """Takes over the descriptor of the pipe's write end, which `close` and `close_when_sent` close."""
+        """Takes over the descriptor."""
         self._loop = loop
         self._descriptor = descriptor
         self._buffer = bytearray()
@@ -102,11 +98,11 @@ class PipeWriter:
 
     @property
     def unsent(self) -> int:
-        """The number of bytes that are not in the pipe yet."""
+        """Bytes that are not in the pipe yet."""
         return len(self._buffer)
 
     def write(self, data: bytes) -> None:
-        """Sends the data after all earlier data. After `close` or `close_when_sent`, data is dropped."""
+        """After `close` or `close_when_sent`, data is dropped."""
         if not self._open or self._close_when_sent:
             return
         self._buffer += data
@@ -119,13 +115,12 @@ class PipeWriter:
             self._loop.call_soon(self._write_gathered)
 
     def close_when_sent(self) -> None:
-        """Closes the descriptor once all data is in the pipe."""
         self._close_when_sent = True
         if not self._buffer:
             self.close()
 
     def close(self) -> None:
-        """Closes at once and drops unsent data. May be called again."""
+        """At once; drops unsent data. May be called again."""
         if not self._open:
             return
         self._open = False
@@ -136,7 +131,6 @@ class PipeWriter:
         os.close(self._descriptor)
 
     def _write_gathered(self) -> None:
-        """Writes the data that `write` got in the last iteration of the event loop."""
         self._write_scheduled = False
         if self._buffer and not self._waiting_for_pipe:
             self._send()

@@ -305,7 +305,7 @@ async def test_a_session_that_was_opened_ahead_in_vain_is_closed_once_it_is_open
     async with acp(tmp_path) as proxy:
         process = await opened_ahead(proxy)
         await until(lambda: process._ahead_answer is not None)
-        monkeypatch.setattr(process, "_write", written.append)
+        monkeypatch.setattr(process, "write", written.append)
         answer, process._ahead_answer = process._ahead_answer, None
         process._ahead_expired()
         assert process.connection.ahead is not None, "it cannot be closed yet"

@@ -161,7 +161,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self.pool = ProcessPool(
             self.name,
             lambda scope: AcpProcess(launch.preset, alone=scope.alone),
-            lambda process, scope: self._start_with(process, launch.command_in(scope)),
+            lambda process, scope: self._start_with(process, self._launch.command_in(scope)),
             self._limits,
             max_idle=MAX_PROCESSES,
         )

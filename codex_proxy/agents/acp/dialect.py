@@ -41,6 +41,7 @@ from codex_proxy.agents.dialect import Decision, Ended, RemakeContext, Step, Too
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
 from codex_proxy.agents.dialects.loose_values import object_at
 from codex_proxy.core.events import (
+    ApprovalKind,
     ApprovalRequested,
     Notice,
     StepCompleted,
@@ -53,7 +54,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.items import HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn, without_content
 
-APPROVALS: Final = {
+APPROVALS: Final[Mapping[str, ApprovalKind]] = {
     "execute": "command",
     "edit": "file_change",
     "delete": "file_change",
@@ -264,7 +265,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             return
         name = self._new_id("ask_")
         self._questions[name] = (id, options)
-        kind: Any = APPROVALS.get(call.kind or "", "permission")
+        kind = APPROVALS.get(call.kind or "", "permission")
         self._events.append(ApprovalRequested(name, kind, ""))
 
     def _write_answer(self, request_id: str, question: tuple[int | str, Any], reply: Decision) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from codex_proxy import __version__
 from codex_proxy.agents.acp.connection import AcpConnection
@@ -16,7 +15,7 @@ from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.acp.tool_server import ToolEndpoint
 from codex_proxy.agents.processes.session import AgentSession, LineFramer, LineTooLong, TransportReader
 from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.process.child import Command, Exit
 
 CLIENT_NAME = "codex-proxy"
@@ -57,22 +56,16 @@ class AcpProcess(SharedProcess[AcpConnection]):
         """Starts the process, and opens and closes the probe session; `connection.declared` and `connection.probe` have
         the answers. Raises `Fault` if the process cannot be started, ends, refuses, or is too late.
         """
-        child = await self._spawn(command, None if self._error_log is None else self._log_received)
-        child.write(self.connection.initialize())
-        try:
-            await self._until(lambda: self.connection.declared is not None, START_SECONDS)
-            child.write(self.connection.open_probe(command.cwd))
-            await self._until(lambda: self.connection.probe is not None, PROBE_SECONDS)
-        except Fault:
-            await self.end()
-            raise
-        except BaseException:
-            self.kill()
-            raise
-        assert self.connection.probe is not None
-        self.write(self.connection.closing(self.connection.probe))
+        connection = self.connection
+        await self._start_and_ask(
+            command,
+            (connection.initialize(), lambda: connection.declared is not None, START_SECONDS),
+            (connection.open_probe(command.cwd), lambda: connection.probe is not None, PROBE_SECONDS),
+            on_stderr=None if self._error_log is None else self._log_received,
+        )
+        assert connection.probe is not None
+        self.write(connection.closing(connection.probe))
         self._folder = command.cwd if self._opens_ahead else ""
-        self._note_agent(child)
 
     @property
     def session_failure(self) -> Failure | None:
@@ -253,5 +246,4 @@ class AcpTransport(SharedTransport[AcpProcess]):
 
     def _tool_server_message(self, message: Input) -> None:
         if self._reader is not None:
-            messages: Sequence[Any] = (message,)
-            self._reader.received(messages, 0)
+            self._reader.received((message,), 0)

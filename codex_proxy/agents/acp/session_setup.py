@@ -44,10 +44,7 @@ class SessionOption(msgspec.Struct, frozen=True):
     names: tuple[str, ...] = ()
     """For display, one for each of `values`."""
 
-    def request(self, session: str, value: str) -> Request | None:
-        """Returns the request that sets the value; None if the session has it."""
-        if value == self.current:
-            return None
+    def request(self, session: str, value: str) -> Request:
         params = {"sessionId": session, self.key: value}
         return self.method, {**params, "configId": self.option} if self.option else params
 
@@ -129,21 +126,25 @@ def plan_setup(
             return failure
         return unknown_model(turn.model, program.preset)
 
-    planned: list[tuple[Request | None, Callable[[RpcError], Failure]]] = []
+    planned: list[tuple[SessionOption, str, Callable[[RpcError], Failure]]] = []
     model = options.model.current if options.model is not None else ""
     if mode is not None and options.mode is not None:
-        planned.append((options.mode.request(session, mode), refused))
+        planned.append((options.mode, mode, refused))
     models = options.model.values if options.model is not None else ()
     # Before anybody had signed in, the agent listed no model: then its own choice is meant.
     any_will_do = turn.model in ("", UNNAMED_MODEL) and turn.model not in models
     if turn.model != model and not any_will_do:
         if options.model is None or turn.model not in models:
             return unknown_model(turn.model, program.preset)
-        planned.append((options.model.request(session, turn.model), model_refused))
+        planned.append((options.model, turn.model, model_refused))
         model = turn.model
     if options.effort is not None and turn.effort in options.effort.values:
-        planned.append((options.effort.request(session, turn.effort), refused))
-    requests = tuple((request, on_error) for request, on_error in planned if request is not None)
+        planned.append((options.effort, turn.effort, refused))
+    requests = tuple(
+        (option.request(session, value), on_error)
+        for option, value, on_error in planned
+        if value != option.current
+    )
     return SetupPlan(requests, model)
 
 

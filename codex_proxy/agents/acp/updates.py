@@ -5,7 +5,7 @@ message ends when another item begins, since not every agent gives messages an i
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
 import msgspec
 
@@ -27,9 +27,7 @@ from codex_proxy.core.events import (
     StepCompleted,
     TextDelta,
 )
-from codex_proxy.core.items import Activity, Message, Reasoning
-
-ActivityKind: TypeAlias = Literal["command", "file_change", "web_search", "mcp_call", "plan", "other"]
+from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
 
 KINDS: Final[dict[str, ActivityKind]] = {
     "execute": "command",

@@ -4,19 +4,17 @@ of the model.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from codex_proxy.agents.claude_code.messages import string_in
 from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.agents.dialects.loose_values import one_line
-from codex_proxy.core.items import Activity
+from codex_proxy.core.events import ApprovalKind
+from codex_proxy.core.items import Activity, ActivityKind
 
-Kind = Literal["command", "file_change", "web_search", "mcp_call", "plan", "image", "question", "other"]
-Permission = Literal["command", "file_change", "permission", "mcp"]
-
-KINDS: Final[dict[str, Kind]] = {
+KINDS: Final[dict[str, ActivityKind]] = {
     "Bash": "command",
     "BashOutput": "command",
     "KillShell": "command",
@@ -48,7 +46,7 @@ class _Described(msgspec.Struct, frozen=True):
     description: msgspec.Raw = msgspec.Raw()
 
 
-def kind_of(tool: str) -> Kind:
+def kind_of(tool: str) -> ActivityKind:
     return "mcp_call" if tool.startswith("mcp__") else KINDS.get(tool, "other")
 
 
@@ -61,7 +59,7 @@ def activity(id: str, tool: str, input: msgspec.Raw | None) -> Activity:
     return Activity(id, kind, f"{tool} {said}".strip())
 
 
-def permission_of(tool: str) -> Permission:
+def permission_of(tool: str) -> ApprovalKind:
     match kind_of(tool):
         case "command":
             return "command"

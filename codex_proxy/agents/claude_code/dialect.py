@@ -164,8 +164,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     def receive(self, lines: Sequence[bytes]) -> Step:
         for line in lines:
             try:
-                message = decode(line)
-                self._handle(message, line)
+                self._handle(decode(line), line)
             except UNREADABLE:
                 self._unreadable(line)
         return self._take_step()

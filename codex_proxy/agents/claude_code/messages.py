@@ -179,12 +179,8 @@ class ControlResponse(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-_DECODER: Final = msgspec.json.Decoder(Message)
-
-
-def decode(line: bytes) -> Message:
-    """Raises one of `UNREADABLE`."""
-    return _DECODER.decode(line)
+decode: Final = msgspec.json.Decoder(Message).decode
+"""Decodes a line. Raises one of `UNREADABLE`."""
 
 
 def decode_part(json: msgspec.Raw, type: type[T]) -> T:

@@ -46,7 +46,8 @@ def agent_name(name: str) -> str:
     """Returns the same name, or with `client_` if Codex reserves or ignores it, and with a digest if it is not allowed
     or ends like one.
     """
-    if not _must_rename(name):
+    reserved = name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
+    if not reserved and VALID_NAME.fullmatch(name):
         return name
     if (
         VALID_NAME.fullmatch(name)
@@ -55,11 +56,6 @@ def agent_name(name: str) -> str:
     ):
         return PREFIX + name
     return generated_name(name, PREFIX, kept=MAX_KEPT_CHARS, digits=DIGEST_DIGITS)
-
-
-def _must_rename(name: str) -> bool:
-    reserved = name in IGNORED_NAMES or name.startswith((RESERVED_PREFIX, PREFIX))
-    return reserved or VALID_NAME.fullmatch(name) is None
 
 
 def dynamic_tool(tool: Tool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -21,10 +21,8 @@ from codex_proxy.core.events import (
     ReasoningDelta,
     RefusalDelta,
 )
-from codex_proxy.core.items import Activity
+from codex_proxy.core.items import Activity, ActivityKind
 from codex_proxy.core.limits import DELTA_SIZE
-
-ActivityKind: TypeAlias = Literal["command", "file_change", "mcp_call", "web_search", "image"]
 
 REFUSED = "The model refused to answer. The agent does not report the text of the refusal."
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from codex_proxy.agents.codex_app_server.connection import AppServerConnection
 from codex_proxy.agents.codex_app_server.dialect import AppServerTurn
 from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTransport
-from codex_proxy.core.faults import Failure, Fault, FaultKind
+from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.process.child import Command
 
 
@@ -21,17 +19,10 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
         """Raises `Fault`, and ends the process, if it cannot be started and initialized in time."""
-        child = await self._spawn(command)
-        child.write(self.connection.open())
-        try:
-            await self._until(lambda: self.connection.ready and self.exit is None, timeout_seconds)
-        except Fault:
-            await self.end()
-            raise
-        except asyncio.CancelledError:
-            self.kill()
-            raise
-        self._note_agent(child)
+        connection = self.connection
+        await self._start_and_ask(
+            command, (connection.open(), lambda: connection.ready and self.exit is None, timeout_seconds)
+        )
 
     @property
     def signed_in(self) -> bool:

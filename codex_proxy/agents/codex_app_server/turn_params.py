@@ -70,7 +70,11 @@ def _digest(index: int, item: dict[str, Any]) -> str:
 def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
     """Without an id."""
     if isinstance(item, HistoryMessage):
-        return _message(item)
+        if not item.parts:
+            return None
+        content = content_of(item.parts, text_type_of(item.role), _detail)
+        message = {"type": "message", "role": item.role, "content": content}
+        return message | ({"phase": item.phase} if item.phase else {})
     if isinstance(item, HistoryOutput):
         return {
             "type": "function_call_output",
@@ -82,17 +86,6 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
     # The agent has no custom tools: a custom call goes in as a call of a function with one string.
     call["arguments"] = item.arguments if item.kind == "function" else custom_arguments(item.arguments)
     return call
-
-
-def _message(item: HistoryMessage) -> dict[str, Any] | None:
-    """None without parts."""
-    if not item.parts:
-        return None
-    content = content_of(item.parts, text_type_of(item.role), _detail)
-    message: dict[str, Any] = {"type": "message", "role": item.role, "content": content}
-    if item.phase:
-        message["phase"] = item.phase
-    return message
 
 
 def _detail(part: ImagePart) -> str:

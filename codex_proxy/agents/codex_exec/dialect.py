@@ -5,7 +5,7 @@ item: no deltas, no requests. Source: recordings of releases 0.163 and 0.169 (`t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -27,11 +27,8 @@ from codex_proxy.core.events import (
     Stop,
     UsageReported,
 )
-from codex_proxy.core.items import Activity, Message, Reasoning
+from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
 from codex_proxy.core.turn import Turn
-
-ActivityKind = Literal["command", "file_change", "web_search", "mcp_call"]
-
 
 TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
 """Count even if damaged; otherwise a finished turn would look like a crash."""

@@ -7,15 +7,12 @@ import binascii
 import codecs
 import shlex
 from collections.abc import Callable, Mapping
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 from codex_proxy.agents.codex_proto.wire import Msg
 from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, OutputDelta
-from codex_proxy.core.items import Activity
-
-ActivityKind = Literal["command", "file_change", "web_search", "mcp_call", "plan", "image"]
-
+from codex_proxy.core.items import Activity, ActivityKind
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 """Their argument after `-c` is shown."""

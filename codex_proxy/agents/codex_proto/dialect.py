@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from codex_proxy.agents.codex.child_turn import ChildTurn
 from codex_proxy.agents.codex_proto import submissions
@@ -24,6 +24,7 @@ from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step
 from codex_proxy.agents.dialects.failures import cleaned, failure_from_text, retrying, status_in
 from codex_proxy.core.events import (
     AccountLimitsReported,
+    ApprovalKind,
     ApprovalRequested,
     Event,
     FullText,
@@ -288,9 +289,7 @@ class CodexProto(ChildTurn):
         self._messages.end_all(out)
         self._calls.end_all(out)
 
-    def _request_approval(
-        self, op: str, kind: Literal["command", "file_change"], text: str, out: list[Event]
-    ) -> None:
+    def _request_approval(self, op: str, kind: ApprovalKind, text: str, out: list[Event]) -> None:
         """`op` is the operation for the answer."""
         self._begin_output(out)
         request_id = f"ask{self._approval_count}"

@@ -283,8 +283,9 @@ class AgentSession:
                 self.transport.send(step.writes)
             if step.close_stdin:
                 self.transport.close_stdin()
-            if step.events or size:
-                self._emit(step.events, size)
+            if (step.events or size) and self.listener is not None:
+                events = step.events if self.origin is None else self.origin.mark(step.events)
+                self.listener.session_received(self, events, size)
         except TooMuchHeld as fault:
             self.fail(broken_protocol(str(fault)))
         except Exception:
@@ -303,13 +304,6 @@ class AgentSession:
                 self.tape.wrote(step.writes)
         else:
             self.tape.did(self._dialect, name, given, step.writes)
-
-    def _emit(self, events: list[Event], size: int) -> None:
-        if self.listener is None:
-            return
-        if self.origin is not None:
-            events = self.origin.mark(events)
-        self.listener.session_received(self, events, size)
 
     def _release_when_finished(self) -> None:
         if self._dialect.finished or self.transport.exclusive:

@@ -20,7 +20,7 @@ from codex_proxy.agents.processes.session import (
     spawn_failure,
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
+from codex_proxy.process.child import Command, Exit, SpawnError, spawn
 
 C = TypeVar("C", bound=ChannelConnection)
 S = TypeVar("S", bound="SharedProcess[Any]")
@@ -47,13 +47,31 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._had_parallel_turns = False
         """Whether turns have overlapped since there were none. If not, stderr belongs to one turn."""
 
-    async def _spawn(self, command: Command, on_stderr: Callable[[bytes], None] | None = None) -> Child:
-        """`on_stderr` gets stderr; None: its last part is kept for failures. Raises `Fault`."""
+    async def _start_and_ask(
+        self,
+        command: Command,
+        *questions: tuple[bytes, Callable[[], bool], float],
+        on_stderr: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """Starts the process, and writes each question when the one before is answered: line, whether it is answered,
+        and the seconds for that. `on_stderr` gets stderr; None: its last part is kept for failures. Raises `Fault`,
+        after which no process is left.
+        """
         try:
-            self._child = await spawn(command, self, on_stderr=on_stderr)
+            child = self._child = await spawn(command, self, on_stderr=on_stderr)
         except SpawnError as error:
             raise Fault(spawn_failure(error)) from error
-        return self._child
+        try:
+            for line, is_answered, seconds in questions:
+                child.write(line)
+                await self._until(is_answered, seconds)
+        except Fault:
+            await self.end()
+            raise
+        except BaseException:
+            self.kill()
+            raise
+        self._note_agent(child)
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Waits until the starting process meets the condition. Raises `Fault` after `seconds`, if the process ends, or
