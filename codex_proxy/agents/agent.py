@@ -16,8 +16,6 @@ from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 
 
 class ProcessCounts(msgspec.Struct, frozen=True):
-    """An agent's processes without and with a running turn."""
-
     idle: int = 0
     busy: int = 0
     restarts: int = 0
@@ -57,9 +55,7 @@ class Agent(Protocol):
         ...
 
     @property
-    def limits(self) -> NewestLimits:
-        """Of the user's account."""
-        ...
+    def limits(self) -> NewestLimits: ...
 
     @property
     def members(self) -> Mapping[str, Agent]:
@@ -105,9 +101,7 @@ class Agent(Protocol):
         """Returns the failure with which a turn would end now, if known (nobody is signed in)."""
         ...
 
-    async def close(self) -> None:
-        """Ends every process or connection; returns when they are gone."""
-        ...
+    async def close(self) -> None: ...
 
     def kill(self) -> None:
         """Does not wait."""

@@ -26,12 +26,9 @@ class TooMuchHeld(Exception):  # noqa: N818  (it says what happened, as the rest
 
 
 class HeldSize:
-    """Counts what a dialect keeps of a child's output."""
-
     __slots__ = ("_left", "_what")
 
     def __init__(self, what: str) -> None:
-        """`what` is named in the error."""
         self._what = what
         self._left = MAX_HELD
 
@@ -46,8 +43,6 @@ class HeldSize:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What a dialect's method returns."""
-
     events: list[Event] = []
     writes: bytes = b""
     """For the child's stdin; for an upstream the body of its next HTTP request."""
@@ -59,15 +54,11 @@ NOTHING = Step()
 
 
 class ToolReply(msgspec.Struct, frozen=True):
-    """Answers a `ToolCallRequested`."""
-
     parts: tuple[Part, ...]
     success: bool = True
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Answers an `ApprovalRequested` or `InputRequested`."""
-
     approve: bool = False
 
 
@@ -83,8 +74,6 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Received(msgspec.Struct, frozen=True):
-    """What a connection returns for lines."""
-
     writes: bytes
     messages_by_channel: list[tuple[int, list[Any]]]
     limits: bytes | None = None
@@ -97,9 +86,7 @@ class ChannelConnection(Protocol):
     fault: str | None
     """Why the process cannot be used, if so."""
 
-    def close_channel(self, channel: int) -> bytes:
-        """Returns what to write then."""
-        ...
+    def close_channel(self, channel: int) -> bytes: ...
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
         """Assigns each message to its channel. Never raises. `routed` gets the lines by channels."""
@@ -111,8 +98,8 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 class Dialect(Protocol[L_contra]):
     """Converts turns to messages, and messages (`L_contra`: lines or decoded) to events, without IO. After `TurnEnded`
-    there are no more events of the turn; there may be bytes that stop it. A message that cannot be understood becomes
-    an event: only `receive` raises, and only `TooMuchHeld`, after which the caller ends the turn and calls `interrupt`.
+    there are no more events of the turn; there may be bytes that stop it. Only `receive` raises, and only
+    `TooMuchHeld`, after which the caller ends the turn and calls `interrupt`.
     """
 
     @property
@@ -130,14 +117,12 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Starts another turn, or continues one that waits for outputs. `new_items` are what the thread has not seen of
-        `turn.history`.
+        """Starts another turn, or continues one that waits for outputs. `new_items` are what the thread has not
+        seen.
         """
         ...
 
-    def receive(self, lines: Sequence[L_contra]) -> Step:
-        """Reads what the child has written, in order."""
-        ...
+    def receive(self, lines: Sequence[L_contra]) -> Step: ...
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         """Answers a request, if it still waits."""
@@ -158,7 +143,6 @@ class RemakeContext(msgspec.Struct, frozen=True):
     model: str
     new_id: Callable[[str], str]
     now: Callable[[], float]
-    """Returns the seconds since 1970."""
 
 
 class Remakeable:
@@ -214,7 +198,7 @@ class ReopeningDialect(Protocol):
         ...
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
-        """Opens a closed session, and starts a turn on it, instead of `begin`. `new_items` are what it has not seen."""
+        """Instead of `begin`. `new_items` are what the session has not seen."""
         ...
 
 

@@ -34,8 +34,8 @@ class UnknownDialectError(Exception):
 
 
 def attempt_of(found: Any) -> tuple[Any, str]:
-    """Returns the dialect of the current attempt at an upstream, and the upstream's name; for any other dialect, or for
-    the message that begins another attempt, itself or its dialect, and an empty name.
+    """Returns the dialect of the current attempt at an upstream, and the upstream's name; for others the dialect and an
+    empty name.
     """
     from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn
 
@@ -45,7 +45,6 @@ def attempt_of(found: Any) -> tuple[Any, str]:
 
 
 def name_of(dialect: object) -> str:
-    """Returns the name of a dialect in recordings."""
     kind = type(dialect)
     reference = f"{kind.__module__}:{kind.__qualname__}"
     return _NAMES.get(reference, reference)
@@ -82,14 +81,11 @@ def message_of(name: str, line: bytes) -> Any:
 
 
 def is_rpc(name: str) -> bool:
-    """Whether the dialect's lines are JSON-RPC."""
     return name in ("app-server", "acp")
 
 
 def first_channel_id(name: str, id: Any) -> Any:
-    """Returns the id of a JSON-RPC request as it would be on the first channel of a connection, so that recordings do
-    not depend on how many sessions there were before.
-    """
+    """As on the first channel of a connection, so that recordings do not depend on earlier sessions."""
     if name == "app-server" and isinstance(id, str):
         head, dot, number = id.partition(".")
         return f"1.{number}" if dot and head.isdigit() else id

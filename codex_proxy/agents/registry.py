@@ -43,7 +43,6 @@ DEFAULT: Final = "auto"
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto.spec:AUTO"
 
 OF_REPLAY: Final = "codex_proxy.cassettes.serving:SPEC"
-"""Answers from recordings (`replay`)."""
 
 GROUP: Final = "codex_proxy.agents"
 
@@ -105,7 +104,6 @@ def _load(line: str) -> AgentSpec:
 
 
 def _entry_points() -> dict[str, str]:
-    """Returns the agents of installed packages: references by name."""
     return {entry.name: entry.value for entry in importlib.metadata.entry_points(group=GROUP)}
 
 
@@ -113,8 +111,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
-    """Imports the spec that `reference` names. `source` says where that came from, for messages; `wanted` is the name
-    that it must have. Raises `NoAgentError`.
+    """`source` says where `reference` came from, for messages; `wanted` is the name that the agent must have. Raises
+    `NoAgentError`.
     """
     from codex_proxy.agents.spec import AgentSpec, NoAgentError
 

@@ -36,17 +36,12 @@ class NoAgentError(Exception):
 
 
 class AgentContext(msgspec.Struct, frozen=True):
-    """What an agent is created from."""
-
     settings: Settings
-    """Of this agent."""
     environ: Mapping[str, str]
-    """The server's."""
     clock: Clock
     name: str = ""
     """If it is one of several; else empty."""
     upstream: UpstreamConfig | None = None
-    """If the agent is one."""
     upstreams: Mapping[str, UpstreamAgent] = {}
     """All of the server, by name, if it has several agents."""
     upstream_table: str = ""
@@ -59,8 +54,8 @@ class AgentContext(msgspec.Struct, frozen=True):
         return folder / "agents" / self.name if self.name else folder
 
     def where_set(self, flag: str, key: str = "") -> str:
-        """Returns where the operator sets a setting, for messages: `KEY of [agents.NAME]` if the server has several
-        agents, else the flag. `flag` is its name with `_`; `key`: the setting's, if it is another one.
+        """Returns `KEY of [agents.NAME]` if the server has several agents, else the flag. `flag` is its name with `_`;
+        `key`: the setting's, if it is another one.
         """
         return f"{key or flag} of [agents.{self.name}]" if self.name else f"--{flag.replace('_', '-')}"
 
@@ -81,7 +76,6 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """For `--agent`, answers and the log."""
     summary: str
-    """A few words, for a table."""
     make: Callable[[AgentContext], Awaitable[Agent]]
     """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`."""
     check: Callable[[AgentContext], Awaitable[list[Check]]]

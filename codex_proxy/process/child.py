@@ -82,7 +82,6 @@ TABLE = StateTable(
 )
 
 ALIVE = frozenset({ChildState.RUNNING, ChildState.ENDING, ChildState.KILLING, ChildState.ABANDONED})
-"""The child is not known to have exited."""
 REPORTED = frozenset({ChildState.ABANDONED, ChildState.ENDED})
 """The owner knows how the child ended, or that it could not be killed."""
 
@@ -156,7 +155,7 @@ class Child:
         self._listener = listener
         self._state = TABLE.start
         self._paused = False
-        """By the owner, in any state."""
+        """By the owner; possible in any state."""
         self._status: int | None = None
         self._stderr_tail = bytearray()
         self._on_stderr = on_stderr
@@ -192,7 +191,6 @@ class Child:
             self.kill()
 
     def close_stdin(self) -> None:
-        """Once everything written is sent."""
         self._stdin.close_when_sent()
 
     def pause(self) -> None:
@@ -266,11 +264,9 @@ class Child:
         self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
     def _abandon(self) -> None:
-        """Reports the end of a child whose warden was killed; without code or signal if it has not exited."""
         self._finish(ChildChange.STUCK if self.alive else ChildChange.DRAINED)
 
     def _on_stdout_closed(self) -> None:
-        """Ends a child that still runs, reports one that has exited."""
         if self.alive:
             self._start_ending(self._command.eof_grace)
         else:
@@ -283,9 +279,7 @@ class Child:
             self._on_stderr(chunk)
 
     def _on_exit(self, code: int) -> None:
-        """Handles the exit of the warden: kills descendants if the warden could not, then finishes when stdout is
-        drained. `code` is the child's; negative: a signal killed the warden.
-        """
+        """`code` is the child's; negative: a signal killed the warden, which could not kill descendants."""
         self._change(ChildChange.EXIT)
         self._status = code
         kill_orphans_of(self._loop, self.pid, code)
@@ -352,8 +346,6 @@ async def spawn(
 
 
 class _Output:
-    """Keeps about the first `max_bytes` of stdout."""
-
     def __init__(self, max_bytes: int) -> None:
         self.out = bytearray()
         self.exit: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()

@@ -34,7 +34,6 @@ CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))
 WRITE = WRITE_FILE | TRUNCATE | CHANGE_FOLDER
 READ = EXECUTE | READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
-"""The rights that a rule for a single file may have."""
 READ_OPTION = "--read"
 
 DEVICES = (
@@ -75,7 +74,7 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
-    """If the path exists."""
+    """Ignores a path that does not exist."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

@@ -121,7 +121,7 @@ def launch(command: Command) -> Launched:
 
 @contextmanager
 def start_errors(program: str) -> Iterator[None]:
-    """Raises a `SpawnError` about `program` for errors of the system or of a text."""
+    """Raises a `SpawnError` for errors of the system or of a text."""
     try:
         yield
     except OSError as fault:
@@ -138,7 +138,6 @@ class Pipes:
     """
 
     child_ends: tuple[int, int, int, int]
-    """For the child and its warden."""
 
     def __enter__(self) -> Self:
         self._ours: list[int] = []
@@ -166,12 +165,10 @@ class Pipes:
             os.close(self._ours.pop())
 
     def close_child_ends(self) -> None:
-        """Its warden has them by now."""
         while self._childs:
             os.close(self._childs.pop())
 
     def launched(self, warden: Warden) -> Launched:
-        """The receiver closes the proxy's ends."""
         stdin, stdout, stderr, lifeline = self._ours
         self._ours.clear()
         return Launched(warden, stdin, stdout, stderr, lifeline)

@@ -1,11 +1,7 @@
 """Settings of the proxy's own process, and the killing of orphans. Linux only.
 
-- `memory_bytes`: how much memory it has.
-- `make_undumpable`: the agent's commands run as the same user, who could read the proxy's memory with its clients'
-  keys.
-- `return_large_buffers`: the memory of a large request or answer goes back to the system when it is over.
-- `adopt_orphans`: if a warden is killed, its child is killed too (parent-death signal), and the descendants become
-  children of the proxy, where `OrphanSweep` kills them.
+If a warden is killed, its child is killed too (parent-death signal), and the descendants become children of the proxy
+(`adopt_orphans`), where `OrphanSweep` kills them.
 """
 
 from __future__ import annotations
@@ -30,18 +26,16 @@ KILL_SECONDS: Final = 5.0
 """For which orphans are looked for, since a killed one may leave others."""
 KILL_ROUND_SECONDS: Final = 0.01
 _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b""))
-"""The first bytes of the command lines of wardens and workers."""
+"""Begins the command lines of wardens and workers."""
 _NAME_BYTES: Final = 15
-"""The bytes to which Linux shortens the name of a process."""
+"""Linux cuts the names of processes."""
 _OWN_NAMES: Final = frozenset(
     (WARDEN_NAME, SPAWNER_NAME, os.fsencode(os.path.basename(sys.executable))[:_NAME_BYTES])
 )
-"""The names of wardens, spawners and workers."""
 
 PR_SET_DUMPABLE: Final = 4
 M_MMAP_THRESHOLD: Final = -3
 LARGE_BUFFER: Final = 1 << 20
-"""Bytes from which on a buffer is mapped by itself."""
 
 _inherits_orphans = False
 """Whether orphans become children of this process; otherwise its children are no orphans."""
@@ -56,8 +50,8 @@ def memory_bytes() -> int:
 
 
 def make_undumpable() -> bool:
-    """Keeps the user's other processes, not root, from reading this process's memory and environment. Returns whether
-    that succeeded (Linux).
+    """Keeps the user's other processes, such as the agent's commands, from reading this process's memory, with its
+    clients' keys, and environment. Returns whether that succeeded (Linux).
     """
     if sys.platform != "linux":
         return False
@@ -66,8 +60,8 @@ def make_undumpable() -> bool:
 
 
 def return_large_buffers() -> bool:
-    """Makes glibc map each buffer of `LARGE_BUFFER` bytes and more by itself, so that its memory is returned when it is
-    freed: in the heap, small objects after it would keep it. Returns False if the C library has no such setting.
+    """Makes glibc map each large buffer by itself, so that its memory is returned when it is freed: in the heap, small
+    objects after it would keep it. Returns False if the C library has no such setting.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGE_BUFFER))

@@ -84,21 +84,18 @@ class PipeWriter:
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
-        """Takes over the descriptor."""
         self._loop = loop
         self._descriptor = descriptor
         self._buffer = bytearray()
         self._waiting_for_pipe = False
-        """Whether the event loop will call `_send` when the pipe can take more bytes."""
+        """Whether the event loop calls `_send` when there is room."""
         self._write_scheduled = False
-        """Whether the event loop will call `_write_gathered` in its next iteration."""
         self._open = True
         self._close_when_sent = False
         os.set_blocking(descriptor, False)
 
     @property
     def unsent(self) -> int:
-        """Bytes that are not in the pipe yet."""
         return len(self._buffer)
 
     def write(self, data: bytes) -> None:

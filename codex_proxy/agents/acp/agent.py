@@ -68,22 +68,18 @@ class ProcessScope(msgspec.Struct, frozen=True):
     owner: str = ""
     """The key that the process serves; empty for all."""
     alone: bool = False
-    """Whether it serves one session at a time."""
     plain: bool = False
     """Whether it serves plain-model turns alone, and cannot read the user's files."""
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """How the program is started, and in which folder and sandbox."""
-
     preset: AcpPreset
     command: Command
     """Without confinement."""
     workdir: str
     """In the settings; the first process has it."""
     unconfined: bool = False
-    """The setting `acp.unconfined`: the agent need not ask before it acts, and may do everything with
-    `danger-full-access`."""
+    """The setting `acp.unconfined`: the agent need not ask before it acts."""
     sandbox: Sandbox = "read-only"
     """In the settings; the first process has it."""
     confinement: Confinement | None = None
@@ -99,8 +95,8 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The empty working folder of confined plain-model turns."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
-        """Returns the scope of the process for these turns. A confined process serves one folder, any other all; it
-        serves one key (`owner`) if it is not known what the program keeps between sessions.
+        """A confined process serves one folder, any other all; it serves one key (`owner`) if it is not known what the
+        program keeps between sessions.
         """
         owner = owner if self.preset.apart == "processes" else ""
         if self.confinement is None or sandbox == "danger-full-access":
@@ -130,9 +126,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warning(self) -> str:
-        """Says what confines the agent, that nothing does, or that turns cannot write in spite of the settings; else
-        empty.
-        """
+        """Empty if the agent does what its settings say."""
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
             although = ", since --agent-unconfined lets it act without permission" if self.unconfined else ""
@@ -166,7 +160,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
             max_idle=MAX_PROCESSES,
         )
         self._folders: tempfile.TemporaryDirectory[str] | None = None
-        """Has an empty folder for each session that needs its own."""
         self._trial: asyncio.Task[None] | None = None
         """Tries out whether the program works confined; plain-model turns wait for it."""
 
@@ -177,7 +170,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
 
     @property
     def current(self) -> AcpProcess | None:
-        """The process of `_scope`, if it runs."""
         return next(reversed(self.pool.processes_of(self._scope)), None)
 
     def _limits(self, scope: ProcessScope) -> PoolLimits:
@@ -201,9 +193,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._trial = asyncio.ensure_future(self._try_confined())
 
     async def _try_confined(self) -> None:
-        """Starts the process of plain-model turns, if the program works confined; otherwise other processes
-        serve them.
-        """
+        """Starts the process of plain-model turns, if the program works confined."""
         plain, scope = self._launch.plain, self._launch.plain_scope()
         if plain is None or scope is None:
             return
@@ -262,7 +252,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
     def _transport(
         self, process: AcpProcess, turn: Turn, endpoint: ToolEndpoint | None, *, alone: bool
     ) -> AcpTransport:
-        """Takes the session that was opened ahead if it fits, else a new one."""
+        """Takes the session that was opened ahead if it fits."""
         declared = process.connection.declared
         assert declared is not None
         servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)
@@ -274,7 +264,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         return AcpTransport(process, channel, dialect, endpoint)
 
     def _new_folder(self) -> str:
-        """Creates an empty folder, which exists until the agent is closed."""
         if self._folders is None:
             plain = self._launch.plain
             confinement = None if plain is None else plain.confinement
@@ -315,7 +304,6 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._store_answers(process)
 
     def _store_answers(self, process: AcpProcess) -> None:
-        """Stores what a new process has declared, and what its probe session offers."""
         declared, probe = process.connection.declared, process.connection.probe
         assert declared is not None
         assert probe is not None

@@ -55,9 +55,7 @@ class ClientCalls:
         self._made: dict[str, bytes] = {}
         """Their arguments (`_comparable`), by the tool server's key."""
         self._reports: dict[str, _Report] = {}
-        """Those read last, by the agent's ids."""
         self._settled = False
-        """Whether the time to wait for further calls is over."""
         self._passed_on: set[str] = set()
         """The agent's ids of reported calls that the client was asked for."""
         self._waiting: dict[str, str] = {}
@@ -90,8 +88,8 @@ class ClientCalls:
         self._writes.append(tool_output(call.key, call_result((TextPart(REFUSED),), success=False)))
 
     def settle(self, message: ToolsSettled) -> None:
-        """No further call has come for a while: asks the client if this step is complete. When the time is over, asks
-        for the reported calls and refuses the others.
+        """Asks the client if this step is complete; when the time is over (`last`), asks for the reported calls and
+        refuses the others.
         """
         if not message.last:
             self._settled = True
@@ -107,14 +105,11 @@ class ClientCalls:
             self._ask_client(self._new)
 
     def on_update(self) -> None:
-        """Asks the client if the agent has reported the last call that was made."""
         if self._settled and self._new and not self._waiting and self._all_arrived():
             self._ask_client(self._new)
 
     def _reported(self) -> dict[str, str]:
-        """Returns the agent's id of the report for each new call, by the tool server's key. No report counts twice;
-        those with known arguments come first.
-        """
+        """Returns the agent's id of the report for each new call, by the tool server's key. No report counts twice."""
         reports = self._open_reports()
         free: dict[tuple[str, bytes], deque[str]] = {}
         """The ids of the reports, by the tool and the arguments; empty arguments are not known."""
@@ -155,8 +150,8 @@ class ClientCalls:
         return reports
 
     def _all_arrived(self) -> bool:
-        """Returns whether the step is complete: the reported calls are those that have arrived; for an agent that makes
-        one call after the other, all that have arrived were reported.
+        """Returns whether the step is complete: the reported calls have arrived; for an agent that makes one call after
+        the other, the arrived calls were reported.
         """
         found = self._reported()
         return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))
@@ -191,7 +186,7 @@ class ClientCalls:
         events.append(StepCompleted())
 
     def give_output(self, call_id: str, reply: ToolReply) -> None:
-        """Gives the agent the output of a waiting call; after the last, asks for the calls that were made meanwhile."""
+        """After the last output, asks for the calls that were made meanwhile."""
         key = self._waiting.pop(call_id, None)
         if key is not None:
             self._writes.append(tool_output(key, call_result(reply.parts, success=reply.success)))
@@ -199,9 +194,7 @@ class ClientCalls:
                 self.ask_client()
 
     def drop(self, key: str) -> None:
-        """Forgets a call that the agent no longer waits for. If the client was asked for it, the turn cannot be resumed
-        (`broken`).
-        """
+        """The agent no longer waits. If the client was asked for the call, the turn cannot be resumed (`broken`)."""
         self._new = [call for call in self._new if call.key != key]
         self._made.pop(key, None)
         if key in self._waiting.values():
@@ -209,8 +202,8 @@ class ClientCalls:
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """The agent's name of the client's `tool` (empty for another one), and the arguments as `given` and `_comparable`
-    (empty: not known yet).
+    """The agent's name of the client's `tool` (empty for another one), and the arguments, also as `_comparable` (empty:
+    not known yet).
     """
 
     tool: str

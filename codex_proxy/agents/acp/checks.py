@@ -48,8 +48,6 @@ async def check_program(
 
 
 async def _plain_turns_check(launch: AcpLaunch, plain: PlainConfinement) -> Check:
-    """Starts the program once more, confined for plain-model turns."""
-
     async def start(command: Command) -> bool:
         process = AcpProcess(launch.preset)
         try:
@@ -73,7 +71,6 @@ def _not_started(preset: AcpPreset, message: str, command_setting: str) -> Check
 
 
 def _confinement_checks(launch: AcpLaunch) -> list[Check]:
-    """Returns the check of what confines the agent's process, if anything needs to."""
     if not launch.warning:
         return []
     name = "none" if launch.confinement is None else launch.confinement.mechanism

@@ -26,7 +26,6 @@ RENAMED: Final = "tool_"
 """Begins generated names. A client's name with this prefix is replaced, too."""
 
 CALLED_BY_META: Final = ("toolName", "claudeCode", "is_mcp_tool_call")
-"""Fields of `_meta` that may show which tool is called."""
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
 """Not those of a client tool's call, except in Codex's adapter, which uses them for every MCP call."""
 
@@ -39,7 +38,6 @@ def agent_name(name: str) -> str:
 
 
 def listed_tool(tool: Tool) -> dict[str, Any]:
-    """Returns the tool's entry in the result of `tools/list`."""
     schema = function_parameters(tool)
     if isinstance(schema, msgspec.Raw):
         schema = _object_schema(schema)
@@ -58,7 +56,6 @@ def _object_schema(parameters: msgspec.Raw) -> Any:
 
 
 def call_result(parts: Sequence[Part], *, success: bool = True) -> dict[str, Any]:
-    """Returns a tool's output as the result of `tools/call`."""
     return {"content": mcp_content(parts), "isError": not success}
 
 
@@ -70,15 +67,11 @@ def arguments_in(report: Update) -> Any:
 
 
 class ClientTools(OfferedTools):
-    """By the names of `agent_name`."""
-
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         super().__init__(tools, agent_name)
 
     def called_in(self, call: Update, *, titles: bool = True) -> Tool | None:
-        """Returns the tool that a reported call is of, if any. `titles`: by the title, too, which the model may have
-        written: a report allows nothing.
-        """
+        """`titles`: by the title, too, which the model may have written: a report allows nothing."""
         meta = call.meta
         for name in (call.name, value_at(meta, "toolName"), value_at(meta, "claudeCode", "toolName")):
             if isinstance(name, str):
@@ -102,9 +95,7 @@ class ClientTools(OfferedTools):
         return next((tool for tool in named if tool is not None), None)
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Returns whether permission is requested for one of these tools, by what the agent's own code reports, never
-        by text of the model.
-        """
+        """Goes by what the agent's own code reports, never by text of the model."""
         return call.kind not in ACTING_KINDS and self.called_in(call, titles=False) is not None
 
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:

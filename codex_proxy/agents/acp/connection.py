@@ -33,11 +33,9 @@ class AcpConnection:
         self._session_meta = session_meta or {}
         self._client = {"name": client_name, "title": client_name, "version": client_version}
         self.declared: DeclaredFeatures | None = None
-        """None before the answer to `initialize`."""
         self.fault: str | None = None
         """Why the agent cannot be used, if so."""
         self.probe: Message | None = None
-        """The answer to the request for the probe session."""
         self._last_channel = 0
         self._open: set[int] = set()
         self.ahead: int | None = None
@@ -45,20 +43,17 @@ class AcpConnection:
         self.sessions: dict[str, int] = {}
         """The channel of each session. One that is opened again is set before the answer: messages may come first."""
         self._answered: set[int] = set()
-        """The open channels whose first request was answered."""
 
     def initialize(self) -> bytes:
         return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": self._client})
 
     def open_probe(self, folder: str) -> bytes:
-        """Returns the request for the probe session. Its answer has modes and models, or an error if nobody is signed
-        in.
-        """
+        """The answer has modes and models, or an error if nobody is signed in."""
         return request(PROBE_ID, "session/new", new_session(folder, (), self._session_meta))
 
     def closing(self, opened: Message) -> bytes:
-        """Returns the line that closes the session in `opened`, the response to `session/new`; empty if there is none,
-        or the agent cannot close sessions.
+        """Returns the line that closes the session in `opened`, the response to `session/new`; empty if that is
+        impossible.
         """
         if self.declared is None or not self.declared.closes or not opened.session:
             return b""
@@ -67,7 +62,6 @@ class AcpConnection:
     # --- channels -------------------------------------------------------------------------------
 
     def open_channel(self) -> int:
-        """Returns the channel's number, which is never used twice."""
         self._last_channel += 1
         self._open.add(self._last_channel)
         return self._last_channel
@@ -90,9 +84,7 @@ class AcpConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Assigns each message to its channel. Requests that belong to none are refused in `writes`. `routed` gets the
-        lines by channels.
-        """
+        """Requests that belong to no channel are refused in `writes`. `routed` gets the lines by channels."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         for line in lines:

@@ -112,7 +112,6 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
 
     @property
     def session(self) -> str:
-        """Empty before it is known."""
         return self._opening.session
 
     @property

@@ -53,13 +53,11 @@ KINDS: Final = kinds_by_text(
     ),
     (r"\b50\d\b|internal server error", K.UPSTREAM_ERROR),
 )
-"""By error text."""
 ADDRESSES: Final = re.compile(
     r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
 """What in an error text, other than links, reveals the model provider's address, and is removed."""
 MAX_NOTE: Final = 400
-"""Characters of the text about a retry."""
 INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
 
 ERROR_KINDS: Final = {
@@ -79,7 +77,6 @@ CATEGORIES: Final = {
 
 
 def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
-    """Returns the failure of a turn whose request got this error."""
     text = _text_of(error)
     if error.code == AUTH_REQUIRED:
         return not_signed_in(preset, text)
@@ -116,7 +113,6 @@ def failure_of_text(
 
 
 def retry_event(text: str, preset: AcpPreset) -> Retrying:
-    """Returns the event for a repeated model call. `text` may show why."""
     text = ADDRESSES.sub("", text[:MAX_READ])
     failure = None if kind_in(text, KINDS) is None else failure_of_text(text, preset)
     return Retrying(cleaned(text, MAX_NOTE), failure=failure)

@@ -30,7 +30,6 @@ def put(line: bytes) -> bool:
 
 
 def field_of(line: bytes, name: str) -> object:
-    """Returns a field of a JSON-RPC message, or None."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -67,7 +66,6 @@ def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Forwards each line of stdin. `arguments` is `sys.argv`."""
     url = urllib.parse.urlsplit(arguments[1])
     for line in sys.stdin.buffer:
         if line.strip():

@@ -68,7 +68,6 @@ class Message(msgspec.Struct, frozen=True):
 
     @property
     def session(self) -> Any:
-        """The id of the session that this response has opened, if any."""
         return value_at(self.result, "sessionId")
 
 
@@ -79,14 +78,11 @@ class ToolsListed(msgspec.Struct, frozen=True):
 
 
 class ToolCalled(msgspec.Struct, frozen=True):
-    """The agent calls a tool, and waits for the output."""
-
     key: str
     """The tool server's id of the call."""
     call_id: str
     """The model's id; empty if the agent does not report it."""
     name: str
-    """As the tool is offered."""
     arguments: str
 
 
@@ -109,7 +105,6 @@ class ModelCallFailed(msgspec.Struct, frozen=True):
 
 
 Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped | ModelCallFailed
-"""What the dialect reads."""
 
 
 class _Loose(msgspec.Struct, frozen=True):
@@ -166,8 +161,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """Decodes a line; None if it is no JSON-RPC message. One with unexpected fields keeps its id, so that it can be
-    refused, or fail the turn that waits for it.
+    """Returns None for what is no JSON-RPC. A message with unexpected fields keeps its id, so that it can be refused,
+    or fail its turn.
     """
     if len(line) > LONG_JSON:
         return _decode_long(line)
@@ -233,7 +228,6 @@ def request(id: int, method: str, params: object) -> bytes:
 
 
 def new_session(folder: str, servers: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters of `session/new`. `meta` has options of this agent."""
     params: dict[str, Any] = {"cwd": folder, "mcpServers": list(servers)}
     return {**params, "_meta": meta} if meta else params
 
@@ -253,7 +247,7 @@ def refusal(id: int | str) -> bytes:
 
 
 def tool_output(key: str, result: object) -> bytes:
-    """Returns a line with a call's result (MCP's `CallToolResult`) for the tool server (see `split_writes`)."""
+    """Returns a line for the tool server (see `split_writes`)."""
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 
 
@@ -284,8 +278,8 @@ CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """Returns the result of `session/request_permission`: the option that allows or rejects the call, best for this
-    time only; without one `CANCELLED`, which allows nothing.
+    """Returns the option that allows or rejects the call, best for this time only; without one `CANCELLED`, which
+    allows nothing.
     """
     for kind in ALLOW if allow else REJECT:
         for option in objects_in(options):

@@ -30,8 +30,6 @@ TITLE: Final = "codex-proxy"
 
 
 class SessionOpening:
-    """`take_result` returns how it has ended."""
-
     def __init__(
         self,
         requests: ChannelRequests[int, Message],
@@ -44,7 +42,6 @@ class SessionOpening:
         `session/new` was already sent.
         """
         self.session = ""
-        """Empty before it is known."""
         self.model = ""
         """Empty if the agent does not say."""
         self._prompt = Prompt([])
@@ -76,7 +73,6 @@ class SessionOpening:
         return result
 
     def open_new(self, turn: Turn) -> None:
-        """Opens a new session, or takes the one that was opened ahead."""
         self._turn, self._has_tools = without_content(turn), bool(turn.tools)
         self._prompt = first_prompt(turn.history, takes_system=self._program.declared.system_prompt)
         if self._kind == "ahead":
@@ -104,7 +100,6 @@ class SessionOpening:
             self._kind = "over"
 
     def close(self, session: str) -> None:
-        """Sends `session/close` if the agent supports it."""
         if session and self._program.declared.closes:
             self._requests.send("session/close", {"sessionId": session})
 
@@ -118,7 +113,6 @@ class SessionOpening:
             self._continue()
 
     def _params(self, turn: Turn, system: str) -> dict[str, Any]:
-        """Returns the parameters of `session/new`, `session/resume` or `session/load`, without an id."""
         params = new_session(turn.workdir, self._servers, self._program.preset.session_meta)
         if system:
             params["systemPrompt"] = {"mode": "append", "content": [{"type": "text", "text": system}]}

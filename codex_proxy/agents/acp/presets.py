@@ -32,7 +32,6 @@ class SettingsFile(msgspec.Struct, frozen=True):
     """Settings that an agent takes from a file alone, which this server writes."""
 
     variable: str
-    """With the file's path."""
     path: str
     """Where the variable is not set. What the administrator has put there stays in force."""
     settings: Mapping[str, Any]
@@ -42,15 +41,11 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How one agent is started, what it can do, and how it deviates from the protocol."""
 
     name: str
-    """For `--agent`."""
     title: str
-    """For messages."""
     argv: tuple[str, ...]
     """Empty for the agent `acp`, whose command is in the settings."""
     package: str = ""
-    """On npm."""
     tested: str = ""
-    """A release."""
     apart: Apart = "processes"
     usage: UsageRule | None = None
     """None: not known, so no usage is reported."""
@@ -61,11 +56,9 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     writing: Mapping[str, str] = {}
     """The mode for each sandbox that may write, if it has its own sandbox."""
     sandboxed: bool = False
-    """Whether it runs commands in its own sandbox, which its modes select."""
     env: Mapping[str, str] = {}
     settings_file: SettingsFile | None = None
     session_meta: Mapping[str, Any] = {}
-    """The `_meta` of requests that open a session."""
     titled_by: str = ""
     """The method that sets a session's title, for which the agent would call its model."""
     state_folders: tuple[str, ...] = ()
@@ -77,10 +70,9 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keys: tuple[str, ...] = ()
     """Variables with its settings and credentials, which are passed on."""
     sign_in: str = ""
-    """How to sign in, for messages."""
     errors_as_text: bool = False
-    """Whether a failed turn ends as if it had succeeded, with a text that begins with `Error: ` and without usage
-    (`Info: `: a retry)."""
+    """Whether a failed turn ends like a good one, with a text that begins with `Error: ` and without usage (`Info: `: a
+    retry)."""
     null_usage_fails: bool = False
     """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
@@ -92,7 +84,7 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reopens: bool = False
     """Whether it can open a closed session again with all its messages, also in another process."""
     max_output: int | None = 10_000
-    """The largest output of a client's tool, in bytes, that reaches the model whole in a waiting call; None: any."""
+    """The largest output, in bytes, that reaches the model whole in a waiting call; None: any."""
     declining_env: Mapping[str, str] = {}
     """In place of those in `env` if this server declines all that the agent asks for, so that the model is not offered
     it."""
@@ -110,9 +102,7 @@ _CLAUDE_KEYS: Final = (
 
 
 def _opencode_config(action: str) -> str:
-    """Returns opencode's settings: it asks (`ask`) or is denied (`deny`), gives outputs to its model whole, and does
-    nothing unasked.
-    """
+    """`action`: it asks (`ask`) or is denied (`deny`)."""
     acting = (
         "bash",
         "edit",

@@ -22,11 +22,9 @@ CLIENT_NAME = "codex-proxy"
 START_SECONDS = 60.0
 """For the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
 PROBE_SECONDS = 60.0
-"""For the probe session, which shows the models."""
 MAX_LOG_LINE = 1 << 20
 """Bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
 SEARCHED_LOG_BYTES = 4096
-"""Of a line, in which an error is looked for."""
 AHEAD_PAUSE_SECONDS = 0.2
 """Without a running turn, until the next session is opened ahead."""
 AHEAD_SECONDS = 10.0
@@ -48,13 +46,12 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._ahead_answer: Message | None = None
         """To the `session/new` of the session that was opened ahead."""
         self._ahead_timer: asyncio.TimerHandle | None = None
-        """Opens a session ahead, or closes it because no turn has taken it."""
         self._error_log = re.compile(preset.error_log) if preset.error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command) -> None:
-        """Starts the process, and opens and closes the probe session; `connection.declared` and `connection.probe` have
-        the answers. Raises `Fault` if the process cannot be started, ends, refuses, or is too late.
+        """Also opens and closes the probe session; `connection.declared` and `connection.probe` have the answers.
+        Raises `Fault`.
         """
         connection = self.connection
         await self._start_and_ask(
@@ -106,7 +103,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         super()._turn_began(channel)
 
     def take_ahead(self, folder: str) -> int | None:
-        """Returns the channel of the session that was opened ahead in this folder, if any. Its `session/new` may not be
+        """Returns the channel of the session that was opened ahead in this folder. Its `session/new` may not be
         answered yet.
         """
         channel = self.connection.ahead
@@ -131,7 +128,6 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._await_ahead()
 
     def _await_ahead(self) -> None:
-        """Starts the timer that closes the session that was opened ahead, if it is answered by then."""
         self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._ahead_expired)
 
     def _ahead_expired(self) -> None:
@@ -191,9 +187,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
                 self._readers[channel].received((ModelCallFailed(found["error"]),), 0)
 
     def _received_without_reader(self, messages: Sequence[Message]) -> None:
-        """Keeps the answer for the session that was opened ahead, or closes its channel after an error. Refuses
-        requests.
-        """
+        """Keeps the answer for the session that was opened ahead, or closes its channel after an error."""
         for message in messages:
             if message.method is None:
                 self._ahead_answer = message
@@ -210,9 +204,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
 
 class AcpTransport(SharedTransport[AcpProcess]):
-    """Writes to the process, and passes results of calls to the session's tool server (`endpoint`; None without
-    tools).
-    """
+    """Passes results of calls to the session's tool server (`endpoint`; None without tools)."""
 
     def __init__(
         self, process: AcpProcess, channel: int, dialect: AcpTurn, endpoint: ToolEndpoint | None

@@ -28,8 +28,6 @@ them."""
 
 
 class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """In the answer to `initialize`."""
-
     name: str = ""
     version: str = ""
     images: bool = False
@@ -37,13 +35,10 @@ class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether it accepts MCP servers over HTTP; every agent accepts stdio."""
     system_prompt: bool = False
     closes: bool = False
-    """Whether sessions can be closed."""
     resumes: bool = False
-    """Whether it knows `session/resume`."""
     loads: bool = False
     """Whether it knows `session/load`, which also sends the session's messages again."""
     sign_in: str = ""
-    """Its own description of how to sign in."""
 
 
 def declared_in(result: object) -> DeclaredFeatures:

@@ -18,7 +18,6 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.turn import Turn
 
 Request: TypeAlias = tuple[str, dict[str, Any]]
-"""A JSON-RPC method and its parameters."""
 
 UNNAMED_MODEL: Final = "default"
 """Of an agent that lists none."""
@@ -30,17 +29,13 @@ NO_SAFE_MODE: Final = (
 
 
 class SessionOption(msgspec.Struct, frozen=True):
-    """A setting, and the request that sets it."""
-
     method: str
     key: str
     """The request's parameter with the value."""
     values: tuple[str, ...]
-    """The agent's ids."""
     current: str
     """At the beginning; empty if the agent does not say."""
     option: str = ""
-    """The request's `configId`, if it has one."""
     names: tuple[str, ...] = ()
     """For display, one for each of `values`."""
 
@@ -60,7 +55,7 @@ class SessionOptions(msgspec.Struct, frozen=True):
         return next((name for name in names if name in offered), None)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """Returns the models, the current one as the default; a single `default` if there is no choice."""
+        """The current one is the default; a single `default` if there is no choice."""
         choice = self.model
         if choice is None:
             return (AgentModel(id=UNNAMED_MODEL, is_default=True, owned_by="agent"),)
@@ -96,10 +91,8 @@ def session_options_of(result: object) -> SessionOptions:
 
 
 class SetupPlan(msgspec.Struct, frozen=True):
-    """How a new session is set up for a turn."""
-
     requests: tuple[tuple[Request, Callable[[RpcError], Failure]], ...]
-    """The requests that set mode, model and effort, each with the conversion of its error to the turn's failure."""
+    """Each with the conversion of its error to the turn's failure."""
     model: str
     """The model that the session then has; empty if not known."""
 
@@ -107,9 +100,7 @@ class SetupPlan(msgspec.Struct, frozen=True):
 def plan_setup(
     result: object, session: str, turn: Turn, program: Program, *, tools: bool
 ) -> SetupPlan | Failure:
-    """Returns how a session is set up for the turn, or why the turn cannot run on it. `result` opened it; `tools`: the
-    turn has client tools.
-    """
+    """Returns why the turn cannot run on the session, if so. `result` opened it; `tools`: the turn has client tools."""
     options = session_options_of(result)
     wanted = program.modes(turn.sandbox, tools=tools)
     mode = options.mode_of(wanted)

@@ -69,9 +69,7 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
 
 async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Adds what keeps plain-model turns from reading files, except the program's state and sign-ins. Raises
-    `NoAgentError`.
-    """
+    """Raises `NoAgentError`."""
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
     from codex_proxy.files.private import make_folder
 
@@ -89,9 +87,8 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Adds what confines the program, after creating its folders. Nothing does if it has its own sandbox or
-    `agent_confinement` is `none`; with `auto` also if `acp.unconfined` is off or no mechanism works. Raises
-    `NoAgentError`.
+    """Nothing confines a program with its own sandbox, or if `agent_confinement` is `none`; with `auto` also if
+    `acp.unconfined` is off or no mechanism works. Raises `NoAgentError`.
     """
     from codex_proxy.agents.confinement.setup import state_folders, wanted_confinement
 
@@ -152,8 +149,8 @@ def _merged(theirs: Any, ours: Any) -> Any:
 
 
 def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Writes the preset's settings file, if any (the machine's own settings, and over them the preset's), and adds the
-    variable that names it. Raises `NoAgentError`.
+    """Writes the machine's own settings, and over them the preset's, and adds the variable that names the file. Raises
+    `NoAgentError`.
     """
     from codex_proxy.files.private import make_folder, replacing
 

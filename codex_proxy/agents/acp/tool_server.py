@@ -37,7 +37,6 @@ log = structlog.get_logger(__name__)
 HOST: Final = "127.0.0.1"
 PATH: Final = "/mcp"
 MAX_BODY: Final = 32 << 20
-"""Of a request, in bytes."""
 PROGRESS_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 0.2
 """For another call of the same step."""
@@ -48,9 +47,7 @@ LIST_SECONDS: Final = 45.0
 UNTESTED_LIST_SECONDS: Final = 10.0
 """For any other program, which then gets its prompt anyway."""
 MAX_CALLS: Final = 128
-"""Waiting calls of a session."""
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
-"""Of MCP, the newest first."""
 EMPTY_LISTS: Final = {
     "prompts/list": "prompts",
     "resources/list": "resources",
@@ -75,7 +72,6 @@ class ToolEndpoint:
         self._list_timer: asyncio.TimerHandle | None = None
 
     def server_entry(self, *, http: bool) -> dict[str, Any]:
-        """Returns the entry in `mcpServers`: the address (`http`), or a command that forwards stdin to it."""
         if http:
             headers = [{"name": "Authorization", "value": f"Bearer {self.token}"}]
             return {"type": "http", "name": SERVER, "url": self._server.url, "headers": headers}
@@ -95,9 +91,7 @@ class ToolEndpoint:
             self._notify(ToolsListed())
 
     def add_call(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
-        """Adds a call (`params` of `tools/call`). Returns its key, and the future that `set_result` completes; None if
-        `MAX_CALLS` are waiting.
-        """
+        """Returns the call's key, and the future that `set_result` completes; None if `MAX_CALLS` are waiting."""
         if len(self._calls) >= MAX_CALLS:
             return None
         self._count += 1
@@ -116,13 +110,11 @@ class ToolEndpoint:
         return key, future
 
     def set_result(self, key: str, result: Any) -> None:
-        """`result`: MCP's `CallToolResult`."""
         future = self._calls.pop(key, None)
         if future is not None and not future.done():
             future.set_result(result)
 
     def drop(self, key: str) -> None:
-        """Removes a call that the agent no longer waits for."""
         if self._calls.pop(key, None) is not None:
             self._notify(ToolDropped(key))
 
@@ -163,7 +155,6 @@ class ToolServer:
         return endpoint
 
     def forget(self, endpoint: ToolEndpoint) -> None:
-        """Makes an endpoint's token invalid."""
         self._endpoints.pop(_digest(endpoint.token), None)
 
     @property
@@ -242,8 +233,8 @@ class ToolServer:
 
 
 async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any], token: Any) -> None:
-    """Writes a progress notification for `token` (None: an SSE comment) every `PROGRESS_SECONDS` until `future` is
-    done. Raises `ConnectionError`.
+    """Writes a progress notification for `token` (None: an SSE comment) until `future` is done. Raises
+    `ConnectionError`.
     """
     count = 0
     while not future.done():
@@ -261,7 +252,7 @@ async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any],
 
 
 def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> dict[str, Any] | None:
-    """Returns the result of an MCP request other than `tools/call`; None if the method is not supported."""
+    """Returns None if the method is not supported."""
     if method == "initialize":
         asked = params.get("protocolVersion")
         return {

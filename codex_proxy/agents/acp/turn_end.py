@@ -32,9 +32,7 @@ UNEXPLAINED: Final = Failure(
 def turn_end(
     result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
 ) -> TurnEnded | Failure:
-    """Returns the end of the turn, or its failure, by the result of `session/prompt` and the text that `reader` has
-    held back. `rejected`: a permission was rejected, so the turn has failed if the model has said nothing since.
-    """
+    """`rejected`: a permission was rejected, so the turn has failed if the model has said nothing since."""
     failure = _failure_in(result, reader, preset, rejected=rejected)
     if failure is not None:
         return failure

@@ -44,7 +44,6 @@ MAX_OPEN_CALLS: Final = 256
 MAX_OUTPUT: Final = 8 << 20
 """Characters of a call's output; the rest is dropped."""
 MAX_TITLE: Final = 400
-"""Characters of an activity's description."""
 MAX_ERROR: Final = 16_384
 """Characters of an error; a longer text is part of the answer."""
 ERROR, INFO = "Error: ", "Info: "
@@ -79,12 +78,10 @@ class UpdateReader:
         self._preset = preset
         self._message = ""
         self._message_name: str | None = None
-        """The agent's id of the open message."""
         self._said: list[str] = []
         self._reasoning = ""
         self._calls: dict[str, OpenCall] = {}
         self._client_calls: dict[str, OpenCall] = {}
-        """Those that are of the client's tools."""
         self._ended_calls: set[str] = set()
         self._step_called = False
         """Whether the latest model call has called tools."""
@@ -96,7 +93,6 @@ class UpdateReader:
         return [call.known for call in self._client_calls.values()]
 
     def start_turn(self, tools: ClientTools) -> None:
-        """Prepares for another turn of the agent."""
         self.tools = tools
         self.held = ""
         self.ran_commands = self._step_called = False
@@ -106,7 +102,7 @@ class UpdateReader:
         self.start_request()
 
     def start_request(self) -> None:
-        """Prepares for the client's next request within the agent's turn. Open calls and held text stay."""
+        """Open calls and held text stay."""
         # The first text of the request does not count as a further model call.
         self.calls_model_again = False
         self._message_name = None
@@ -151,7 +147,6 @@ class UpdateReader:
                 self.release_held()
 
     def release_held(self) -> None:
-        """Adds the held text to the answer."""
         if held := self.drop_held():
             self._add_message_text(held, None)
 
@@ -168,7 +163,7 @@ class UpdateReader:
         self.events.append(TextDelta(self._message, text))
 
     def end_message(self) -> None:
-        """Ends the open message, if any, and adds it as a raw item for later turns."""
+        """Adds it as a raw item for later turns, too."""
         if not self._message:
             return
         self.events += [ItemEnded(self._message), raw_message(self._message, "".join(self._said))]
@@ -193,9 +188,7 @@ class UpdateReader:
     # --- what the agent does --------------------------------------------------------------------
 
     def add_call(self, call: Update) -> Update:
-        """Adds the events of a report about a call; none without an id, or after its end. Returns the call with all
-        that was reported.
-        """
+        """Returns the call with all that was reported."""
         name = call.tool_call_id
         if not name or name in self._ended_calls:
             return call
@@ -236,9 +229,7 @@ class UpdateReader:
         return id
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
-        """Adds the new part of the output. An update has the next piece, or the whole output, which is ignored if it
-        does not continue `state`.
-        """
+        """An update has the next piece, or the whole output, which is ignored if it does not continue `state`."""
         delta = text_at(call.meta, "terminal_output_delta", "data")  # where Codex's adapter sends it
         if not delta:
             whole = _output_of(call)
@@ -289,13 +280,11 @@ class UpdateReader:
             self.events.append(StepCompleted())
 
     def end_texts(self) -> None:
-        """Adds the held text, and ends the open message and reasoning."""
         self.release_held()
         self._end_reasoning()
         self.end_message()
 
     def drop_held(self) -> str:
-        """Returns the held text, and clears it."""
         held, self.held = self.held, ""
         return held
 
@@ -310,7 +299,6 @@ def _text_of(content: Any) -> str:
 
 
 def _remembered(call: Update) -> Update:
-    """Returns a report with only the fields that are read again."""
     meta = call.meta
     if isinstance(meta, dict):
         meta = {name: meta[name] for name in CALLED_BY_META if name in meta}
@@ -318,7 +306,7 @@ def _remembered(call: Update) -> Update:
 
 
 def _merged(before: Update, call: Update) -> Update:
-    """Returns the call with the fields that its update sets. An empty `raw_input` replaces nothing."""
+    """An empty `raw_input` replaces nothing."""
     fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
         fields["meta"] = {**before.meta, **call.meta}

@@ -36,7 +36,6 @@ def usage_in(counts: object) -> Usage | None:
 
 
 def counts_output(result: object) -> bool:
-    """Returns whether the result of `session/prompt` counts tokens of the model."""
     usage = usage_in(_count_in(result))
     return usage is not None and usage.output > 0
 
@@ -55,7 +54,6 @@ class UsageCounter:
     def __init__(self, rule: UsageRule | None) -> None:
         self._rule = rule
         self._session = NO_TOKENS
-        """The total at the last report."""
         self._known = True
         """Whether that is complete: not after a turn without a count."""
         self._turn = NO_TOKENS
@@ -74,13 +72,10 @@ class UsageCounter:
         self._one_call = True
 
     def add_model_call(self) -> None:
-        """The request takes more than one call of the model."""
         self._one_call = False
 
     def read_update(self, meta: object) -> Usage | None:
-        """Adds the count in an update's `_meta`. Returns the request's tokens so far; None without a count, or if the
-        rule is not `chunks`.
-        """
+        """Returns the request's tokens so far; None without a count, or if the rule is not `chunks`."""
         usage = usage_in(value_at(meta, "usage")) if self._rule == "chunks" else None
         if usage is None:
             return None

@@ -30,7 +30,6 @@ KINDS: Final[dict[str, ActivityKind]] = {
     "ExitPlanMode": "plan",
     "AskUserQuestion": "question",
 }
-"""Others are `other`."""
 
 
 class _Described(msgspec.Struct, frozen=True):

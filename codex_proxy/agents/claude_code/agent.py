@@ -41,14 +41,11 @@ MAX_MEMORY: Final = 2 << 30
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
-    """How the processes are started, and how many are kept."""
-
     name: str
     version: str
     command: Callable[[LaunchKey], Command]
     """Unconfined."""
     confinement: PlainConfinement
-    """Of plain-model turns."""
     empty_folder: str
     """Of plain-model turns."""
     warm: LaunchKey

@@ -89,7 +89,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
     """The `Dialect` of a process, for the turns of one conversation."""
 
     def __init__(self, *, takes_mark: bool = True) -> None:
-        """`takes_mark`: see `user_line`."""
         self._tools = OfferedTools((), model_name)
         self._reader = StepReader(NO_TURN, self._tools)
         super().__init__(STATES, self._reader.events)
@@ -100,12 +99,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._pending = PendingCalls(_output_answer)
         self._usage = TurnUsage()
         self._reported_usage = Usage()
-        """Last, for the current request."""
         self._step_open = False
-        """Whether a message of the model is open."""
         self._started = False
         self._error_code: str | None = None
-        """Of the last synthetic message."""
 
     def facts(self) -> dict[str, Any]:
         return {} if self._takes_mark else {"takes_mark": False}
@@ -239,7 +235,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._ready(id)
 
     def _ready(self, what: str) -> None:
-        """After the last of `_unready`, writes the first lines of the history."""
         self._unready.discard(what)
         if self._state is TurnState.STARTING and not self._unready:
             self._change(TurnChange.READY)
@@ -284,7 +279,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._events.append(StepCompleted(usage))
 
     def _add_usage(self) -> None:
-        """Reports the request's tokens so far, if they have changed."""
         usage = self._usage.request
         if usage != self._reported_usage:
             self._reported_usage = usage
@@ -312,9 +306,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._reader.assistant(whole)
 
     def _user(self, message: WholeMessage) -> None:
-        """Ends the activities whose outputs the program itself has given to the model. The client's output for such a
-        call is not used.
-        """
+        """The client's output for a call that the program itself has answered is not used."""
         for block in message.blocks:
             if block.type == "tool_result":
                 self._pending.agent_answered(block.tool_use_id or "")
@@ -337,9 +329,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the answer to a message to the MCP server with the client's tools; empty if it must wait or was
-        written.
-        """
+        """Returns the answer; empty if it must wait or was written."""
         match rpc.method:
             case "initialize":
                 version = (rpc.params or RpcParams()).protocol_version
@@ -358,8 +348,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return rpc_refusal(request_id, rpc.id)
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Handles `tools/call`. Returns the answer; empty if there is no output yet. A call that was not in the stream
-        is asked of the client. Refuses requests without a running turn or an offered tool.
+        """Returns the answer; empty if there is no output yet. A call that was not in the stream is asked of the
+        client.
         """
         params = rpc.params or RpcParams()
         id = params.meta.call_id if params.meta is not None else None
@@ -439,8 +429,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:
-    """Returns the line with a call's output. `request` has the ids of the control request and of the JSON-RPC request
-    in it.
-    """
+    """`request` has the ids of the control request and of the JSON-RPC request in it."""
     result = {"content": mcp_content(reply.parts)}
     return rpc_answer(*request, result if reply.success else result | {"isError": True})

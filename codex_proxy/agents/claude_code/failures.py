@@ -33,7 +33,6 @@ CODES: Final[dict[str, FaultKind]] = {
     "overloaded": K.UNAVAILABLE,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""Those that decide the kind of fault."""
 
 STATUSES: Final[dict[int, FaultKind]] = {
     401: K.AGENT_NOT_AUTHENTICATED,
@@ -70,9 +69,7 @@ _ADVICE: Final = re.compile(
 
 
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
-    """Returns the failure of a turn whose `result` is an error. `code` is the `<synthetic>` message's, `reason` the
-    `terminal_reason`.
-    """
+    """`code` is the `<synthetic>` message's, `reason` the `terminal_reason`."""
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:
         return NOT_SIGNED_IN
@@ -85,7 +82,6 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
 
 
 def retry_event(retry: Retry) -> Retrying:
-    """Returns the event for a repeated model call, with the failure of the first if known."""
     code = retry.error if retry.error != "unknown" else None
     if code is None and retry.error_status is None:
         return Retrying(BROKE_OFF)

@@ -57,7 +57,6 @@ class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def block(self) -> Block:
-        """The content block of Anthropic's API."""
         if self.data:
             return {"type": "redacted_thinking", "data": self.data}
         return {"type": "thinking", "thinking": self.thinking, "signature": self.signature}
@@ -75,7 +74,6 @@ class _RawThinking(msgspec.Struct, frozen=True):
 
 
 def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
-    """Returns the thinking block in a reasoning item, if any."""
     try:
         item = msgspec.json.decode(raw, type=_RawThinking)
         sealed = item.encrypted_content or ""
@@ -94,7 +92,6 @@ class Line(msgspec.Struct):
     role: Literal["user", "assistant"]
     blocks: list[Block]
     model: str = ""
-    """That signed the thinking blocks in it, if any."""
 
 
 class Conversation(msgspec.Struct, frozen=True):
@@ -103,9 +100,7 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def conversation(history: Sequence[HistoryItem]) -> Conversation:
-    """Converts a whole history. Instructions at its beginning become the system prompt; without anything else, the
-    user's message.
-    """
+    """Instructions at the beginning become the system prompt; without anything else, the user's message."""
     items = list(_plain(history))
     system: list[str] = []
     while items and _is_instruction(items[0]):
@@ -129,7 +124,7 @@ def _lines(items: Iterable[HistoryItem | ThinkingBlock]) -> tuple[Line, ...]:
 
 
 class PendingLines:
-    """The lines that were not written yet. The next follow when the program has confirmed the user's previous one."""
+    """The next lines follow when the program has confirmed the user's previous one."""
 
     def __init__(self, lines: Sequence[Line], first_number: int, *, takes_mark: bool = True) -> None:
         self._lines = list(lines)
@@ -138,9 +133,7 @@ class PendingLines:
         self._takes_mark = takes_mark
 
     def next(self) -> tuple[bytes, bool]:
-        """Removes the next lines, up to one of the user. Returns their bytes, and whether that was the last, which the
-        model answers.
-        """
+        """Removes the next lines, up to one of the user. Returns their bytes, and whether that was the last."""
         writes = []
         while self._lines:
             line = self._lines.pop(0)
@@ -225,7 +218,6 @@ class _Writer:
 
 
 def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | ThinkingBlock]:
-    """Yields the history with Responses items converted, or left out."""
     for item in history:
         if isinstance(item, RawHistoryItem):
             thought = thinking_block_in(item.json)

@@ -41,7 +41,6 @@ AGENT: Final = (
     *("--permission-prompt-tool", "stdio"),  # what needs permission is asked of us
 )
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
-"""Of a read-only turn."""
 WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
 """Without questions, and tools that would outlive the turn."""
 MODES: Final[Mapping[Sandbox, str]] = {

@@ -31,8 +31,6 @@ class StreamTokens(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """The fields of all types of deltas."""
-
     type: str = ""
     text: str | None = None
     thinking: str | None = None
@@ -55,8 +53,6 @@ class StreamHead(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """An event of Anthropic's stream."""
-
     type: str = ""
     index: int = 0
     delta: Delta | None = None
@@ -99,12 +95,10 @@ class Result(msgspec.Struct, frozen=True):
 
     is_error: bool = False
     result: str = ""
-    """The answer or error."""
     stop_reason: str | None = None
     terminal_reason: str | None = None
     """Such as `aborted_streaming`."""
     api_error_status: int | None = None
-    """Of a refused model call."""
     structured_output: msgspec.Raw = msgspec.Raw()
     """The answer that had to follow a schema."""
     usage: StreamTokens | None = None
@@ -124,8 +118,6 @@ class WholeBlock(msgspec.Struct, frozen=True):
 
 
 class WholeMessage(msgspec.Struct, frozen=True):
-    """A message that the program sends complete."""
-
     id: str = ""
     model: str = ""
     content: list[WholeBlock] | str = ""
@@ -133,7 +125,6 @@ class WholeMessage(msgspec.Struct, frozen=True):
 
     @property
     def blocks(self) -> list[WholeBlock]:
-        """The content as blocks; a text becomes one."""
         if isinstance(self.content, str):
             return [WholeBlock(type="text", text=self.content)] if self.content else []
         return self.content
@@ -153,8 +144,6 @@ class RpcMeta(msgspec.Struct, frozen=True):
 
 
 class RpcMessage(msgspec.Struct, frozen=True):
-    """To the MCP server with the client's tools."""
-
     method: str = ""
     id: int | str | None = None
     params: RpcParams | None = None
@@ -191,7 +180,6 @@ def decode_part(json: msgspec.Raw, type: type[T]) -> T:
 
 
 def string_in(json: msgspec.Raw) -> str | None:
-    """Returns the string that the JSON is, if it is one."""
     try:
         return msgspec.json.decode(json, type=str) if json else None
     except UNREADABLE:
@@ -223,9 +211,7 @@ def control_refusal(request_id: str) -> bytes:
 
 
 def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
-    """Returns the result of a JSON-RPC message. `request_id` is the control request's around it; `rpc_id` None: of a
-    notification.
-    """
+    """`request_id` is the control request's around it; `rpc_id` None: of a notification."""
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "result": result}
     return control_answer(request_id, {"mcp_response": answer})
 
@@ -237,9 +223,7 @@ def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
 
 
 def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = True) -> bytes:
-    """Returns the line of a user's message. `query`: the model answers it. `takes_mark`: the release knows the mark of
-    texts that nobody typed.
-    """
+    """`query`: the model answers it. `takes_mark`: the release knows the mark of texts that nobody typed."""
     if not takes_mark:  # a line break before it keeps a text from being a command
         content = [_no_command(block) for block in content]
     line: dict[str, Any] = {
@@ -259,9 +243,7 @@ def _no_command(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:
-    """Returns the line of an assistant's message in the history. `number` differs for each of a process. `model` signed
-    the thinking blocks.
-    """
+    """`number` differs for each of a process. `model` signed the thinking blocks."""
     said = {"role": "assistant", "content": content}
     return encoded(
         {

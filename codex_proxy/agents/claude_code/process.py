@@ -117,8 +117,8 @@ class _Question:
 
 
 async def request_initialize(command: Command) -> InitializeResult:
-    """Starts a process, and returns what it answers to `initialize` and to a command that is marked as text. The model
-    is not called: a release that does not know the mark answers itself. Raises `Fault`.
+    """Starts a process, and returns what it answers to `initialize` and to a command that is marked as text: a release
+    that does not know the mark answers without its model. Raises `Fault`.
     """
     question = _Question()
     try:

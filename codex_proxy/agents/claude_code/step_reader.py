@@ -69,7 +69,7 @@ class _Thought:
 
 
 class StepReader:
-    """Reads stream events (`feed`) and complete messages (`assistant`) of one turn. The caller empties `events`."""
+    """The caller empties `events`."""
 
     def __init__(self, turn: Turn, tools: OfferedTools) -> None:
         self.events: list[Event] = []
@@ -83,21 +83,16 @@ class StepReader:
         self._streamed: set[str] = set()
         """Messages that arrived in deltas, and are ignored as a whole."""
         self._open: dict[int, str] = {}
-        """Text and reasoning items, by block index."""
         self._complete: list[ItemEnded | RawItem] = []
-        """The ends of items whose block has ended, and thinking blocks, until more arrives: a stream that breaks off
-        ends its blocks, too."""
+        """Until more arrives: a stream that breaks off ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, _Thought] = {}
-        """Open blocks, by index."""
         self._reading: dict[int, _Call] = {}
         self._calls: dict[str, _Call] = {}
-        """This step's, of the client's tools."""
         self._held_size = HeldSize("arguments of calls, signatures and texts before an answer")
         self._held: list[Event] = []
         """Events of texts that may be no part of the answer."""
         self._held_texts: set[str] = set()
-        """The messages with text in `_held`."""
         self._said: list[str] = []
         self._activities: set[str] = set()
         """Calls of the agent's own tools without an output."""
@@ -216,7 +211,7 @@ class StepReader:
     # --- whole messages -------------------------------------------------------------------------
 
     def is_new(self, message: WholeMessage) -> bool:
-        """Returns whether no part of this message has come as stream events: then it is a step of its own."""
+        """Returns whether no part of the message has come as stream events."""
         return message.id not in self._streamed
 
     def assistant(self, message: WholeMessage) -> None:
@@ -250,7 +245,6 @@ class StepReader:
             self.events.append(ItemStarted(activities.activity(id, block.name or "", block.input)))
 
     def end_activity(self, block: WholeBlock) -> None:
-        """Adds the output in a `tool_result` block, and ends its call's activity, if it is one."""
         id = block.tool_use_id or ""
         if id in self._activities:
             self._activities.remove(id)
@@ -265,7 +259,7 @@ class StepReader:
         return call_id in self._calls
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
-        """Ends the step: adds its text and calls as raw items. Returns the calls for the caller to pass on."""
+        """Ends the step: adds its text and calls as raw items."""
         self._add_complete()
         requests = [call.request() for call in self._calls.values()]
         self._add_raw_message(f"{self._message}_message", "".join(self._said))

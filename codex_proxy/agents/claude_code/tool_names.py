@@ -30,12 +30,10 @@ def agent_name(name: str) -> str:
 
 
 def model_name(name: str) -> str:
-    """Returns the name that the model gets."""
     return MODEL_PREFIX + agent_name(name)
 
 
 def listed_tool(tool: Tool) -> dict[str, Any]:
-    """Returns the tool's entry in the result of MCP's `tools/list`."""
     meta = {"anthropic/alwaysLoad": True, **WHOLE_OUTPUTS}
     return mcp_tool(agent_name(tool.name), tool, function_parameters(tool), meta)
 

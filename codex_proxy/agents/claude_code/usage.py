@@ -26,25 +26,20 @@ class TurnUsage:
         self._calls = Usage()
         """Of ended model calls."""
         self._before = Usage()
-        """Reported to earlier requests."""
         self._begun = StreamTokens()
-        """Of the running model call."""
 
     def begin_turn(self) -> None:
         self._calls = self._before = Usage()
         self._begun = StreamTokens()
 
     def begin_request(self) -> None:
-        """The client's next request continues the turn."""
         self._before = self._calls
 
     def call_began(self, tokens: StreamTokens | None) -> None:
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
-        """Adds a model call's tokens, and returns them: those of its `message_delta`, where missing those of
-        `message_start`.
-        """
+        """Returns the call's tokens: those of its `message_delta`, where missing those of `message_start`."""
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()
         usage = usage_of(
@@ -69,7 +64,6 @@ class TurnUsage:
 
     @property
     def request(self) -> Usage:
-        """Of the client's current request so far."""
         return self._calls.since(self._before)
 
 

@@ -47,7 +47,6 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
     "supports_reasoning_effort_updates": (bool,),
     "use_responses_lite": (bool,),
 }
-"""Older releases lack these."""
 
 
 class CatalogError(ValueError):
@@ -55,8 +54,6 @@ class CatalogError(ValueError):
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
-    """Not patched."""
-
     slug: str
     display_name: str
     context_window: int | None
@@ -66,11 +63,9 @@ class CatalogModel(msgspec.Struct, frozen=True):
     visibility: str
     """`list` if Codex's model picker shows it."""
     service_tiers: tuple[str, ...] = ()
-    """Beside the default."""
     verbosity: bool = True
     """Whether it gets a request's verbosity."""
     priority: int = 0
-    """Its place in Codex's picker."""
     is_own_default: bool = False
     """Whether Codex uses it for turns that name none."""
     native: bytes = b""
@@ -115,8 +110,8 @@ def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -
 def plain_catalog(
     bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
 ) -> bytes:
-    """Returns the patched catalog as JSON. Raises `CatalogError`. `extra_slugs` are models of a provider in
-    config.toml. `lite` sets `use_responses_lite` (tools as an input item, no parallel calls); None keeps it.
+    """Raises `CatalogError`. `extra_slugs` are models of a provider in config.toml. `lite` sets `use_responses_lite`
+    (tools as an input item, no parallel calls); None keeps it.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
@@ -132,7 +127,6 @@ def _plain(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
 
 
 def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
-    """Returns an entry for an unknown model, like `template`."""
     return template | {
         "slug": slug,
         "display_name": slug,

@@ -151,9 +151,7 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, agent: CodexAgentName, context: AgentContext
 ) -> list[Check]:
-    """Returns the checks of sign-in, plain-model turns and sandbox; only a failed one if config.toml cannot be read.
-    With other protocols than `codex-app-server` only the credentials file is looked for.
-    """
+    """Without app-server only the credentials file is looked for."""
     settings, environ = context.settings, context.environ
     config = settings.codex_home / "config.toml"
     try:
@@ -171,7 +169,6 @@ async def sign_in_and_sandbox_checks(
 
 
 async def plain_turns(program: str, provider: ProviderConfig, context: AgentContext, folder: str) -> Check:
-    """Runs the program confined, with `folder` as state folder and home."""
     settings = context.settings.model_copy(update={"state_dir": Path(folder)})
     env = context.child_environment() | {"CODEX_HOME": folder}
     try:
@@ -194,7 +191,7 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Asks an app-server in the user's home who is signed in. `warning` if the provider's variable is not set."""
+    """Asks an app-server in the user's home."""
     home = settings.codex_home
     checking = Checking("sign-in", provider=provider.id, codex_home=str(home))
     missing = [name for name in provider.env_names if not environ.get(name)]
@@ -228,7 +225,6 @@ async def sign_in(
 
 
 def login_command(program: str, settings: Settings, environ: Mapping[str, str]) -> str:
-    """Returns the command that signs in to the server's Codex home."""
     on_path = shutil.which("codex", path=environ.get("PATH", os.defpath)) is not None
     home = ""
     if "codex_home" in settings.model_fields_set and not environ.get("CODEX_HOME"):
@@ -237,7 +233,6 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 
 
 async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
-    """Runs a command in Codex's sandbox, with `folder` as home."""
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     checking = Checking("sandbox", sandbox=settings.sandbox, bubblewrap=bubblewrap)
     if settings.sandbox == "danger-full-access":

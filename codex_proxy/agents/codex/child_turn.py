@@ -13,8 +13,6 @@ from codex_proxy.core.faults import Failure
 
 
 class TokenCounts(msgspec.Struct, gc=False):
-    """As `codex exec` and `codex proto` report them."""
-
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
@@ -49,12 +47,10 @@ class ChildTurn(SingleTurn):
         return Step([self._end(Stop.FAILED, "eof", failure_from_exit(ended))])
 
     def _no_event(self, line: bytes, out: list[Event]) -> None:
-        """Adds a notice for a line that is no event, unless it is blank."""
         if line.strip():
             out.append(Notice("bad_line", f"{len(line)} bytes that are not an event"))
 
     def _start(self, thread: str, model: str, out: list[Event]) -> None:
-        """Once."""
         if not self._started:
             self._started = True
             out.append(TurnStarted(thread, model))

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 POLL_SECONDS = 0.02
-"""Between tries for a lock."""
 
 
 @asynccontextmanager

@@ -35,13 +35,10 @@ from codex_proxy.process.launch import child_environment
 
 
 class CodexPaths(msgspec.Struct, frozen=True):
-    """The paths of Codex's processes, and what commands in its sandboxes may do."""
-
     program: str
     codex_home: str
     """The user's; may not exist yet."""
     state: str
-    """The server's state folder."""
     workdir: str
     profiles: Profiles = Profiles("codex_proxy", ())
 
@@ -107,9 +104,7 @@ async def bundled_catalog(program: str, state: str, version: Version, base: Mapp
 def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Writes the patched catalog and its source. Returns its path, and the models, with that of config.toml (text
-    `config`). Raises `Fault` or `OSError`.
-    """
+    """Returns the file, and the models, with that of config.toml (text `config`). Raises `Fault` or `OSError`."""
     bundled_file = _bundled_file(state, version)
     try:
         own = tomllib.loads(config).get("model")
@@ -134,7 +129,6 @@ def _write(file: Path, content: bytes) -> None:
 
 
 def _link(target: Path, link: Path) -> None:
-    """Creates or replaces a link in one step."""
     if link.is_symlink() and Path(os.readlink(link)) == target.absolute():
         return
     with tempfile.TemporaryDirectory(dir=link.parent, prefix=".new-") as folder:

@@ -27,7 +27,6 @@ NATIVE_PATTERNS = (
     "../codex-*/vendor/{machine}-*/codex/codex",
     "../codex-*/vendor/{machine}-*/bin/codex",
 )
-"""Where npm's packages keep the native binary."""
 
 SYSTEMS = {"linux": "linux", "darwin": "apple"}
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
@@ -94,7 +93,6 @@ _VERSION = re.compile(r"(?:^codex-cli |^[^/\n]*/)(\d+)\.(\d+)\.(\d+)", re.MULTIL
 
 
 def version_from(text: str) -> Version | None:
-    """Returns the release in `codex --version` or a `userAgent`, if any."""
     found = _VERSION.search(text)
     return Version(*(int(part) for part in found.groups())) if found else None
 

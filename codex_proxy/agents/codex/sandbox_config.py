@@ -89,7 +89,6 @@ class Profiles(msgspec.Struct, frozen=True):
 
 
 def outermost_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """Returns the paths without those inside another."""
     kept: list[str] = []
     for path in sorted(set(paths)):
         if not any(path.startswith(folder.rstrip("/") + "/") for folder in kept):

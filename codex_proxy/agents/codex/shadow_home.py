@@ -46,7 +46,6 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     service_tier: str = "default"
     """In OpenAI's spelling."""
     token_command: bool = False
-    """Whether a command prints the provider's token."""
     keyring: bool = False
     """Whether the sign-in may be in the keyring."""
 

@@ -13,8 +13,8 @@ MAX_SHOWN: Final = 10
 
 
 def skills_check(codex_home: Path, home: str, workdir: Path, *, bundled: bool) -> list[Check]:
-    """Returns a warning that names the skills which a client's text with `$NAME` adds to an agent turn, if any.
-    `bundled`: Codex's own count, too.
+    """Names the skills which a client's text with `$NAME` adds to an agent turn, if any. `bundled`: Codex's own count,
+    too.
     """
     folders = [codex_home / "skills", workdir / ".codex" / "skills", workdir / ".agents" / "skills"]
     if home:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
-"""One for each protocol."""
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "child_env"})
 PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
@@ -60,7 +59,7 @@ def codex_program(context: AgentContext) -> str:
 
 
 def codex_paths(context: AgentContext) -> CodexPaths:
-    """Creates the state folder; returns the settings' paths and sandbox rules. Raises `NoAgentError` or `Fault`."""
+    """Also creates the state folder. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.plain_home import CodexPaths
     from codex_proxy.agents.codex.program import misconfigured
     from codex_proxy.agents.codex.sandbox_config import Profiles
@@ -90,9 +89,7 @@ def codex_paths(context: AgentContext) -> CodexPaths:
 
 
 async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> PlainConfinement:
-    """Returns what confines plain-model processes; of the user's files they may use the sign-in. Raises
-    `NoAgentError`.
-    """
+    """Of the user's files plain-model processes may use the sign-in. Raises `NoAgentError`."""
     from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 
@@ -113,7 +110,6 @@ class CodexProtocol(msgspec.Struct, frozen=True):
 
     agent: CodexAgentName
     check: BinaryCheck | None = None
-    """What the app-server supports, if used."""
     fault: str = ""
     """With what to do; else empty."""
     warning: str = ""
@@ -127,8 +123,8 @@ async def protocol_of(
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
 ) -> CodexProtocol:
-    """Returns the protocol of `agent`; for `auto` the first of app-server, proto and exec that the program supports.
-    `check` asks what its app-server supports.
+    """For `auto` returns the first of app-server, proto and exec that the program supports. `check` asks what its
+    app-server supports.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)

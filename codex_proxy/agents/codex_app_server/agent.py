@@ -27,21 +27,17 @@ START_SECONDS = 20.0
 """For `initialize`: 70 ms usually, more in a new home or from a cold disk."""
 
 LIMITS_SECONDS = 5.0
-"""The agent asks its provider."""
 
 CLIENT_NAME = "codex_openai_proxy"
 MODES: tuple[Mode, ...] = ("model", "agent")
 
 
 class AppServerProcesses(msgspec.Struct, frozen=True):
-    """How the processes start, and what the program is."""
-
     name: str
     version: str
     plain: Command
     """Unconfined."""
     confinement: PlainConfinement
-    """Of plain-model turns."""
     agent: Command | None
     """None if one kind serves both modes."""
     empty_folder: str
@@ -53,7 +49,6 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     start_mark: str = ""
     """A file that exists once this release has started."""
     profiles: Profiles | None = None
-    """Of agent processes, if any."""
     can_confine: Callable[[], Awaitable[bool]] | None = None
     """Whether commands can be kept from reading files here, which takes 0.1 s to find out. None: no turn's reading is
     limited."""
@@ -152,9 +147,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
         return AgentSession(turn, transport.dialect, transport)
 
     async def _permissions(self, turn: Turn) -> str | None:
-        """Returns the profile of an agent turn that must not read protected paths; None if it may, or reading cannot be
-        limited.
-        """
+        """Returns the profile of an agent turn that must not read protected paths, if there is one."""
         profiles, can_confine = self._processes.profiles, self._processes.can_confine
         if turn.mode == "model" or not turn.confine_reads or profiles is None or can_confine is None:
             return None

@@ -26,7 +26,6 @@ log = structlog.get_logger(__name__)
 SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
 
 KEPT_SECONDS: Final = 86400.0
-"""Then the binary is asked again."""
 
 _NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
 """The key in the binary's error about a switch."""
@@ -131,7 +130,6 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
-    """Returns the stored answer if it is valid."""
     try:
         kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
     except (FileNotFoundError, msgspec.DecodeError):

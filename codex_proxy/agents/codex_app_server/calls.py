@@ -37,7 +37,6 @@ MAX_CHARS = 64
 DIGEST_DIGITS = 16
 
 MAX_KEPT_CHARS = MAX_CHARS - len(PREFIX) - 1 - DIGEST_DIGITS
-"""Of the client's name, in a changed one."""
 
 _ENDS_LIKE_A_DIGEST = re.compile(rf"_[0-9a-f]{{{DIGEST_DIGITS}}}\Z")
 
@@ -59,7 +58,6 @@ def agent_name(name: str) -> str:
 
 
 def dynamic_tool(tool: Tool) -> dict[str, Any]:
-    """Returns a tool's entry of `dynamicTools`."""
     name = agent_name(tool.name)
     return {
         "type": "function",
@@ -100,7 +98,6 @@ class ModelItems:
         self._events: list[Event] = []
         self._held = HeldSize("items of the model")
         self._calls: dict[str, ToolCallRequested] = {}
-        """Of the client's tools."""
         self._response_open = False
         self._agent_calls: set[str] = set()
         """Those that the agent has still to answer before it asks the client."""
@@ -108,9 +105,7 @@ class ModelItems:
         """Calls whose outputs are in the client's history."""
 
     def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
-        """Adds a raw item, and returns its head; None for a message of Codex or an output. Raises one of
-        `UNREADABLE`.
-        """
+        """Returns the head; None for a message of Codex or an output. Raises one of `UNREADABLE`."""
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in KEPT_TYPES or (head.type == "message" and head.role != "assistant"):
             return None
@@ -123,9 +118,7 @@ class ModelItems:
         return head
 
     def add_output(self, item: msgspec.Raw) -> str | None:
-        """Adds an output that Codex has given, and returns the call's id; None for other items. Raises one of
-        `UNREADABLE`.
-        """
+        """Returns the call's id; None for other items. Raises one of `UNREADABLE`."""
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in OUTPUT_TYPES:
             return None
@@ -165,16 +158,12 @@ class ModelItems:
             )
 
     def _await_agent_output(self, call: RawItemCall) -> None:
-        """Makes the step wait until Codex has answered this call, unless a client's call came before: some releases run
-        calls in order.
-        """
+        """Unless a client's call came before: some releases run calls in order."""
         if not self._calls:
             self._agent_calls.add(call.call_id)
 
     def output_requested(self, begun: Collection[str]) -> None:
-        """Makes the step wait only for the agent's calls in `begun`: Codex requests an output, and so starts no other
-        call before.
-        """
+        """The step waits only for the agent's calls in `begun`: Codex starts no other before."""
         if self._agent_calls:
             self._agent_calls = {call_id for call_id in self._agent_calls if call_id in begun}
 
@@ -182,8 +171,8 @@ class ModelItems:
         return call_id in self._calls
 
     def add_requested_call(self, params: Params) -> bool:
-        """Adds a call that came in no raw item; returns whether its tool is the client's. Models with the single tool
-        `exec` call the client's tools from JavaScript.
+        """Adds a call that came in no raw item, if its tool is the client's. Models with the single tool `exec` call
+        the client's tools from JavaScript.
         """
         tool = self._tools.find(params.tool or "")
         if not params.call_id or tool is None:
@@ -214,7 +203,6 @@ class ModelItems:
             self._held.add(len(event.json) + ITEM_SIZE)
 
     def take(self) -> tuple[list[Event], list[ToolCallRequested]]:
-        """Removes and returns raw items and notices, and the client's calls."""
         events, self._events = self._events, []
         self._held.clear()
         calls, self._calls = list(self._calls.values()), {}
@@ -233,7 +221,6 @@ def _tool_call_request(
 
 
 def _is_valid_json(arguments: str) -> bool:
-    """Returns whether Codex can read the arguments."""
     if not arguments.strip():
         return True
     try:

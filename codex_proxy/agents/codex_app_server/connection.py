@@ -57,7 +57,6 @@ OPT_OUT_NOTIFICATIONS: Final = (
     "skills/changed",
     "app/list/updated",
 )
-"""That Codex is asked not to send."""
 
 
 def initialize_params(client_name: str, version: str) -> dict[str, Any]:
@@ -95,11 +94,8 @@ class AppServerConnection:
         self._new_limits: bytes | None = None
         self._last_channel = 0
         self._threads: dict[str, int] = {}
-        """The channel of each thread."""
         self._thread_of: dict[int, str] = {}
-        """The thread of each channel that has one."""
         self._unanswered: dict[int, int] = {}
-        """Requests by open channel."""
         self._in_flight = 0
         self._held_writes: deque[tuple[int, bytes]] = deque()
         """Until fewer requests are in flight."""
@@ -123,9 +119,7 @@ class AppServerConnection:
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Drops the channel's messages from now on, and refuses requests among them. Returns writes of others that were
-        held until then.
-        """
+        """Returns writes of other channels that were held until then."""
         self._in_flight -= self._unanswered.pop(channel, 0)
         thread = self._thread_of.pop(channel, None)
         if thread is not None and self._threads.get(thread) == channel:
@@ -151,7 +145,6 @@ class AppServerConnection:
         return writes
 
     def _release_held(self) -> bytes:
-        """Removes and returns what may be written now."""
         out = []
         while self._held_writes:
             channel, writes = self._held_writes[0]
@@ -165,9 +158,7 @@ class AppServerConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Assigns messages to channels. Drops what is for none, and refuses requests among it. `routed` gets the lines
-        by channels.
-        """
+        """Refuses requests that are for no channel. `routed` gets the lines by channels."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         # Most lines are notifications of the same thread as the line before: they need only be decoded.
@@ -197,7 +188,7 @@ class AppServerConnection:
         return Received(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Returns a message's channel, if it has one. Lines to write are appended."""
+        """Lines to write are appended."""
         if message.method is None:
             return self._channel_of_answer(message, writes)
         thread = message.params.thread_id

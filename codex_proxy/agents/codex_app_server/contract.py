@@ -25,7 +25,6 @@ LISTS: Final[Mapping[MessageKind, str]] = {
     "question": "ServerRequest",
     "reply": "ServerRequest",
 }
-"""Of the schema, with the method of each kind."""
 
 DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponseItem/completed": "RawResponseItemCompletedNotification",
@@ -106,7 +105,6 @@ class ProtocolSchema:
                 yield from self.nodes(each, seen)
 
     def _variants(self, node: Any, tag: str) -> Iterator[dict[str, Any]]:
-        """Yields the alternatives with this value of `type`."""
         for each in self.nodes(node):
             if tag in (value_at(each, "properties", "type", "enum") or ()):
                 yield each
@@ -145,7 +143,6 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
         *("system_prompt", "sandbox", "exact_usage", "stop_reasons", "parallel_calls", "model_choice"),
     }
 )
-"""With a binary that lacks nothing."""
 
 ANY: Final = "any"
 
@@ -292,13 +289,11 @@ CONTRACT: Final = (
         "activity",
     ),
 )
-"""In the order of a turn."""
 
 NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
     "client_tools": ("tool_replies", "parallel_calls"),
     "usage": ("exact_usage",),
 }
-"""Features that are off with another one."""
 
 
 class Missing(msgspec.Struct, frozen=True):
@@ -310,8 +305,6 @@ class Missing(msgspec.Struct, frozen=True):
 
 
 class ContractCheck(msgspec.Struct, frozen=True):
-    """What the binary lacks."""
-
     missing: tuple[Missing, ...] = ()
 
     @property
@@ -331,7 +324,6 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def missing_features(self) -> dict[str, tuple[str, ...]]:
-        """With what each lacks."""
         missing_features: dict[str, tuple[str, ...]] = {}
         for each in self.missing:
             if each.feature is None:

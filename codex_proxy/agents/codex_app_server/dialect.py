@@ -71,8 +71,8 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     """Reads the messages of one channel."""
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
-        """`channel` begins its request ids. `parallel_calls`: the release reports the end of a model's response, so
-        that calls are reported together; before 0.147 one by one.
+        """`channel` begins its request ids. `parallel_calls`: the release reports the end of a model's response; before
+        0.147 calls are reported one by one.
         """
         self._reader = ItemReader()
         super().__init__(STATES, self._reader.events)
@@ -302,7 +302,6 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             self._events.append(Notice("unknown_request", message.method or ""))
 
     def _is_expected_call(self, params: Params) -> bool:
-        """Returns whether the requested call is of a client's tool."""
         call_id = params.call_id or ""
         return (
             self._model_items.has_call(call_id)

@@ -36,8 +36,6 @@ class FileChange(msgspec.Struct, frozen=True, gc=False):
 
 
 class ThreadItem(msgspec.Struct, frozen=True, gc=False):
-    """With the fields that are read."""
-
     type: str
     id: str = ""
     text: str | None = None
@@ -54,7 +52,6 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     path: str | None = None
     status: str | None = None
     output: str | None = msgspec.field(default=None, name="aggregatedOutput")
-    """What a command has printed."""
 
 
 class PlanStep(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +70,6 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[ThreadItem], str]]]
     "webSearch": ("web_search", lambda item: item.query or ""),
     "imageView": ("image", lambda item: item.path or ""),
 }
-"""Kind, and what describes it."""
 TEXT_AT_END = frozenset({"webSearch"})
 """Their description comes when they are completed."""
 
@@ -81,7 +77,6 @@ _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
 
 def activity_of(item: ThreadItem) -> Activity | None:
-    """Returns an item's activity in one line, if it is one."""
     known = ACTIVITIES.get(item.type)
     if known is None:
         return None
@@ -106,7 +101,6 @@ class ItemReader:
         self.ran_commands = False
         self._plans = 0
         self._outputs: dict[str, list[str]] = {}
-        """Of running commands so far."""
         self._output_room = MAX_OUTPUT_CHARS
 
     def start_turn(self) -> None:
@@ -130,7 +124,6 @@ class ItemReader:
         ]
 
     def flush_outputs(self) -> None:
-        """Adds the output of commands that still run."""
         self.events += [OutputDelta(id, "".join(pieces)) for id, pieces in self._outputs.items()]
         self._forget_outputs()
 
@@ -197,7 +190,6 @@ class ItemReader:
             self.events.append(ReasoningDelta(params.item_id, params.delta, params.content_index, "raw"))
 
     def output_delta(self, params: Params) -> None:
-        """Collects a command's output, up to `MAX_OUTPUT_CHARS`."""
         # Kept back: the first part of an output, often all of it, comes only with the end of the command.
         if params.item_id and params.delta and params.item_id in self.open_items:
             size = len(params.delta) + DELTA_SIZE

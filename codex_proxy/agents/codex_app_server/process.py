@@ -10,8 +10,6 @@ from codex_proxy.process.child import Command
 
 
 class AppServerProcess(SharedProcess[AppServerConnection]):
-    """`start` it, then `open_channel` for each thread."""
-
     def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
         """`parallel_calls`: the program reports the end of a model's answer."""
         super().__init__(AppServerConnection(client_name, client_version))

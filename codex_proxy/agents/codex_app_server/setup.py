@@ -37,15 +37,11 @@ log = structlog.get_logger(__name__)
 
 
 class CodexSetup(msgspec.Struct, frozen=True):
-    """What is needed to start app-server processes."""
-
     version: Version
     provider: ProviderConfig
     models: tuple[CatalogModel, ...]
     plain: Command
-    """For plain-model turns."""
     agent: Command
-    """For agent turns."""
     empty_folder: str
     """Of plain-model turns."""
     start_mark: str = ""

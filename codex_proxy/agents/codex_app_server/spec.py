@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 
 MAX_AGE: Final = 6 * 3600.0
-"""Then a process is replaced."""
 MAX_TURNS: Final = 10_000
 """One that leaks memory is replaced before."""
 

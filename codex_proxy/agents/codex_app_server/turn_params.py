@@ -57,7 +57,6 @@ def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any
 
 
 def _usable_id(type: str, id: str | None) -> str | None:
-    """Returns the client's id, unless the provider would refuse it."""
     fits = id is not None and id.startswith(ID_PREFIXES[type]) and len(id) <= MAX_ID_CHARS
     return id if fits else None
 
@@ -68,7 +67,6 @@ def _digest(index: int, item: dict[str, Any]) -> str:
 
 
 def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[str, Any] | None:
-    """Without an id."""
     if isinstance(item, HistoryMessage):
         if not item.parts:
             return None
@@ -144,7 +142,6 @@ def thread_params(turn: Turn) -> dict[str, Any]:
 
 
 def turn_settings(turn: Turn) -> dict[str, Any]:
-    """Returns the optional parameters of `turn/start`."""
     optional = {
         "effort": turn.effort,
         "summary": turn.summary,

@@ -31,7 +31,6 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     turn_id: str | None = None
     item_id: str | None = None
     delta: str | None = None
-    """Text, reasoning or command output of `item_id`."""
     summary_index: int = 0
     content_index: int = 0
     will_retry: bool = False
@@ -103,8 +102,8 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 
 
 def decode(line: bytes) -> Message | None:
-    """Returns None if the line is no JSON-RPC. Of one with a wrong field or too many values, reads what it can: a
-    request must be refused and a turn must end.
+    """Returns None if the line is no JSON-RPC. With a wrong field or too many values, reads what it can: a request must
+    be refused and a turn must end.
     """
     try:
         if not has_too_many_values(line):
@@ -115,7 +114,7 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_loosely(line: bytes) -> Message | None:
-    """Reads id and method and, if possible, thread and turn. Without a method it is an `UNREADABLE_ANSWER`."""
+    """Without a method the message is an `UNREADABLE_ANSWER`."""
     for decoder in _LOOSE_DECODERS:
         try:
             loose = decoder.decode(line)
@@ -179,8 +178,6 @@ class TurnPayload(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True):
-    """A thread or a turn in an answer."""
-
     id: str
 
 
@@ -206,7 +203,6 @@ class Tokens(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def decode_usage(tokens: msgspec.Raw) -> Usage | None:
-    """Decodes a model call's usage, if any."""
     try:
         tokens_or_none = msgspec.json.decode(tokens, type=Tokens | None) if tokens else None
     except UNREADABLE:
@@ -226,7 +222,6 @@ class TurnUsage:
         self.from_provider = False
         """Whether `total` includes a model call that the agent's own total does not."""
         self._earlier_turns = Usage()
-        """Which the agent's totals include."""
 
     def start_turn(self) -> None:
         self._earlier_turns += self.total
@@ -278,8 +273,6 @@ def check_readable(item: msgspec.Raw) -> None:
 
 
 class RawItemCall(msgspec.Struct, frozen=True):
-    """A call or an output."""
-
     call_id: str
     name: str = ""
     arguments: str = ""
@@ -310,7 +303,7 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
-    """Returns the event for the agent's approval or question; None for other requests."""
+    """Returns None for requests that ask nothing."""
     request_id = f"{message.method}:{id}"
     match message.method:
         case "item/commandExecution/requestApproval":
@@ -355,7 +348,7 @@ OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
 def failure_of_error(what: str, error: RpcError) -> Failure:
-    """Returns the failure of a turn whose request (`start the turn`) got this error."""
+    """`what` is like `start the turn`."""
     failure = failure_from_text(error.message)
     if error.message.startswith(BAD_TOOL_TEXT):
         reason = failure.message[max(failure.message.find(BAD_TOOL_TEXT), 0) :]
@@ -379,9 +372,7 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """Returns the end of a failed turn: with `Stop.LENGTH` or the like if the error only says that the answer was cut
-    off.
-    """
+    """`Stop.LENGTH` or the like if the error only says that the answer was cut off."""
     if error is None:
         return TurnEnded(Stop.FAILED)
     details = error.additional_details

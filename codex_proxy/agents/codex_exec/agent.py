@@ -53,8 +53,8 @@ class CodexExecAgent(ChildPerTurnAgent):
         profiles: Profiles,
         can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`command` returns the command of a turn and its files, below `state`. `not_signed_in` returns a failure for
-        all turns, or None. `profiles` keep commands from the server's data, if `can_confine`.
+        """`command` returns the command of a turn and its files, below `state`. `profiles` keep commands from the
+        server's data, if `can_confine`.
         """
         super().__init__(spec)
         self._profiles = profiles
@@ -84,7 +84,6 @@ class CodexExecAgent(ChildPerTurnAgent):
         return session
 
     async def _profile(self, turn: Turn) -> str | None:
-        """Returns the profile of a turn that must not read the server's data, if Codex can enforce one."""
         self._confines = self._confines or await self._can_confine()
         return self._profiles.of(turn.sandbox) if self._confines else None
 

@@ -53,7 +53,6 @@ class CodexExec(ChildTurn):
         self._open: dict[str, str] = {}
         """Running activities: the item's id, by the child's."""
         self._done: set[str] = set()
-        """The child's ids of ended items."""
         self._plan = ""
 
     def begin(self, turn: Turn) -> Step:
@@ -169,7 +168,6 @@ class CodexExec(ChildTurn):
     # --- helpers ------------------------------------------------------------------------------------
 
     def _add_plan(self, item: Item, out: list[Event]) -> None:
-        """Adds the plan as a completed activity, if it has changed."""
         steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
         text = one_line(", ".join(steps))
         if text and text != self._plan:
@@ -202,7 +200,6 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
     "mcp_tool_call": ("mcp_call", lambda item: f"{item.server or ''}.{item.tool or ''}"),
     "web_search": ("web_search", lambda item: item.query or ""),
 }
-"""Kind, and what describes it."""
 
 ITEMS: Final[Mapping[str, ItemHandler]] = {
     "agent_message": CodexExec._message,
@@ -211,7 +208,6 @@ ITEMS: Final[Mapping[str, ItemHandler]] = {
     "error": CodexExec._warning,
     **dict.fromkeys(ACTIVITIES, CodexExec._activity),
 }
-"""Of complete items."""
 
 LINES: Final[Mapping[str, LineHandler]] = {
     "thread.started": CodexExec._thread_started,

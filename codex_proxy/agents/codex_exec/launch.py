@@ -41,8 +41,8 @@ def exec_argv(
     images: Sequence[str] = (),
     schema: str | None = None,
 ) -> tuple[str, ...]:
-    """Returns a turn's arguments. `pairs` are for `-c`; `images` and `schema` are files. A plain-model turn is
-    read-only. `permissions` replace the sandbox.
+    """`pairs` are for `-c`; `images` and `schema` are files. A plain-model turn is read-only. `permissions` replace the
+    sandbox.
     """
     argv = [program, "exec"]
     for path in images:
@@ -60,7 +60,6 @@ def exec_argv(
 
 
 def _config_overrides(turn: Turn) -> list[tuple[str, str]]:
-    """Returns the turn's options as `-c` pairs, over the user's own."""
     values = {
         "model_reasoning_effort": turn.effort,
         "model_reasoning_summary": turn.summary,

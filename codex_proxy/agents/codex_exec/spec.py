@@ -113,8 +113,8 @@ async def _prepare(context: AgentContext, paths: CodexPaths) -> tuple[Version, E
 
 
 def missing_sign_in(settings: Settings, provider: ProviderConfig, env: Mapping[str, str]) -> Failure | None:
-    """Returns a failure for all turns if `auth.json` is missing (Codex would try for 13 s), unless another provider, a
-    keyring or a variable may have credentials.
+    """Returns a failure if `auth.json` is missing (Codex would try for 13 s), unless another provider, a keyring or a
+    variable may have credentials.
     """
     from codex_proxy.agents.codex.program import NOT_SIGNED_IN
     from codex_proxy.agents.codex.shadow_home import DEFAULT_PROVIDER

@@ -21,8 +21,6 @@ class FileUpdate(msgspec.Struct, gc=False):
 
 
 class Todo(msgspec.Struct, gc=False):
-    """A step of the agent's plan."""
-
     text: str = ""
     completed: bool = False
 
@@ -33,12 +31,10 @@ class Item(msgspec.Struct, gc=False):
     id: str = ""
     type: str = ""
     text: str | None = None
-    """Of a message or reasoning."""
     message: str | None = None
     """Of an `error` item, which is a warning."""
     command: str | None = None
     aggregated_output: str | None = None
-    """What a command has printed so far."""
     status: str | None = None
     """How a command, patch or MCP call ended."""
     changes: list[FileUpdate] | None = None
@@ -46,7 +42,6 @@ class Item(msgspec.Struct, gc=False):
     tool: str | None = None
     query: str | None = None
     items: list[Todo] | None = None
-    """Of the agent's plan."""
 
 
 class ErrorText(msgspec.Struct, gc=False):
@@ -77,8 +72,8 @@ _HEAD: Final = msgspec.json.Decoder(_Head)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
-    """Returns the line (None if it is no event), and whether it is damaged, or has too many values: then only its
-    `type` is set.
+    """Returns None for what is no event, and whether the line is damaged, or has too many values: then only its `type`
+    is set.
     """
     try:
         if not has_too_many_values(line):

@@ -70,7 +70,6 @@ class Activities:
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
     def handle(self, event: str, msg: Msg, out: list[Event]) -> None:
-        """Handles an event of `ACTIVITY_EVENTS`."""
         if event in STARTS:
             if msg.call_id not in self._open:
                 self._open[msg.call_id] = self._start(*STARTS[event], msg, out)
@@ -123,13 +122,11 @@ STARTS: Final[Mapping[str, tuple[ActivityKind, Described]]] = {
     "patch_apply_begin": ("file_change", file_changes),
     "mcp_tool_call_begin": ("mcp_call", lambda msg, workdir: mcp_call(msg)),
 }
-"""Events that begin an activity."""
 ENDS: Final[Mapping[str, Callable[[Msg], bool]]] = {
     "exec_command_end": lambda msg: msg.exit_code == 0,
     "patch_apply_end": lambda msg: bool(msg.success),
     "mcp_tool_call_end": _mcp_succeeded,
 }
-"""Events that end one, and whether it has succeeded."""
 WHOLE: Final[Mapping[str, tuple[ActivityKind, Described]]] = {
     "web_search_end": ("web_search", lambda msg, workdir: one_line(msg.query or "")),
     "plan_update": ("plan", lambda msg, workdir: plan_steps(msg)),

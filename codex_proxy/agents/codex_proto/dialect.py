@@ -66,7 +66,6 @@ class CodexProto(ChildTurn):
         self._usage = TurnUsage()
         self._spellings: dict[str, str] = {}
         self._open_approvals: dict[str, str] = {}
-        """The operations that answer them."""
         self._approval_count = 0
         self._op_count = 1
         self._pending_writes = b""
@@ -132,7 +131,6 @@ class CodexProto(ChildTurn):
     # --- one line -----------------------------------------------------------------------------
 
     def _handle_line(self, line: Line, out: list[Event]) -> None:
-        """Handles an event of this turn or session."""
         msg = line.msg
         route = ROUTES.get(msg.type)
         if route is None:
@@ -215,7 +213,6 @@ class CodexProto(ChildTurn):
         self._reasoning.section_break(out)
 
     def _add_reasoning(self, msg: Msg, out: list[Event], kind: ReasoningKind = "summary") -> None:
-        """Adds the delta or full text of an event."""
         if msg.delta:
             self._step_has_output = True
             self._reasoning.add_delta(msg.delta, kind, out)
@@ -298,11 +295,9 @@ class CodexProto(ChildTurn):
         out.append(ApprovalRequested(request_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
-        """An empty `model` is the child's default."""
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
 
     def _op(self, op: dict[str, Any]) -> bytes:
-        """Gives an operation the next id."""
         self._op_count += 1
         return submissions.submission_line(str(self._op_count), op)
 
@@ -311,8 +306,6 @@ Handler: TypeAlias = Callable[[CodexProto, Msg, list[Event]], None]
 
 
 def _activity_handler(event: str) -> Handler:
-    """Returns a handler that ends the open reasoning item first."""
-
     def handler(dialect: CodexProto, msg: Msg, out: list[Event]) -> None:
         dialect._begin_output(out)
         dialect._activities.handle(event, msg, out)

@@ -35,7 +35,6 @@ class Messages:
         self._ids: dict[int | None, str] = {}
         self.count = 0
         self.by_choice = False
-        """Whether any had a choice."""
 
     def __bool__(self) -> bool:
         return bool(self._ids)
@@ -50,9 +49,7 @@ class Messages:
     def finish(
         self, choice: int | None, event: type[FullText | RefusalDelta], text: str, out: list[Event]
     ) -> None:
-        """Ends the message, opened if needed, with its refusal or full text, of which `core.repair` drops what was
-        sent.
-        """
+        """Opens the message if needed. Of a full text `core.repair` drops what was sent."""
         item = self._ids.get(choice) or self._start(choice, out)
         del self._ids[choice]
         out += (event(item, text), ItemEnded(item))
@@ -109,8 +106,8 @@ class ReasoningItems:
             out.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
-        """Appends the full text of the next part. Left out: a summary whose part had no deltas although others had,
-        since they are in an earlier part; a raw text after deltas.
+        """Left out: a summary whose part had no deltas although others had, since they are in an earlier part; a raw
+        text after deltas.
         """
         self._start(out)
         part = self._full_texts[kind]
@@ -145,11 +142,8 @@ class ReasoningItems:
 
 
 class _Call:
-    """A call whose arguments are arriving."""
-
     def __init__(self, kind: CallKind) -> None:
         self.call_id: str | None = None
-        """The child's, once given."""
         self.kind: CallKind = kind
         self.item_id = ""
         """Empty until the name is known."""
@@ -176,17 +170,14 @@ class Calls:
     def __init__(self, earlier_calls: int = 0) -> None:
         self._open: dict[_Key, _Call] = {}
         self._keys: dict[tuple[int | None, str], _Key] = {}
-        """Of open calls with an id."""
         self._held = HeldSize("arguments of calls before their names")
         self._done: set[_Key] = set()
         self._count = 0
         self._earlier_calls = earlier_calls
         self.last_kind: CallKind | None = None
-        """Of the last call, if any."""
 
     @property
     def stop(self) -> Stop:
-        """The stop reason of a turn that names none."""
         return _STOPS[self.last_kind]
 
     def add_piece(

@@ -28,8 +28,6 @@ ALIASES = {
 
 
 class TokenInfo(msgspec.Struct, gc=False):
-    """The sum for the session, and the last model call."""
-
     total_token_usage: TokenCounts
     last_token_usage: TokenCounts | None = None
 
@@ -76,13 +74,9 @@ class Msg(msgspec.Struct, gc=False):
     type: str = ""
     # Text.
     delta: str | None = None
-    """Of a message or reasoning."""
     message: str | None = None
-    """Of the model, or the text of an error."""
     text: str | None = None
-    """Of a reasoning part."""
     last_agent_message: str | None = None
-    """In `task_complete`."""
     # Session, usage, end.
     session_id: str | None = None
     model: str | None = None
@@ -102,16 +96,12 @@ class Msg(msgspec.Struct, gc=False):
     changes: dict[str, dict[str, msgspec.Raw]] | None = None
     """By path, an object whose key is `add`, `update` or `delete`."""
     success: bool | None = None
-    """Of a patch."""
     invocation: Invocation | None = None
     result: McpResult | None = None
-    """Of an MCP call."""
     query: str | None = None
     path: str | None = None
-    """Of a viewed image."""
     plan: list[PlanStep] | None = None
     reason: str | None = None
-    """Of an approval request."""
     # The fake agent's extensions.
     choice_index: int | None = None
     tool_calls: list[CallPiece] | None = None
@@ -170,8 +160,8 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def plain_delta(line: bytes) -> str | None:
-    """Returns the text of a delta in 0.42's form, without a choice; None for other lines. Most lines are such deltas,
-    and this is twice as fast as decoding a `Msg`.
+    """Returns the text of a delta in 0.42's form, without a choice. Most lines are such deltas, and this is twice as
+    fast as decoding a `Msg`.
     """
     if not line.startswith(_DELTA_HEAD):
         return None
@@ -226,8 +216,8 @@ class TurnUsage:
         return self._session_total.since(self._session_before or NO_USAGE)
 
     def add_count(self, msg: Msg, *, has_output: bool) -> Usage | None:
-        """Returns the tokens that a `token_count` adds, if any. `has_output`: the model has sent output since the
-        previous count, so the last call of the first count belongs to this turn.
+        """Returns the tokens that the count adds, if any. `has_output`: the model has sent output since the previous
+        count, so the last call of the first count belongs to this turn.
         """
         info = msg.info
         if info is None:

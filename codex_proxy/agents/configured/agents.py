@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
 
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
-"""By agent."""
 OF_ALL: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of agents that the server itself uses for all."""
 CODEX: Final = "codex"
@@ -42,7 +41,6 @@ class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def default_model(self) -> str:
-        """That the operator has set, or empty."""
         return self.settings.codex_model or ""
 
 
@@ -103,24 +101,21 @@ def runs_codex(settings: Settings) -> bool:
 
 
 def is_plain_only(settings: Settings) -> bool:
-    """Whether every agent only serves plain models."""
     known = _agents_or_none(settings)
     return bool(known) and all(each.spec.plain_only for each in known)
 
 
 def codex_settings(settings: Settings) -> tuple[Settings, ...]:
-    """Returns the settings of each agent that runs Codex."""
     return tuple(each.settings for each in _agents_or_none(settings) if each.spec.uses_codex)
 
 
 def plugin_references(settings: Settings) -> tuple[str, ...]:
-    """Returns the reference of every plugin in use."""
     found = (registry.plugin_reference(each.settings) for each in _agents_or_none(settings))
     return tuple(reference for reference in found if reference is not None)
 
 
 def settings_without_effect(settings: Settings) -> tuple[str, ...]:
-    """Returns the settings that are set but have no effect with these agents. None if an agent is a plugin's."""
+    """Returns none if an agent is a plugin's."""
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
         return ()
@@ -140,7 +135,7 @@ def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
 
 
 def _settings_for_one(settings: Settings, **more: Any) -> Settings:
-    """Returns the settings for one agent of several, with the fields `more` replaced; the server's are `of_server`."""
+    """With the fields `more` replaced; the server's are `of_server`."""
     own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
     own._server = settings
     return own
@@ -171,7 +166,6 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> Configu
 
 
 def _own_settings(table: AgentTable) -> dict[str, Any]:
-    """Returns the settings of the table by their new names."""
     values = with_new_names(table.own_settings, {})
     # An agent that is an upstream has only this one.
     own: dict[str, Any] = values.pop("upstreams", {}).get(DEFAULT, {})
@@ -262,8 +256,6 @@ async def _make_router(named: tuple[ConfiguredAgent, ...], context: AgentContext
 
 
 def _maker(named: ConfiguredAgent, context: AgentContext) -> Callable[[], Awaitable[Agent]]:
-    """Returns a function that creates the agent, or raises `Fault`."""
-
     async def make() -> Agent:
         try:
             return await _make_one(named, context)

@@ -20,13 +20,10 @@ T = TypeVar("T")
 
 
 class LateStart(Generic[T]):
-    """What `make` returns, once it has succeeded."""
-
     def __init__(self, name: str, make: Callable[[], Awaitable[T]], clock: Clock) -> None:
         """`make` returns the value, started, or raises `Fault`."""
         self.value: T | None = None
         self.failure: Failure | None = None
-        """Of the last start, if it has failed."""
         self._name = name
         self._make = make
         self._clock = clock

@@ -108,7 +108,6 @@ class AgentRouter(AgentBase):
         return tuple(process for member in self.members.values() for process in member.each_process())
 
     def trouble(self) -> Failure | None:
-        """Returns the first member's failure if every one has one."""
         troubles = [member.trouble() for member in self.members.values()]
         return troubles[0] if None not in troubles else None
 
@@ -128,9 +127,7 @@ class AgentRouter(AgentBase):
 
 
 class AgentSlot:
-    """One member, whose `Agent` is made when the server starts. If it cannot start, its turns are refused
-    (UNAVAILABLE).
-    """
+    """One member, whose `Agent` is made when the server starts."""
 
     members: Mapping[str, Agent] = {}
 

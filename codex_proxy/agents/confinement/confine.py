@@ -75,19 +75,15 @@ PROBE_WORDS: Final[Mapping[int, str]] = {
     5: "a command in it had no network access",
     6: "a command in it could read outside of its folder",
 }
-"""By the probe's exit code."""
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
-    """A mechanism that works here."""
-
     mechanism: Mechanism
     codex_folder: str
     """For `codex sandbox` itself; confined programs cannot write to it."""
     tmp: str
     """In place of `/tmp`."""
     program: str = ""
-    """The path of Codex or bubblewrap."""
     sees_others: bool = False
     """Whether confined programs see the processes outside: there is no process namespace."""
 
@@ -96,7 +92,6 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         return TITLES[self.mechanism]
 
     def clear_tmp(self) -> None:
-        """Removes what earlier processes have left, if possible."""
         for entry in os.scandir(self.tmp):
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
@@ -107,8 +102,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def around(
         self, command: Command, writable: Iterable[str], readable: Iterable[str] | None = None
     ) -> Command:
-        """Returns `command` confined: it can write only to existing paths in `writable`, and its temporary folder. With
-        `readable` it can read only these, those, its working folder and its `read_list`. Raises `SpawnError`.
+        """The command can write only to existing paths in `writable`, and its temporary folder. With `readable` it can
+        read only these, those, its working folder and its `read_list`. Raises `SpawnError`.
         """
         program = find_program(command)
         written = _existing((*writable, self.tmp), by_name=readable is not None)
@@ -195,9 +190,7 @@ def _existing(paths: Iterable[str], *, by_name: bool) -> tuple[str, ...]:
 
 class FoundConfinement(msgspec.Struct, frozen=True):
     confinement: Confinement | None
-    """If any works."""
     reasons: Mapping[Mechanism, str]
-    """Why others do not."""
 
     def why_none(self) -> str:
         return "; ".join(f"{name}: {why}" for name, why in self.reasons.items())
@@ -212,9 +205,8 @@ async def find_confinement(
     reading: bool = False,
     unusable: Mapping[Mechanism, str] = {},
 ) -> FoundConfinement:
-    """Returns the first mechanism of `wanted` that works, by a probe that tries to write and read outside. `reading`:
-    it has to limit reading. `folder` gets the folders for confined programs; `unusable` are not tried. Raises
-    `OSError`.
+    """Tries the mechanisms of `wanted` by a probe that writes and reads outside. `reading`: it has to limit reading.
+    `folder` gets the folders for confined programs. Raises `OSError`.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):

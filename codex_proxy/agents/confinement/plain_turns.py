@@ -22,7 +22,6 @@ STATE_VARIABLES: Final = (
     *("CLAUDE_CONFIG_DIR", "CODEX_HOME", "CODEX_SQLITE_HOME"),
     *("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
 )
-"""They name a folder with a program's state."""
 
 UNLIMITED: Final = "Nothing keeps plain-model turns of {title} from reading your files: {why}."
 NOT_SIGNED_IN: Final = "{title} finds its sign-in only without it"
@@ -50,9 +49,8 @@ class PlainConfinement:
         advice: str = "",
         required: bool = False,
     ) -> None:
-        """Processes may also read and write `written` (the program's state), and read `read`. `confinement` None: none
-        is confined, for the reason `why`, with `advice`. `required`: the operator named the mechanism, so a program
-        that does not work with it is not served.
+        """Processes may also read and write `written`, and read `read`. `confinement` None: for the reason `why`, with
+        `advice`. `required`: the operator named the mechanism, so a program that does not work with it is not served.
         """
         self.confinement = confinement
         self.advice = advice
@@ -82,8 +80,8 @@ class PlainConfinement:
         command: Command,
         is_signed_in: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """Starts the program confined. If that raises `Fault`, or nobody is signed in, starts it unconfined; if that is
-        better, plain-model turns stay unconfined. Raises the last `Fault`.
+        """If the program does not start confined, or nobody is signed in, starts it unconfined; if that is better,
+        plain-model turns stay unconfined. Raises the last `Fault`.
         """
         if self.confinement is None:
             return await start(command)

@@ -102,7 +102,6 @@ def _package(path: str, home: str) -> Iterator[str]:
 
 
 def _interpreter(program: str, search_path: str) -> str:
-    """Returns a script's interpreter, if found."""
     try:
         with open(program, "rb") as file:
             line = file.readline(MAX_SHEBANG)

@@ -23,8 +23,8 @@ NO_MECHANISM: Final = (
 
 
 def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the folders of the program's state: `names` in `home`, which are created, and `agent_state_folders`.
-    Raises `NoAgentError` if one contains files of the server, or `OSError`.
+    """Returns `names` in `home`, which are created, and `agent_state_folders`. Raises `NoAgentError` if one contains
+    files of the server, or `OSError`.
     """
 
     own = [os.path.join(home, name) for name in names if os.path.isdir(home)]
@@ -71,9 +71,7 @@ async def plain_confinement(
     read: tuple[str, ...] = (),
     unusable: Mapping[Mechanism, str] = {},
 ) -> PlainConfinement:
-    """Returns what keeps plain-model turns from reading files. `unusable` are mechanisms that do not fit the program.
-    Raises `NoAgentError`.
-    """
+    """`unusable` are mechanisms that do not fit the program. Raises `NoAgentError`."""
 
     wanted = context.settings.agent_confinement
     if wanted == "none":

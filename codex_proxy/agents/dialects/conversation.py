@@ -27,12 +27,9 @@ M = TypeVar("M")
 
 
 NO_TURN = Turn(model="", history=())
-"""Before `begin`."""
 
 
 class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
-    """A table of states, and what they mean for the client."""
-
     table: StateTable[S, C]
     client_waits: frozenset[S]
     """The states in which its turn has not ended."""
@@ -49,13 +46,11 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
         self._state = states.table.start
         self._turn = NO_TURN
         self._session_id = ""
-        """The agent's, once known."""
         self._model_name = ""
         """As the agent reports it."""
         self._events = events
         self._writes: list[bytes] = []
         self._questions: dict[str, Q] = {}
-        """Unanswered ones, by the ids of their events."""
 
     # --- the dialect ----------------------------------------------------------------------------
 
@@ -102,24 +97,20 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
         """Continues the turn with outputs that the agent waits for."""
 
     @abstractmethod
-    def _give_output(self, call_id: str, reply: ToolReply) -> None:
-        """Gives the agent the output of a call that waits for one."""
+    def _give_output(self, call_id: str, reply: ToolReply) -> None: ...
 
     @abstractmethod
-    def _write_answer(self, request_id: str, question: Q, reply: Decision) -> None:
-        """Writes the client's answer to a question."""
+    def _write_answer(self, request_id: str, question: Q, reply: Decision) -> None: ...
 
     @abstractmethod
     def _fail(self, failure: Failure) -> None:
         """Ends the client's turn with a failure, and the session's use."""
 
-    def _close_items(self) -> None:
-        """Ends what is open in the answer."""
+    def _close_items(self) -> None: ...
 
     # --- for the dialect ------------------------------------------------------------------------
 
     def _decide(self, request_id: str, reply: Decision) -> None:
-        """Answers a question, once."""
         question = self._questions.pop(request_id, None)
         if question is not None:
             self._write_answer(request_id, question, reply)
@@ -177,7 +168,6 @@ class ChannelRequests(Generic[Id, M]):
         return id
 
     def take_handler(self, id: Hashable) -> Callable[[M], None] | None:
-        """Returns the answer's handler, once."""
         return self._handlers.pop(id, None)
 
     def clear(self) -> None:

@@ -46,7 +46,6 @@ _LOW: Final = rf"\\u[dD][c-fC-F]{_HEX}{{2}}"
 _TOKEN: Final = re.compile(rf'[^"\\]+|{_HIGH}{_LOW}|\\u{_HEX}{{4}}|\\.|"|\\', re.DOTALL)
 """A piece of a JSON string: plain characters, an escape (a pair of surrogates is one), or the closing quote."""
 _CUT_ESCAPE: Final = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD](?:[c-fC-F]{_HEX}?)?)?)?)?")
-"""An escape that the next piece may complete."""
 
 
 class NamedSchema(msgspec.Struct, frozen=True):
@@ -56,14 +55,12 @@ class NamedSchema(msgspec.Struct, frozen=True):
 
 
 def function_parameters(tool: Tool) -> Any:
-    """Returns the schema of the function that represents a tool."""
     if tool.kind == "custom":
         return INPUT_SCHEMA
     return NO_PARAMETERS if tool.parameters is None else tool.parameters
 
 
 def custom_arguments(text: str) -> str:
-    """Returns a custom tool's input as the JSON arguments of its function."""
     return json.dumps({"input": text}, ensure_ascii=False)
 
 
@@ -74,16 +71,14 @@ def custom_input(arguments: str) -> str:
 
 
 class CustomInput:
-    """Reads such arguments piece by piece: `feed` and `close` return the input. `{"input": "..."}` is read as it
-    arrives; anything else when it is complete. Invalid JSON is read as far as possible, since models leave newlines
-    unescaped.
+    """Reads such arguments piece by piece. `{"input": "..."}` is read as it arrives; anything else when it is complete.
+    Invalid JSON is read as far as possible, since models leave newlines unescaped.
     """
 
     def __init__(self) -> None:
         self._begin: list[str] | None = []
         """The pieces until it is known that the arguments are the usual ones."""
         self._rest = ""
-        """The beginning of a cut escape."""
         self._usual = True
         self._ended = False
 
@@ -171,7 +166,6 @@ _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORE
 
 
 def mcp_tool(name: str, tool: Tool, schema: Any, meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a tool's entry in the result of MCP's `tools/list`."""
     return {
         "name": name,
         "description": tool.description,
@@ -182,8 +176,8 @@ def mcp_tool(name: str, tool: Tool, schema: Any, meta: Mapping[str, Any]) -> dic
 
 
 def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """Converts parts to content blocks of MCP and ACP. An image without a `data:` URL becomes a text that says so;
-    without parts there is one empty text.
+    """For MCP and ACP. An image without a `data:` URL becomes a text that says so; without parts there is one empty
+    text.
     """
     content: list[dict[str, Any]] = []
     for part in parts:
@@ -213,9 +207,7 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 
 def items_of(raw: bytes) -> list[HistoryItem]:
-    """Converts a raw item to history items: none for types without an equivalent, and calls and outputs without id or
-    name. Raises `ValueError`.
-    """
+    """Returns none for types without an equivalent, and calls and outputs without id or name. Raises `ValueError`."""
     item = json.loads(raw)
     match item.get("type", "message"):
         case "message":

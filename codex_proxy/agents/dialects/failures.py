@@ -20,12 +20,9 @@ CONVERSATION_LOST = Failure(
 )
 
 MAX_READ = 65_536
-"""Characters of a text that are read."""
 MAX_MESSAGE = 600
-"""Characters of it in a message."""
 
 MAX_LINE = 300
-"""Characters of a line of stderr in a message."""
 
 CODES: dict[str, FaultKind] = {
     "context_length_exceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -73,7 +70,6 @@ def kinds_by_text(*rows: tuple[str, FaultKind]) -> KindsByText:
 
 
 def kind_in(text: str, table: KindsByText) -> FaultKind | None:
-    """Returns the kind of the first row that matches."""
     return next((kind for pattern, kind in table if pattern.search(text)), None)
 
 
@@ -96,7 +92,6 @@ CLEAR_TEXTS = kinds_by_text(
         K.AGENT_MISCONFIGURED,
     ),
 )
-"""By texts with one meaning."""
 
 VAGUE_TEXTS = kinds_by_text(
     (r"timeout|timed out", K.UPSTREAM_TIMEOUT),
@@ -108,7 +103,6 @@ VAGUE_TEXTS = kinds_by_text(
     (r"agent loop died|fatal error", K.AGENT_CRASHED),
     (r"incomplete response returned", K.UPSTREAM_ERROR),
 )
-"""By ambiguous texts, if no status decides."""
 
 STATUSES: dict[int, FaultKind] = {
     401: K.UPSTREAM_UNAUTHORIZED,
@@ -233,7 +227,7 @@ def failure_from_text(
 
 
 def retrying(failure: Failure, status: int | None) -> Retrying:
-    """Returns the event for a repeated model call. An UPSTREAM_ERROR without a status is a guess, and left out."""
+    """An UPSTREAM_ERROR without a status is a guess, and left out."""
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
     return Retrying(failure.message, status, failure if told else None)
 
@@ -286,7 +280,7 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable(said: str, body: dict[str, object]) -> str:
-    """Returns the message in `body`, else `said` without Codex's words; empty if that is HTML, JSON or a status."""
+    """Returns empty if `said` is HTML, JSON or a status."""
     for name in ("message", "detail"):
         message = body.get(name)
         if isinstance(message, str) and message.strip():
@@ -332,7 +326,7 @@ def _unit(name: str) -> float | None:
 
 
 def failure_from_exit(ended: Ended) -> Failure:
-    """Returns the failure of a turn whose child ended before; also with exit code 0."""
+    """Also with exit code 0."""
     line = last_useful_line(ended.stderr_tail)
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
@@ -355,7 +349,7 @@ def exit_of(ended: Ended) -> str:
 
 
 def last_useful_line(stderr: str) -> str:
-    """Returns the last line of stderr that begins with `Error`, else the last above level INFO, cleaned."""
+    """Prefers the last that begins with `Error`, else the last above level INFO."""
     lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]
     errors = [line for line in loud if line.startswith("Error")]

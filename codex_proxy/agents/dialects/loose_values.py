@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 
 MAX_LINE_CHARS: Final = 300
-"""Of the line that describes an activity."""
 
 
 def value_at(value: object, *names: str) -> Any:
@@ -36,7 +35,6 @@ def objects_in(value: object) -> list[dict[str, Any]]:
 
 
 def one_line(text: str) -> str:
-    """Returns the words of a text, at most `MAX_LINE_CHARS`."""
     text = " ".join(text[: MAX_LINE_CHARS * 4].split())
     return text if len(text) <= MAX_LINE_CHARS else text[: MAX_LINE_CHARS - 1] + "…"
 

@@ -30,7 +30,6 @@ class OriginMarks:
         self._mark = f"{name}:"
 
     def mark(self, events: list[Event]) -> list[Event]:
-        """Returns the events, with raw items marked."""
         return [
             RawItem(event.type, self._marked(event.json))
             if type(event) is RawItem and event.type in ENCRYPTED
@@ -39,7 +38,6 @@ class OriginMarks:
         ]
 
     def unmark(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
-        """Returns the history for this agent."""
         kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
         return tuple(item for item in kept if item is not None)
 
@@ -57,7 +55,6 @@ class OriginMarks:
 
 
 def _encrypted(raw: bytes) -> str | None:
-    """Returns a raw item's encrypted text, if any."""
     try:
         head = msgspec.json.decode(raw, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -16,7 +16,6 @@ class PendingCalls(Generic[R]):
     """The calls of one turn that lack an output, or a request for it. `R`: the ids that an answer needs."""
 
     def __init__(self, answer: Callable[[R, ToolReply], bytes]) -> None:
-        """`answer` returns the line that answers a request."""
         self.waiting: set[str] = set()
         """The client has not given their outputs."""
         self._answer = answer
@@ -24,7 +23,6 @@ class PendingCalls(Generic[R]):
         """For outputs that have not come, by call id."""
         self._unanswered = 0
         self._replies: dict[str, ToolReply] = {}
-        """That were not requested yet."""
         self._bypassed = False
         """Whether the agent has answered a call itself, and so does not wait for the client."""
 
@@ -34,7 +32,6 @@ class PendingCalls(Generic[R]):
         return bool(self.waiting) and not self._bypassed
 
     def has_call(self, call_id: str) -> bool:
-        """Whether the call waits for its output or the request for it."""
         return call_id in self.waiting or call_id in self._replies
 
     def add_calls(self, call_ids: Iterable[str]) -> None:

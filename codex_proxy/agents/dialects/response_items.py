@@ -12,18 +12,15 @@ from codex_proxy.core.events import RawItem, ToolCallRequested
 from codex_proxy.core.items import ImagePart, Part, TextPart
 
 DetailOf: TypeAlias = Callable[[ImagePart], str | None]
-"""Returns the detail with which an image is sent."""
 
 
 def raw_message(id: str, text: str) -> RawItem:
-    """Of the assistant."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message = {"type": "message", "id": id, "role": "assistant", "content": content}
     return RawItem("message", encoded(message))
 
 
 def raw_call(call: ToolCallRequested) -> RawItem:
-    """Returns a `function_call` or `custom_tool_call`."""
     kind, field = ("function_call", "arguments") if call.kind == "function" else ("custom_tool_call", "input")
     ids = {"id": call.call_id, "call_id": call.call_id}
     return RawItem(kind, encoded({"type": kind, **ids, "name": call.name, field: call.arguments}))
@@ -44,7 +41,6 @@ def output_of(parts: Sequence[Part], detail_of: DetailOf = lambda image: image.d
 def content_of(
     parts: Iterable[Part], text_type: str, detail_of: DetailOf = lambda image: image.detail
 ) -> list[dict[str, Any]]:
-    """`text_type` is the type of texts (see `text_type_of`)."""
     return [
         {"type": text_type, "text": part.text}
         if isinstance(part, TextPart)
@@ -54,5 +50,4 @@ def content_of(
 
 
 def text_type_of(role: str) -> str:
-    """Returns the type of texts in a message of this role."""
     return "output_text" if role == "assistant" else "input_text"

@@ -34,5 +34,4 @@ class OfferedTools:
         return iter(self._tools.values())
 
     def find(self, name: str) -> Tool | None:
-        """Returns the tool that the agent calls `name`, if it was offered."""
         return self._tools.get(name)

@@ -55,12 +55,9 @@ START_WATCHER: Final[ContextVar[Callable[[str], AbstractContextManager[None]] | 
 context."""
 
 FileStamp = tuple[int, int, int]
-"""Inode, size and modification time."""
 
 
 class PooledTransport(Protocol):
-    """What a turn gets from a pool."""
-
     async def release(self, *, finished: bool) -> None:
         """See `Transport.release`."""
         ...
@@ -80,7 +77,6 @@ class PoolEntry(Generic[P]):
         self.ready_at = math.inf
         """By the monotonic clock; infinity before."""
         self.memory = 0
-        """Resident bytes, when last measured."""
         self.sign_in = sign_in
         """The stamp of the sign-in file at its start."""
         self.state = ProcessState.STARTING
@@ -108,9 +104,7 @@ class ProcessGroup(Generic[P]):
         self._limits = limits
         self._limits_with_spare = msgspec.structs.replace(limits, min_processes=1)
         self.keeps_spare = False
-        """Whether this group may keep a process that waits for the next turn."""
         self._uses: deque[float] = deque(maxlen=limits.spare_uses)
-        """When turns last asked for a process."""
         self._spare_from = math.inf
         """When the next spare process may be started."""
         self.entries: dict[int, PoolEntry[P]] = {}
@@ -120,7 +114,6 @@ class ProcessGroup(Generic[P]):
         self._last_crash: Failure | None = None
         """How the last process ended that was not asked to."""
         self.last_failure: Failure | None = None
-        """Why the last start failed, if so."""
 
     async def acquire(self, open: Callable[[P], T]) -> T:
         """See `ProcessPool.acquire`."""
@@ -162,7 +155,6 @@ class ProcessGroup(Generic[P]):
 
     @property
     def processes(self) -> list[P]:
-        """Those that were started and still run."""
         return [each.process for each in self.entries.values() if each.state is not ProcessState.STARTING]
 
     def readiness_failure(self) -> Failure | None:
@@ -227,7 +219,6 @@ class ProcessGroup(Generic[P]):
             future.set_result(open(process))
 
     def maintain(self) -> None:
-        """Starts, drains and ends processes as `plan.maintain` decides."""
         if self._pool.closed:
             return
         limits = self._limits
@@ -252,19 +243,17 @@ class ProcessGroup(Generic[P]):
         self._pool.schedule_tick(MAINTENANCE_SECONDS)
 
     def turn_finished(self) -> None:
-        """Called when a turn may have ended, or a process has changed."""
         self._spare_from = min(self._spare_from, self._pool.now())
         self.on_change()
         self._pool.turn_finished()
 
     def _spares(self) -> list[PoolEntry[P]]:
-        """Returns the processes that can be given turns."""
         ready = (each for each in self.entries.values() if each.state is ProcessState.READY)
         return [each for each in ready if not each.process.is_taken]
 
     def _drain_outdated(self) -> None:
-        """Drains processes that have waited too long for their only turn, and those that found no sign-in if somebody
-        may have signed in since.
+        """Those that have waited too long for their only turn, or found no sign-in if somebody may have signed in
+        since.
         """
         spares = self._spares()
         if not all(each.process.alive for each in spares):
@@ -274,8 +263,8 @@ class ProcessGroup(Generic[P]):
                 each.drain()
 
     def drain_worn(self) -> None:
-        """Drains the processes on which turns have left others running, which the warden then ends, and those that only
-        keep a session and use too much memory.
+        """Those on which turns have left others running, which the warden then ends, and those that only keep a session
+        and use too much memory.
         """
         limit = self._limits.max_memory
         for each in self.entries.values():
@@ -293,8 +282,8 @@ class ProcessGroup(Generic[P]):
         return age > RECHECK_SECONDS or entry.sign_in != self._pool.sign_in_stamp()
 
     def _start_another(self) -> None:
-        """While starts are delayed, starts none; then waiting turns that no running process can serve fail with the
-        last failure and the seconds until the next start. A turn with a process of its own is not delayed.
+        """While starts are delayed, waiting turns that no running process can serve fail with the last failure and the
+        seconds until the next start. A turn with a process of its own is not delayed.
         """
         now = self._pool.now()
         pause = self._backoff.pause_seconds(now)
@@ -308,7 +297,6 @@ class ProcessGroup(Generic[P]):
             self.fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
 
     def add(self, process: P) -> None:
-        """See `ProcessPool.add`."""
         self._is_ready(self._add_entry(process))
 
     def _add_entry(self, process: P) -> PoolEntry[P]:
@@ -338,7 +326,6 @@ class ProcessGroup(Generic[P]):
 
     @property
     def processes_needed(self) -> int:
-        """The number that is kept ready."""
         return len(self._spares()) if self._limits.serves_once else self._limits.min_processes
 
     def _has_usable_process(self) -> bool:

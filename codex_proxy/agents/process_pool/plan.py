@@ -16,9 +16,7 @@ import msgspec
 
 class ProcessState(Enum):
     STARTING = "starting"
-    """Cannot be given turns yet."""
     READY = "ready"
-    """Can be given turns."""
     DRAINING = "draining"
     """Finishes its turns and gets no new ones, or is ending."""
 
@@ -38,7 +36,6 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 MANY = 1 << 30
-"""More than there ever are."""
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
@@ -88,8 +85,8 @@ NOTHING_TO_DO = PoolMaintenance(start=False, drain=(), retire=())
 
 
 def assign(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> int | None:
-    """Returns the key of the process that serves a new turn, or the first that waits; None if the turn must wait. The
-    caller must count it in `turns_running` before the next call.
+    """Returns the process's key; None if the turn must wait. The caller must count it in `turns_running` before the
+    next call.
     """
     free = (
         s
@@ -131,9 +128,7 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
-    """Returns whether there is nothing to do if no turn waits. Usually so, and `maintain` is called three times for
-    each turn: it is checked first.
-    """
+    """Usually so, and `maintain` is called three times for each turn: this is checked first."""
     if len(processes) < limits.min_processes:
         return False
     busy = 0
@@ -168,7 +163,7 @@ def _needs_another(
 
 
 def keeps_spare(uses: Sequence[float], now: float, limits: PoolLimits) -> bool:
-    """Returns whether a process is to wait for the next turn of a key, last used at the times `uses`."""
+    """Returns whether a process is to wait for the next turn of a key, used at these times."""
     count = limits.spare_uses
     return 0 < count <= len(uses) and now - uses[-count] < limits.max_age
 
@@ -186,8 +181,8 @@ LOOP_FAILURES = 4
 
 
 class RestartBackoff(msgspec.Struct, frozen=True):
-    """Counts failures in a row, and decides when the next process may be started. `last_at` is the time of the last;
-    `outside_turns` counts those without a running turn.
+    """Counts failures in a row. `last_at` is the time of the last; `outside_turns` counts those without a
+    running turn.
     """
 
     failures: int = 0

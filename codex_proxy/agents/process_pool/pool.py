@@ -25,8 +25,6 @@ K = TypeVar("K", bound=Hashable)
 
 
 class _Unused:
-    """What `ProcessPool.warm` gets from the pool."""
-
     async def release(self, *, finished: bool) -> None:
         """Does nothing, because nothing was opened."""
 
@@ -49,7 +47,6 @@ class ProcessPool(Generic[K, P]):
     ) -> None:
         self.name = name
         self.restarts = 0
-        """The number of processes that ended unasked."""
         self._new_process = new_process
         self._start_process = start_process
         self._limits = limits
@@ -71,9 +68,8 @@ class ProcessPool(Generic[K, P]):
         await self.acquire(key, lambda process: _Unused())
 
     async def acquire(self, key: K, open: Callable[[P], T]) -> T:
-        """Calls `open` with the least busy process, and returns its transport; waits until a process is free. The
-        process must count the turn from then on. Raises `Fault` if too many turns wait, the server is stopping, or no
-        process can be started.
+        """Calls `open` with the least busy process; waits until one is free. The process must count the turn from then
+        on. Raises `Fault` if too many turns wait, the server is stopping, or no process can be started.
         """
         if self.closed:
             raise Fault(STOPPING)
@@ -88,16 +84,13 @@ class ProcessPool(Generic[K, P]):
 
     @property
     def processes(self) -> list[P]:
-        """Those that were started and still run."""
         return [process for group in self._groups.values() for process in group.processes]
 
     def processes_of(self, key: K) -> list[P]:
         return self._groups[key].processes if key in self._groups else []
 
     def readiness_failure(self, key: K) -> Failure | None:
-        """Returns the failure with which a new turn would end now, because the last start failed or processes keep
-        crashing.
-        """
+        """Returns the failure with which a new turn would end now, if so."""
         return self._groups[key].readiness_failure() if key in self._groups else None
 
     async def close(self) -> None:
@@ -163,7 +156,7 @@ class ProcessPool(Generic[K, P]):
         return group
 
     def _keep_spare(self, key: K) -> None:
-        """Lets a group keep a spare process, and the least recently used none if there are more than `MAX_SPARES`."""
+        """The least recently used key loses its spare if there are more than `MAX_SPARES`."""
         self._spares.pop(key, None)
         self._spares[key] = None
         self._groups[key].keeps_spare = True
@@ -190,7 +183,6 @@ class ProcessPool(Generic[K, P]):
             self.schedule_tick(ORPHAN_SECONDS - since)
 
     def _retire_unused(self, max_idle: int) -> None:
-        """Retires the least recently used processes if more than `max_idle` are idle."""
         needed = sum(group.processes_needed for group in self._groups.values())
         idle = [entry for group in self._groups.values() for entry in group.idle_entries]
         idle.sort(key=lambda entry: entry.process.last_used)

@@ -17,8 +17,6 @@ RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it
 
 
 class PooledProcess:
-    """A subclass starts it and opens sessions on it."""
-
     def __init__(self) -> None:
         self.exit: Exit | None = None
         self.unhealthy = False
@@ -26,7 +24,6 @@ class PooledProcess:
         self.on_change: Callable[[], None] | None = None
         """Called when it has ended, becomes unhealthy, or a turn begins or ends."""
         self.turns_served = 0
-        """Sessions so far."""
         self.has_waited = False
         """Whether it was ready before its newest turn asked."""
         self.completed_turn = False
@@ -82,8 +79,8 @@ class PooledProcess:
 
     @property
     def has_orphans(self) -> bool:
-        """Whether a process that an ended turn has left still runs: it has lost its parent, and is older than every
-        running turn.
+        """Whether a process that an ended turn has left still runs: without its parent, and older than every running
+        turn.
         """
         if self._child is None or not self.alive:
             return False
@@ -101,7 +98,7 @@ class PooledProcess:
         """Ends the sessions on which nothing has come since their turn began."""
 
     async def end(self) -> None:
-        """Closes stdin and returns when the process and its descendants have ended; kills them after a grace period."""
+        """Returns when the process and its descendants have ended."""
         if self._child is not None:
             await self._child.end()
 
@@ -112,7 +109,6 @@ class PooledProcess:
     # --- for the subclass -----------------------------------------------------------------------
 
     def _note_agent(self, child: Child) -> None:
-        """Records which processes are the agent itself, before its first turn."""
         self._agent_pids = frozenset(children_of(child.pid))
         self._agent_processes = descendants_of(child.pid)
 

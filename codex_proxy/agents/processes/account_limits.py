@@ -38,7 +38,6 @@ def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
 
 
 def _snapshots(value: Any) -> Iterator[Mapping[str, Any]]:
-    """Yields the objects with limits in a message; Claude Code's are converted."""
     if not isinstance(value, dict):
         return
     if "rateLimitType" in value or "unifiedWindows" in value:
@@ -126,8 +125,6 @@ def _number(reported: Mapping[str, Any], *names: str) -> float | None:
 
 
 class NewestLimits:
-    """Of one account, by id."""
-
     def __init__(self) -> None:
         self._known: dict[str, AccountLimits] = {}
         self._told_at = 0.0
@@ -160,7 +157,6 @@ class NewestLimits:
         return True
 
     async def wait_for_update(self, within: float) -> None:
-        """At most `within` seconds."""
         self._answered.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):

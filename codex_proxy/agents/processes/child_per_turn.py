@@ -52,14 +52,12 @@ class ChildTransport(PooledProcess):
         self._reader: TransportReader | None = None
         self._framer = framer or LineFramer()
         self._early = bytearray()
-        """Printed before its turn."""
 
     async def start(self, command: Command) -> None:
         """Raises `SpawnError`."""
         self._child = await spawn(command, self)
 
     def take(self) -> Self:
-        """Gives the child to a session."""
         self.turns_served = 1
         self._turn_began(0)
         return self
@@ -173,8 +171,6 @@ class ChildTransport(PooledProcess):
 
 
 class ChildSpec(msgspec.Struct, frozen=True):
-    """Describes an agent with a child per turn."""
-
     name: str
     version: str
     command: Callable[[Turn], Command]
@@ -183,7 +179,6 @@ class ChildSpec(msgspec.Struct, frozen=True):
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
-    """Whether any model name is accepted."""
     missing_features: Mapping[str, tuple[str, ...]] = {}
     """See `Agent`."""
     warning: str = ""

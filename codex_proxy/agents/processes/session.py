@@ -67,9 +67,7 @@ class Transport(Protocol):
 
     def resume_reading(self) -> None: ...
 
-    def set_idle(self, idle: bool) -> None:
-        """Sets whether the session waits for a later turn."""
-        ...
+    def set_idle(self, idle: bool) -> None: ...
 
     async def release(self, *, finished: bool) -> None:
         """Ends the use of the child, and a child that serves only this session. `finished` False: the agent may still
@@ -79,8 +77,6 @@ class Transport(Protocol):
 
 
 class SessionTape(Protocol):
-    """Records a session."""
-
     def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         """Takes the name of a dialect's method (not `receive`), its arguments, and what it has written."""
         ...
@@ -112,9 +108,7 @@ class SessionListener(Protocol):
         ...
 
     def session_broke(self, session: AgentSession) -> None:
-        """Called after an exception in this server's code, which was logged. The session is released as not
-        finished.
-        """
+        """After an exception in this server's code. The session is released as not finished."""
         ...
 
 
@@ -129,7 +123,6 @@ class AgentSession:
     """
 
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
-        """`turn` is the turn as the agent gets it."""
         self.transport = transport
         self.listener: SessionListener | None = None
         self.tape: SessionTape | None = None
@@ -144,8 +137,7 @@ class AgentSession:
         self.silence_hint = ""
         """What the agent is probably doing if it sends nothing for long, for the client."""
         self.max_output: int | None = None
-        """The most bytes of a tool's output that reach the model whole in a waiting call; None: any. There is no such
-        limit in the prompt of a new session."""
+        """In bytes; a tool's larger output does not reach the model whole in a waiting call. None: any does."""
         self._dialect = dialect
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
         """The closed session to open again, and the items that it has not seen, if any."""
@@ -163,8 +155,8 @@ class AgentSession:
         timers: Timers,
         released: Callable[[AgentSession, bool], None],
     ) -> None:
-        """Makes the caller the owner, which must call `close`. `released(session, finished)` is called once, at the
-        end; the owner then calls `Agent.release`.
+        """Makes the caller the owner. `released(session, finished)` is called once, at the end; the owner then calls
+        `Agent.release`.
         """
         self.listener, self._timers, self._released = listener, timers, released
 
@@ -178,7 +170,7 @@ class AgentSession:
             self._do(self._dialect.begin, turn)
 
     def reopen(self, thread: str, new_items: Sequence[HistoryItem]) -> None:
-        """Makes `begin` open the closed session `thread`, if the agent can. `new_items` are what that has not seen."""
+        """Makes `begin` open the closed session `thread`, if the agent can."""
         if _can_reopen(self._dialect):
             self._closed = thread, new_items
 
@@ -198,7 +190,6 @@ class AgentSession:
         self._do(self._dialect.answer, request_id, reply)
 
     def takes_whole(self, output: Sequence[Part]) -> bool:
-        """Returns whether this output would reach the model whole."""
         most = self.max_output
         return most is None or all(
             4 * len(part.text) <= most or len(part.text.encode("utf-8", "surrogatepass")) <= most
@@ -222,12 +213,11 @@ class AgentSession:
 
     @property
     def lost(self) -> bool:
-        """Whether the agent could not open a closed session again."""
         return _can_reopen(self._dialect) and self._dialect.lost
 
     def close(self) -> None:
-        """Interrupts the agent. A child of this session alone is released at once; another when the agent has finished,
-        or after `FINISH_SECONDS`.
+        """A child of this session alone is released at once; another when the agent has finished, or after
+        `FINISH_SECONDS`.
         """
         if self._closing:
             return
@@ -272,8 +262,8 @@ class AgentSession:
     # --- both ways ------------------------------------------------------------------------------
 
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """Calls the dialect's method `act`, writes its bytes and passes its events on. `size`: bytes of the output that
-        is read. An exception ends only this session; `TooMuchHeld` is the child's fault.
+        """`size`: bytes of the output that is read. An exception ends only this session; `TooMuchHeld` is the child's
+        fault.
         """
         try:
             step = act(*given)
@@ -372,7 +362,6 @@ class LineFramer:
         return _clean(lines)
 
     def close(self) -> bytes | None:
-        """Returns the unfinished last line, if any."""
         rest = _clean([b"".join(self._parts)])
         self._parts.clear()
         self._size = 0

@@ -33,7 +33,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         super().__init__()
         self.connection = connection
         self.on_limits: Callable[[bytes], None] | None = None
-        """Gets the account's limits as JSON."""
         self._framer = LineFramer()
         self._readers: dict[int, TransportReader] = {}
         self._silent_channels: set[int] = set()
@@ -43,7 +42,6 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._early_lines: dict[int, list[bytes]] = {}
         """Recorded lines of channels without a reader."""
         self._progress = asyncio.Event()
-        """Set when the process has printed something or ended."""
         self._had_parallel_turns = False
         """Whether turns have overlapped since there were none. If not, stderr belongs to one turn."""
 
@@ -53,9 +51,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         *questions: tuple[bytes, Callable[[], bool], float],
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Starts the process, and writes each question when the one before is answered: line, whether it is answered,
-        and the seconds for that. `on_stderr` gets stderr; None: its last part is kept for failures. Raises `Fault`,
-        after which no process is left.
+        """Writes each question when the one before is answered: line, whether it is answered, and the seconds for that.
+        `on_stderr` None: stderr's last part is kept for failures. Raises `Fault`, after which no process is left.
         """
         try:
             child = self._child = await spawn(command, self, on_stderr=on_stderr)
@@ -74,9 +71,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_agent(child)
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Waits until the starting process meets the condition. Raises `Fault` after `seconds`, if the process ends, or
-        the connection has a fault.
-        """
+        """Raises `Fault` after `seconds`, if the process ends, or the connection has a fault."""
         try:
             async with asyncio.timeout(seconds):
                 while not condition() and self.exit is None and self.connection.fault is None:
@@ -97,8 +92,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
 
     @abstractmethod
-    def _refusal(self, fault: str) -> Failure:
-        """Returns the failure of a start with this fault of the connection."""
+    def _refusal(self, fault: str) -> Failure: ...
 
     def attach(self, channel: int, reader: TransportReader) -> None:
         """If the process takes no further turns, the reader is told so soon."""
@@ -123,9 +117,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._report_renewal(channel for channel in self._readers if channel not in self._turn_starts)
 
     def end_silent_channels(self) -> None:
-        """Tells the readers without a message that the process has ended, because it may never answer. Other channels
-        go on.
-        """
+        """The process may never answer them."""
         self._report_renewal(self._silent_channels & self._readers.keys())
 
     def _report_renewal(self, channels: Iterable[int]) -> None:
@@ -142,7 +134,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _turn_began(self, channel: int) -> None:
-        """Discards stderr of earlier turns if no other runs: only a turn that had the process to itself quotes it."""
+        """Only a turn that had the process to itself quotes its stderr."""
         self._had_parallel_turns = self.turns_running > 0
         if not self._had_parallel_turns and self._child is not None:
             self._child.clear_stderr()
@@ -184,7 +176,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             self._note_change()
 
     def _record(self, channel: int, lines: list[bytes]) -> None:
-        """Gives lines to the recording of their session. Those that come before the session are kept for it."""
+        """Lines that come before their session are kept for it."""
         reader = self._readers.get(channel)
         if reader is None:
             self._early_lines.setdefault(channel, []).extend(lines)
@@ -206,9 +198,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _report_end(self, channel: int) -> None:
-        """Tells the channel's reader that the process takes no further turns. Only a turn that was alone gets
-        stderr.
-        """
+        """Only a turn that was alone gets stderr."""
         reader, exit = self._readers.get(channel), self.exit
         if reader is not None and exit is None:
             reader.ended(RENEWED)
