@@ -173,6 +173,7 @@ def _load_certificates_once() -> None:
     httpcore2.default_ssl_context = context
 
 
+@cache
 def _place(path: Path) -> int:
     folder = path.relative_to(HERE).parts[0]
     return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS) // 2

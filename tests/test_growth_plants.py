@@ -101,7 +101,7 @@ ROWS: Final[dict[str, Row]] = {
 """The function into which the fault is planted, and the row that has to see it."""
 
 
-@pytest.mark.sampled(every=10, first=5)
+@pytest.mark.sampled(every=22, first=5)
 @pytest.mark.parametrize("place", ROWS)
 def test_a_planted_search_of_all_earlier_elements_is_seen(
     place: str, monkeypatch: pytest.MonkeyPatch

@@ -156,7 +156,7 @@ def _dump(proxy: Proxy) -> str:
         return "\n".join(line for line in connection.iterdump() if not line.startswith('INSERT INTO "usage"'))
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("page", FOREIGN)
 def test_a_foreign_page_reads_nothing(tour: Tour, page: str) -> None:
     """On a name that was rebound to the server, a page can read: how it was refused."""

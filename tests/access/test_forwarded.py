@@ -52,6 +52,7 @@ async def trusting(tmp_path: Path) -> AsyncIterator[Proxy]:
         yield proxy
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("name", "value"), HEADERS)
 async def test_a_proxy_that_nobody_has_named_passes_nothing_on(tmp_path: Path, name: str, value: str) -> None:
     async with keyed_proxy(tmp_path, {"one": {}}, trusted_proxies="10.0.0.0/8") as proxy:
@@ -75,6 +76,7 @@ async def test_what_is_for_this_machine_answers_it_without_a_key(open_one: Proxy
     assert (await open_one.send("GET", path)).status == 200
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(("name", "value"), HEADERS)
 async def test_a_trusted_proxy_passes_on_what_has_a_key(trusting: Proxy, name: str, value: str) -> None:
     assert (await trusting.ask(user(), headers={name: value, **bearing("one")})).status == 200

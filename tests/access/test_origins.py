@@ -112,6 +112,7 @@ async def test_a_listed_page_is_told_that_it_may_send_what_it_asked_for(listing:
     assert "access-control-allow-credentials" not in told
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("origin", LISTED)
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_listed_page_reads_answers_and_faults(listing: Proxy, origin: str, stream: bool) -> None:

@@ -31,6 +31,7 @@ async def sent(proxy: Proxy, *pieces: bytes, until: bytes | None = None) -> byte
         writer.close()
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "pieces",
     [(), (b"GET /v1/mod",), (HEAD[:-2],), (b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\nGET /liv",)],

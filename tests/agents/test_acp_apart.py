@@ -74,6 +74,7 @@ def with_output(asked: dict[str, Any], answer: Answer, text: str) -> dict[str, A
     return {**asked, "messages": [*asked["messages"], message, output]}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("mode", ["agent", "model"])
 @pytest.mark.parametrize("apart", APART)
 async def test_two_clients_with_the_same_tool_get_their_own_calls_and_outputs(
@@ -94,6 +95,7 @@ async def test_two_clients_with_the_same_tool_get_their_own_calls_and_outputs(
         await asyncio.gather(converse(ANN, "Oslo"), converse(BOB, "Rome"), converse(BOB, "Bern"))
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("mode", ["agent", "model"])
 @pytest.mark.parametrize("apart", APART)
 async def test_a_turn_without_tools_is_offered_none_of_another_client(
@@ -122,6 +124,7 @@ async def test_a_client_that_leaves_does_not_disturb_the_others_waiting_call(
         assert message_of(second)["content"] == "It is cold."
 
 
+@pytest.mark.exhaustive
 async def test_processes_with_tools_are_used_again_by_the_same_key_only_and_are_not_too_many(
     tmp_path: Path,
 ) -> None:

@@ -92,6 +92,7 @@ async def test_another_binary_in_its_place_is_asked_anew(binary: Binary) -> None
     assert (await binary.check()).contract.missing_features.keys() == {"parallel_calls"}
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("damage", [b"", b"{", b"null", b'{"binary": ["", 1, 2]}'])
 async def test_a_kept_answer_that_cannot_be_read_is_asked_for_anew(binary: Binary, damage: bytes) -> None:
     first = await binary.check()

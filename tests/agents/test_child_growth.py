@@ -29,7 +29,7 @@ def assert_reading_is_linear(start: Callable[[], ChildReader], shape: Shape) -> 
     assert_linear(lambda size: as_lines(shape(size)), read, SIZE)
 
 
-@pytest.mark.sampled(every=13)
+@pytest.mark.sampled(every=31)
 @pytest.mark.parametrize(("child", "shape"), [(child, shape) for child in SHAPES for shape in SHAPES[child]])
 def test_reading_twice_as_much_of_a_child_costs_twice_as_much(child: str, shape: str) -> None:
     assert_reading_is_linear(READERS[child], SHAPES[child][shape])
@@ -44,7 +44,7 @@ def test_text_that_is_held_back_for_a_structured_answer_costs_what_it_weighs(sha
     assert_reading_is_linear(start, CLAUDE_CODE_STRUCTURED[shape])
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=23)
 @pytest.mark.parametrize(
     ("child", "line"), [(child, line) for child in LONG_LINES for line in LONG_LINES[child]]
 )
@@ -82,6 +82,7 @@ def test_what_agents_send_in_long_lines_is_decoded(value: str) -> None:
     assert not has_too_many_values(data)
 
 
+@pytest.mark.sampled(every=23)
 @pytest.mark.parametrize("value", ["{}", "[1]", "1", '""', '{"a":"b"}', "null"])
 def test_very_many_small_values_are_not_decoded(value: str) -> None:
     data = b'{"x":[' + b",".join([value.encode()] * (5 * LONG_JSON // len(value))) + b"]}"

@@ -296,6 +296,7 @@ def unasking(folder: Path, **settings: Any) -> Any:
     return fake_proxy(folder, UNASKED, **(own | settings))
 
 
+@pytest.mark.sampled(every=3, first=1)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_a_model_that_tries_writes_nothing_outside_of_its_workspace(
     mechanism: Mechanism, tmp_path: Path
@@ -321,6 +322,7 @@ def names_of(processes: set[psutil.Process]) -> set[str]:
     return names
 
 
+@pytest.mark.sampled(every=3, first=2)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_nothing_that_a_confined_agent_has_started_is_left_after_the_server(
     mechanism: Mechanism, tmp_path: Path
@@ -354,6 +356,7 @@ async def test_the_banner_and_health_name_what_confines_the_agent(tmp_path: Path
             assert found.confinement.title in (await reply.json())["warning"]
 
 
+@pytest.mark.exhaustive
 async def test_doctor_names_what_confines_the_agent_and_warns_where_nothing_does(tmp_path: Path) -> None:
     own: dict[str, Any] = {
         "agent": "acp",

@@ -223,6 +223,7 @@ def test_an_event_without_an_end_is_given_up() -> None:
     assert pass_through.fault.kind == "too_long"
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("shown", [None, "mine"])
 @pytest.mark.parametrize("wants_usage", [False, True])
 @pytest.mark.parametrize("stream", [False, True])

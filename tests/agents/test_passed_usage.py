@@ -65,6 +65,7 @@ SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 }
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("at_once", [1 << 30, 7])
 def test_to_find_the_tokens_costs_what_the_answer_weighs(shape: str, at_once: int) -> None:

@@ -177,6 +177,7 @@ async def test_a_program_that_does_not_work_confined_is_served_and_banner_health
     assert "PROXY_AGENT_STATE_FOLDERS" in check.advice
 
 
+@pytest.mark.exhaustive
 async def test_a_program_that_does_not_work_with_the_mechanism_that_was_named_is_not_served(
     tmp_path: Path, landlock: Confinement
 ) -> None:
@@ -188,6 +189,7 @@ async def test_a_program_that_does_not_work_with_the_mechanism_that_was_named_is
             raise AssertionError("it was served")
 
 
+@pytest.mark.exhaustive
 async def test_doctor_names_what_confines_plain_turns(tmp_path: Path, landlock: Confinement) -> None:
     checkup = await examine(flags(tmp_path, trying([])), None, environment(tmp_path))
     [check] = [each for each in checkup.checks if each.name == "plain-model turns"]

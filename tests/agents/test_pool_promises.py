@@ -251,6 +251,7 @@ async def test_a_process_that_dies_while_it_waits_leaves_the_pool_at_once(make: 
     await rig.agent.close()
 
 
+@pytest.mark.sampled(every=3)
 @virtual
 @every_agent
 async def test_a_process_that_waits_too_long_is_not_used(make: Callable[[], Any]) -> None:
@@ -263,6 +264,7 @@ async def test_a_process_that_waits_too_long_is_not_used(make: Callable[[], Any]
     await rig.agent.close()
 
 
+@pytest.mark.sampled(every=3)
 @virtual
 @every_agent
 async def test_a_process_serves_a_limited_number_of_sessions(make: Callable[[], Any]) -> None:

@@ -173,7 +173,7 @@ def test_a_sandbox_that_writes_is_kept_from_the_code_of_a_plugin(
     assert "the agent plugin's code" in told
 
 
-@pytest.mark.sampled(every=2, first=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("agent", ["fake", "codex-proto"])
 def test_a_start_imports_the_agent_that_serves_and_no_other(folder: Path, agent: str) -> None:
     program = (

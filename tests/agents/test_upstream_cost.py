@@ -162,7 +162,7 @@ CHAT_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=31)
 @pytest.mark.usefixtures("any_number_of_calls")
 @pytest.mark.parametrize("shape", CHAT_SHAPES)
 @pytest.mark.parametrize("reader", CHAT)
@@ -252,7 +252,7 @@ RESPONSES_SHAPES: Final[dict[str, tuple[int, Callable[[int], bytes]]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=17)
 @pytest.mark.usefixtures("any_number_of_calls")
 @pytest.mark.parametrize("shape", RESPONSES_SHAPES)
 def test_an_answer_of_the_responses_api_costs_what_it_weighs(shape: str) -> None:

@@ -37,6 +37,7 @@ def command(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["cassettes", *map(str, arguments)], catch_exceptions=False)
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("dialect", ["app-server", "proto", "acp"])
 def test_what_was_recorded_now_is_as_recorded(
     dialect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,6 +108,7 @@ def test_a_scenario_of_the_fake_agent_says_the_same_as_the_recording(tmp_path: P
     assert text["usage"] == {"input": 100, "cached": 40, "output": 20, "reasoning": 5}
 
 
+@pytest.mark.exhaustive
 def test_two_recordings_of_the_same_requests_are_compared(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
@@ -119,6 +121,7 @@ def test_two_recordings_of_the_same_requests_are_compared(tmp_path: Path) -> Non
     assert said.endswith("6 of 7 requests have the same answer.\n")
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("damage", "says"),
     [

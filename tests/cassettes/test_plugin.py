@@ -45,6 +45,7 @@ def run_pytest(
     )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_examples_pass(name: str, tmp_path: Path) -> None:
     folder = tmp_path / name

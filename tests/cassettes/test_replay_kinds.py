@@ -37,6 +37,7 @@ async def _items(server: Server, **more: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.exhaustive
 async def test_calls_of_a_requests_mcp_server_are_replayed_with_their_outputs(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     with web_server("http", "--only", "get_weather") as (port, _):
@@ -143,6 +144,7 @@ async def test_a_tool_loop_at_an_upstream_with_the_responses_api_is_replayed_on_
                 assert await loop(server, stream=stream) == recorded, (name, stream)
 
 
+@pytest.mark.exhaustive
 async def test_a_turn_of_codex_exec_is_replayed_on_every_api(tmp_path: Path) -> None:
     folder = tmp_path / "cassettes"
     program = tmp_path / "codex"

@@ -52,6 +52,7 @@ async def test_an_empty_pipe_asks_nothing(tmp_path: Path) -> None:
     assert "there is no question" in done.err
 
 
+@pytest.mark.exhaustive
 async def test_input_that_is_no_text_asks_nothing(tmp_path: Path) -> None:
     done = await command(tmp_path, "chat", stdin=b"\xff\xfe", more={"PYTHONIOENCODING": "utf-8:strict"})
     assert (done.status, done.out) == (1, "")
@@ -280,6 +281,7 @@ def test_no_answer_sends_a_terminal_anything_but_text_lines_and_tabs(
     assert not [char for char in shown if not char.isprintable() and unicodedata.category(char) != "Zs"]
 
 
+@pytest.mark.exhaustive
 async def test_the_words_of_a_fault_send_a_terminal_nothing_either(tmp_path: Path) -> None:
     async with other_server(b'{"error": {"message": "No.\\u001b]0;owned\\u0007\\u202e"}}', 400) as url:
         for name in ("chat", "usage"):

@@ -329,6 +329,7 @@ def run(arguments: list[str], folder: Path, more: dict[str, str] | None = None) 
     return done.stdout
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real
 async def test_another_codex_takes_this_server_as_its_model_with_the_profile_that_is_written(
     tmp_path: Path,

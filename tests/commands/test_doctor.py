@@ -398,7 +398,7 @@ TRIED = (
 """Texts of which every setting takes at least one that is not its default."""
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("name", "variable"), [(name, each) for name in Settings.model_fields for each in variables_of(name)]
 )
@@ -423,6 +423,7 @@ def test_a_variable_that_is_told_is_the_one_that_counts(
     assert setting_sources({}, None, os.environ)[name] == ("variable", variable)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real
 async def test_the_real_binary_is_found_asked_and_ended(tmp_path: Path) -> None:
     home = make_codex_home(tmp_path, "http://127.0.0.1:9/v1")

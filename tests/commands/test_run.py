@@ -141,6 +141,7 @@ def test_a_server_that_does_not_start_is_told_of(home: Home) -> None:
     assert home.is_empty()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_program_and_the_server(home: Home, number: signal.Signals) -> None:
     with home.waiting() as process:

@@ -315,6 +315,7 @@ async def at_worker(serving: Serving, number: int) -> AsyncIterator[aiohttp.Clie
     raise AssertionError(f"worker {number} has not answered")
 
 
+@pytest.mark.exhaustive
 async def test_workers_on_one_database_serve_on_through_a_kill_a_reload_and_their_end(
     tmp_path: Path, postgres_url: str
 ) -> None:

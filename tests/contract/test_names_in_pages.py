@@ -85,7 +85,8 @@ def test_every_header_of_ours_that_a_page_names_exists(page: str) -> None:
     named = {
         name.lower() for name in re.findall(r"\bx-(?:codex|conc)-[a-z-]+[a-z]\b", USERS[page], re.IGNORECASE)
     }
-    assert {name for name in named if name not in SOURCE.lower()} == set()
+    source = SOURCE.lower()
+    assert {name for name in named if name not in source} == set()
 
 
 @pytest.mark.parametrize("page", USERS)

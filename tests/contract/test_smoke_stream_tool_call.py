@@ -53,7 +53,7 @@ async def test_it_writes_the_raw_log_and_its_digest_and_prints_a_summary(
     assert summary["request_id"].startswith("req_")
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scenario", ["text", "error_mid_text", "error_500"])
 async def test_a_proxy_that_gives_no_call_makes_it_fail_and_the_summary_says_why(
     tmp_path: Path, scenario: str
@@ -93,6 +93,7 @@ def test_what_a_stream_lacks_is_named(raw: bytes, include_usage: bool, problems:
     assert summary_of(raw, include_usage=include_usage)["problems"] == problems
 
 
+@pytest.mark.exhaustive
 async def test_where_nobody_listens_it_says_so(tmp_path: Path) -> None:
     status, summary, err = await run("http://127.0.0.1:9", tmp_path / "out")
     assert (status, summary) == (1, None)

@@ -50,7 +50,7 @@ def fingerprints() -> dict[str, str]:
     return {str(path.relative_to(RESULTS)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=13)
 @pytest.mark.parametrize(
     ("kind", "file", "way"),
     [
@@ -96,6 +96,7 @@ def test_the_manifest_names_every_transcript_with_the_digest_of_its_content(kind
         assert entry["sha256"] == digest(content(transcript(kind, entry["file"])))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "kind", ["ollama", *(pytest.param(kind, marks=pytest.mark.exhaustive) for kind in KINDS)]
 )

@@ -154,6 +154,7 @@ async def test_the_websocket_of_responses_opens_and_answers(front: Front) -> Non
     assert kinds[0] == "response.created"
 
 
+@pytest.mark.exhaustive
 async def test_a_large_body_passes_and_one_that_is_too_large_does_not(front: Front) -> None:
     async with front.post(user("x" * (5 << 20))) as reply:
         assert reply.status == 200

@@ -45,7 +45,7 @@ async def walk(folder: Path, prompt: str, *, dialect: str, kept: int, **request:
     raise AssertionError("the loop does not end")
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=7)
 @DIALECTS
 @KEPT
 @pytest.mark.parametrize(

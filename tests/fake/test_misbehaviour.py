@@ -209,6 +209,7 @@ def test_a_grandchild_holds_stdout_when_the_child_is_gone(
         assert child.read_line() == b""
 
 
+@pytest.mark.exhaustive
 def test_a_big_line_is_as_big_as_asked_for() -> None:
     with proto() as child:
         messages = ask(child, "[[fake:text misbehave=big_line]]")

@@ -122,7 +122,7 @@ PER_TURN: Final = ("proto", "exec", "claude-code")
 """Protocols with a process for each turn, so that faults of several turns may come at once."""
 
 
-@pytest.mark.sampled(every=12)
+@pytest.mark.sampled(every=37)
 @pytest.mark.parametrize(("protocol", "fault"), CELLS)
 async def test_no_fault_of_an_agent_looks_like_a_good_end(protocol: str, fault: str, tmp_path: Path) -> None:
     row = FAULTS[fault]

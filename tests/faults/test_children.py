@@ -120,7 +120,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.sampled(every=5)
+@pytest.mark.sampled(every=13)
 @pytest.mark.parametrize(
     "row",
     [

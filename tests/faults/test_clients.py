@@ -123,6 +123,7 @@ async def test_a_client_that_leaves_takes_its_turn_along_and_leaves_nothing(ther
     await there.at_rest()
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("mode", MODES, ids=str)
 async def test_a_client_that_sends_slowly_is_waited_for_and_answered(there: Scene, mode: Mode) -> None:
     async with line(there) as client:

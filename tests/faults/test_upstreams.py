@@ -180,6 +180,7 @@ async def answer_of(there: Served, api: str, wire: Wire, place: str, *, stream: 
     return await answer_at(there.proxy, path, body, place, there.go.set)
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize(
     ("name", "fault"), [(name, fault) for name, wire in WIRES.items() for fault in faults_of(wire)]
 )
@@ -200,6 +201,7 @@ async def test_no_fault_of_an_upstream_looks_like_a_good_end(name: str, fault: s
         await there.proxy.settled()
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize("fault", WHOLE)
 async def test_no_answer_that_is_none_looks_like_one(name: str, fault: str, tmp_path: Path) -> None:
@@ -224,6 +226,7 @@ LIMITS: Final = {
 """The time limits of a turn; where an answer stops so that each of them ends it."""
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("keepalive", [20, 0], ids=["the keep-alive comes first", "no keep-alive"])
 @pytest.mark.parametrize("limit", LIMITS)
 @pytest.mark.parametrize("name", WIRES)
@@ -258,6 +261,7 @@ NOTHING: Final = {
 """What an answer that ends well may have in place of a text or a call, and the reason that its client gets."""
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("said", NOTHING)
 @pytest.mark.parametrize("name", ["passed on", "read"])
 async def test_an_answer_without_text_and_call_says_why(name: str, said: str, tmp_path: Path) -> None:
@@ -277,6 +281,7 @@ async def test_an_answer_without_text_and_call_says_why(name: str, said: str, tm
                     assert answer.headers.get("x-codex-empty") == reason, f"{api} {stream} {answer.text}"
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("said", NOTHING)
 @pytest.mark.parametrize("name", ["passed on", "read"])
 async def test_an_answer_without_text_and_call_says_why_behind_a_keep_alive(

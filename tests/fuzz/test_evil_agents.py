@@ -81,7 +81,7 @@ def test_an_agent_that_prints_what_costs_much_holds_nobody_up(child: str, shape:
     assert longest_hold(child, shapes.SHAPES[child][shape](SIZE), tmp_path) < MAX_HOLD_SECONDS
 
 
-@pytest.mark.sampled(every=8)
+@pytest.mark.sampled(every=13)
 @pytest.mark.parametrize(("child", "line"), LONG)
 def test_an_agent_that_prints_a_line_of_12_mib_holds_nobody_up(child: str, line: str, tmp_path: Path) -> None:
     assert longest_hold(child, [shapes.LONG_LINES[child][line](LINE)], tmp_path) < MAX_HOLD_SECONDS

@@ -88,7 +88,7 @@ async def test_create_gives_a_whole_answer(client: AsyncAnthropic) -> None:
     assert answer._request_id.startswith("req_")
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     "marker",
     [

@@ -103,6 +103,7 @@ async def test_roles_model_and_effort_reach_it_as_what_they_are(proxy: Proxy) ->
     assert (told["model"], told["effort"]) == ("sonnet", "low")
 
 
+@pytest.mark.exhaustive
 async def test_images_and_a_schema_reach_it(proxy: Proxy) -> None:
     image = {"type": "image_url", "image_url": {"url": PIXEL}}
     content = [{"type": "text", "text": "[[fake:echo]]"}, image]
@@ -136,6 +137,7 @@ async def test_calls_of_a_step_come_together_and_their_outputs_continue_it(
         assert second.body["usage"]["prompt_tokens"] == 100
 
 
+@pytest.mark.exhaustive
 async def test_a_call_that_breaks_its_strict_schema_is_answered_here_and_made_again(proxy: Proxy) -> None:
     parameters = {
         "type": "object",
@@ -165,6 +167,7 @@ async def test_a_conversation_that_goes_on_keeps_its_process(proxy: Proxy) -> No
     )
 
 
+@pytest.mark.exhaustive
 async def test_no_more_conversations_are_kept_than_the_operator_says(tmp_path: Path) -> None:
     async with claude_proxy(tmp_path, kept_threads=16) as proxy:
         for number in range(4):
@@ -208,6 +211,7 @@ async def test_a_program_that_misbehaves_but_says_its_answer_is_understood(proxy
     assert (answer.status, answer.body["choices"][0]["message"]["content"]) == (200, "All is well.")
 
 
+@pytest.mark.exhaustive
 async def test_a_message_that_begins_anew_is_said_once(proxy: Proxy) -> None:
     answer = await proxy.ask(plain("[[fake:retry_after_text_same]]"))
     assert answer.status == 200, answer.text
@@ -215,6 +219,7 @@ async def test_a_message_that_begins_anew_is_said_once(proxy: Proxy) -> None:
     assert text.count(text[:5]) == 1
 
 
+@pytest.mark.exhaustive
 async def test_what_the_agent_does_is_told_beside_the_answer(proxy: Proxy) -> None:
     answer = await proxy.ask(user("[[fake:activity]]"))
     message = answer.body["choices"][0]["message"]
@@ -234,6 +239,7 @@ async def test_a_client_that_leaves_ends_the_process_and_all_that_it_has_started
     await until(lambda: not alive(pids))
 
 
+@pytest.mark.exhaustive
 async def test_turns_at_once_are_not_mixed(proxy: Proxy) -> None:
     answers = await asyncio.gather(
         *(proxy.ask(plain(f"[[fake:text say='I am {number}.']]")) for number in range(6))
@@ -243,6 +249,7 @@ async def test_turns_at_once_are_not_mixed(proxy: Proxy) -> None:
     ]
 
 
+@pytest.mark.exhaustive
 async def test_turns_of_both_modes_in_a_row_leave_a_waiting_process_for_each(proxy: Proxy) -> None:
     agent = proxy.server.agent
     turns = [Turn(model="", history=(), mode=mode, workdir=str(Path.cwd())) for mode in get_args(Mode)]
@@ -252,6 +259,7 @@ async def test_turns_of_both_modes_in_a_row_leave_a_waiting_process_for_each(pro
         await agent.release(session, finished=True)
 
 
+@pytest.mark.exhaustive
 async def test_a_process_that_ended_while_it_waited_serves_nobody(proxy: Proxy) -> None:
     await proxy.ask(plain("[[fake:text]]"))
     agent = proxy.server.agent
@@ -264,6 +272,7 @@ async def test_a_process_that_ended_while_it_waited_serves_nobody(proxy: Proxy) 
     assert answer.body["choices"][0]["message"]["content"] == "Again."
 
 
+@pytest.mark.exhaustive
 async def test_models_are_those_that_it_lists(proxy: Proxy) -> None:
     listed = {each["id"] for each in (await proxy.send("GET", "/v1/models")).body["data"]}
     assert {"default", "fake-model"} <= listed
@@ -329,6 +338,7 @@ def without_mark(program: Path) -> None:
     program.write_text(program.read_text().replace("exec ", f"{starts}\n{marked}"))
 
 
+@pytest.mark.exhaustive
 async def test_a_release_that_runs_commands_in_marked_text_is_found_and_given_none(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, agent="claude-code", claude_bin=str(claude(tmp_path)))
     flags = {"agent": "claude-code", "claude_bin": str(tmp_path / "claude"), "state_dir": tmp_path / "state"}
@@ -345,6 +355,7 @@ async def test_a_release_that_runs_commands_in_marked_text_is_found_and_given_no
     assert "claude update" in found["client text"].advice
 
 
+@pytest.mark.exhaustive
 async def test_doctor_says_what_is_found_and_how_to_sign_in(tmp_path: Path) -> None:
     flags = {
         "agent": "claude-code",
@@ -363,6 +374,7 @@ async def test_doctor_says_what_is_found_and_how_to_sign_in(tmp_path: Path) -> N
     assert "sk-ant-1" not in str(found)
 
 
+@pytest.mark.exhaustive
 async def test_a_release_that_is_too_old_ends_the_start_with_what_to_do(tmp_path: Path) -> None:
     old = tmp_path / "claude"
     refuses = "echo 'error: unknown option --include-partial-messages' >&2; exit 1"

@@ -72,6 +72,7 @@ async def test_an_answer_comes_whole_and_streamed(proxy: Proxy) -> None:
     assert whole.headers["x-codex-agent"] == "codex-exec"
 
 
+@pytest.mark.exhaustive
 async def test_reasoning_is_streamed_beside_the_text(proxy: Proxy) -> None:
     streamed = await proxy.ask(user("[[fake:reasoning]]", stream=True))
     deltas = [frame["choices"][0]["delta"] for frame in streamed.frames[:-1] if frame["choices"]]
@@ -113,6 +114,7 @@ async def test_a_request_with_tools_is_refused_by_what_the_agent_cannot_do(proxy
     assert "codex-exec" in answer.error["message"]
 
 
+@pytest.mark.exhaustive
 async def test_a_prompt_that_is_longer_than_it_takes_is_refused_before_anything_starts(proxy: Proxy) -> None:
     body = io.BytesIO(json.dumps(user("x" * (MAX_PROMPT + 1))).encode())
     headers = {"Content-Type": "application/json"}
@@ -175,6 +177,7 @@ async def test_auto_takes_it_where_the_app_server_cannot_be_driven_and_says_so(
     assert logged["log_level"] == "warning"
 
 
+@pytest.mark.exhaustive
 async def test_health_has_the_warning_of_an_agent_beside_that_of_the_fake_one(tmp_path: Path) -> None:
     tables: dict[str, Any] = {"codex": {"agent": "auto"}, "fake": {}}
     async with exec_proxy(tmp_path, "codex", schema=TOO_OLD, agents=tables) as proxy:
@@ -183,6 +186,7 @@ async def test_health_has_the_warning_of_an_agent_beside_that_of_the_fake_one(tm
     assert "The embedded fake agent serves: its answers are made up." in warning
 
 
+@pytest.mark.exhaustive
 async def test_auto_does_not_take_it_where_the_app_server_can_be_driven(tmp_path: Path) -> None:
     async with exec_proxy(tmp_path, "auto") as proxy:
         assert proxy.server.agent.name == "codex-app-server"
@@ -203,6 +207,7 @@ async def test_a_release_without_the_options_is_refused_by_their_names(tmp_path:
         await make_server(settings, ENVIRONMENT)
 
 
+@pytest.mark.exhaustive
 async def test_doctor_warns_where_less_drives_the_release_than_could(tmp_path: Path) -> None:
     program = codex(tmp_path, "9.0.0", schema=TOO_OLD, exec=True)
     flags = {

@@ -16,6 +16,7 @@ HONEST = "[[fake:empty in=10 out=1]]"
 UNEXPLAINED = '[[fake:usage_missing say=""]]'
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", APIS)
 async def test_every_api_says_why_an_answer_is_empty_or_that_it_failed(

@@ -134,7 +134,7 @@ def response(text: str, **fields: Any) -> dict[str, Any]:
     return {"model": "codex-5", "input": text, **fields}
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [

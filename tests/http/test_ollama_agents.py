@@ -42,6 +42,7 @@ async def client(proxy: Proxy) -> AsyncIterator[ollama.AsyncClient]:
         yield made
 
 
+@pytest.mark.sampled(every=2)
 async def test_text_tools_in_two_rounds_a_schema_and_errors(client: ollama.AsyncClient) -> None:
     pieces = [
         piece
@@ -63,6 +64,7 @@ async def test_text_tools_in_two_rounds_a_schema_and_errors(client: ollama.Async
         await client.chat("codex-5", briefly("[[fake:error_500]]"))
 
 
+@pytest.mark.sampled(every=2)
 async def test_images_thinking_and_a_client_that_leaves(client: ollama.AsyncClient, proxy: Proxy) -> None:
     seen = await client.chat("codex-5", briefly("[[fake:echo]]", images=[png_of()]))
     assert '"images":1' in (seen.message.content or "").replace(" ", "")

@@ -184,6 +184,7 @@ def test_the_schema_and_the_parser_of_chat_refuse_the_same(body: dict[str, Any])
     ), found
 
 
+@pytest.mark.exhaustive
 @MANY
 @given(spoilt(RESPONSE, ITEMS))
 def test_the_schema_and_the_parser_of_responses_refuse_the_same(body: dict[str, Any]) -> None:
@@ -296,6 +297,7 @@ async def test_what_is_stored_is_answered_as_described(everything: Proxy) -> Non
 PREFIXED = {endpoint.path for endpoint in ENDPOINTS if endpoint.versioned}
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     "scenario", ["text", "tool_calls", "function_call", "refusal", "reasoning", "multi_choice"]
 )
@@ -319,6 +321,7 @@ async def test_a_frame_of_an_error_is_the_envelope(everything: Proxy) -> None:
     assert complaints(says("Error"), error) == []
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     "scenario", ["text", "tool_calls", "refusal", "reasoning", "activity", "error_mid_text"]
 )

@@ -45,6 +45,7 @@ def indices(chunks: list[Any]) -> list[int]:
     return [call["index"] for delta in deltas for call in delta.get("tool_calls", ())]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("dialect", ["proto", "app-server"])
 @pytest.mark.parametrize("prompt", ["[[fake:tool_calls]]", "[[fake:tool_calls calls=3]]"])
 async def test_parallel_tool_calls_false_gives_one_call_at_a_time(

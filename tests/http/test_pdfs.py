@@ -73,6 +73,7 @@ async def test_in_chat_the_model_gets_the_text_with_the_files_name(proxy: Proxy)
     assert escaped(SHOWN) in heard(await proxy.ask(chat(in_chat())))
 
 
+@pytest.mark.exhaustive
 async def test_in_responses_too_and_the_text_is_what_is_kept(proxy: Proxy) -> None:
     answer = await proxy.send("POST", "/v1/responses", response(in_responses()))
     assert escaped(SHOWN) in heard(answer)
@@ -80,6 +81,7 @@ async def test_in_responses_too_and_the_text_is_what_is_kept(proxy: Proxy) -> No
     assert items.body["data"][0]["content"][1] == {"type": "input_text", "text": SHOWN}
 
 
+@pytest.mark.exhaustive
 async def test_in_the_output_of_a_tool(proxy: Proxy) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
     asked = chat()
@@ -95,6 +97,7 @@ async def test_in_the_output_of_a_tool(proxy: Proxy) -> None:
     assert escaped(SHOWN) in heard(await proxy.send("POST", "/v1/responses", body))
 
 
+@pytest.mark.exhaustive
 async def test_in_a_context_that_is_counted_or_compacted(proxy: Proxy) -> None:
     few, many = pdfs.pdf("Hello."), pdfs.pdf(*["A page of words. " * 50] * 3)
     counts = [
@@ -115,6 +118,7 @@ async def test_a_pdf_in_a_conversation_is_stored_and_given_as_text(proxy: Proxy)
     assert heard(answer).count(escaped(SHOWN)) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_pdf_sent_on_a_websocket_is_read_or_refused_by_name(proxy: Proxy) -> None:
     async with proxy.session.ws_connect(f"{proxy.url}/v1/responses") as socket:
         await socket.send_json({"type": "response.create", **response(in_responses())})
@@ -127,6 +131,7 @@ async def test_a_pdf_sent_on_a_websocket_is_read_or_refused_by_name(proxy: Proxy
     assert (refused["status"], refused["error"]["param"]) == (400, "input[0].content[1].file_data")
 
 
+@pytest.mark.exhaustive
 async def test_in_a_response_in_the_background_that_is_run_again(tmp_path: Path) -> None:
     environment = {"STREAM_RELEASE_FILE": str(tmp_path / "go")}
     held = text("input_text", '[[fake:text say="one two" hold=1]]')

@@ -18,6 +18,7 @@ ASKED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("api", ASKED)
 async def test_a_stream_has_the_headers_of_the_whole_answer(proxy: Proxy, api: str) -> None:
     path, body = ASKED[api]

@@ -101,6 +101,7 @@ async def test_a_history_that_is_flattened_for_the_agent_is_told_in_a_header(rea
     assert "x-codex-history" not in (await real_proto.ask(user())).headers
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -43,6 +43,7 @@ async def test_responses_and_conversations_are_kept_in_the_database_that_proxy_s
     assert "4 objects" in exported
 
 
+@pytest.mark.exhaustive
 async def test_a_store_in_a_file_is_copied_into_a_database_and_served_from_there(
     postgres_url: str, tmp_path: Path
 ) -> None:
@@ -60,6 +61,7 @@ async def test_a_store_in_a_file_is_copied_into_a_database_and_served_from_there
     assert (status, "there is no store" in said_why) == (1, True)
 
 
+@pytest.mark.exhaustive
 async def test_a_server_whose_database_is_stopped_is_not_ready_until_it_runs_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

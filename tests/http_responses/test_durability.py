@@ -160,6 +160,7 @@ async def test_a_store_that_cannot_be_read_is_a_503(proxy: Proxy, method: str, p
     assert (answer.status, answer.error["type"]) == (503, "service_unavailable")
 
 
+@pytest.mark.sampled(every=2)
 @pytest.mark.parametrize(("patience", "status"), [(30.0, "completed"), (0.0, "failed")])
 async def test_a_background_end_that_cannot_be_written_is_written_when_it_can(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch, patience: float, status: str

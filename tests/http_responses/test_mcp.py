@@ -179,6 +179,7 @@ async def test_the_conversation_with_tools_of_the_contract_runs_as_written(proxy
     assert "order #12345" in lines[-1]
 
 
+@pytest.mark.exhaustive
 async def test_the_streaming_of_the_contract_runs_as_written_and_tells_of_calls(
     tmp_path: Path, port: int
 ) -> None:
@@ -304,6 +305,7 @@ async def test_a_stream_is_kept_alive_while_a_call_runs(tmp_path: Path) -> None:
                 break
 
 
+@pytest.mark.exhaustive
 async def test_an_approval_on_a_socket_runs_its_call_without_a_store(proxy: Proxy, port: int) -> None:
     tools = [weather(port, require_approval="always")]
     async with open_socket(proxy) as socket:

@@ -412,6 +412,7 @@ async def test_an_example_of_openais_runs_as_written(proxy: Proxy, example: str,
     assert last in (await printed(example)).strip().splitlines()[-1]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_refusal_carries_its_text(proxy: Proxy, streamed: bool) -> None:
     answer = await ask(proxy, "[[fake:refusal]]", stream=streamed)
@@ -433,6 +434,7 @@ async def test_with_tool_choice_none_there_is_no_call(proxy: Proxy) -> None:
         assert [item["type"] for item in answer.body["output"]] == ["message"], prompt
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
 async def test_a_required_call_is_made_whatever_the_prompt_says(proxy: Proxy, choice: Any) -> None:
     answer = await ask(proxy, "Say hello.", tools=[WEATHER], tool_choice=choice)

@@ -92,6 +92,7 @@ async def test_input_items_are_listed_with_ids_and_normalised_parts(client: Asyn
     assert [item.id for item in rising.data] == [items[0].id]
 
 
+@pytest.mark.sampled(every=4)
 @pytest.mark.parametrize(
     ("query", "param"),
     [

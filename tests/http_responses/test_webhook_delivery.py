@@ -63,6 +63,7 @@ async def test_a_receiver_that_fails_is_asked_again_with_the_same_event(
     assert len({headers["webhook-id"] for _, headers in got}) == 1
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
 async def test_a_redirect_is_not_followed_to_where_no_operator_has_sent_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int

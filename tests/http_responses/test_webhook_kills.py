@@ -10,6 +10,7 @@ import pytest
 from tests.http_responses.webhook_kills import after_kills, moments
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "commits",

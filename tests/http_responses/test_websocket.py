@@ -102,6 +102,7 @@ async def test_turns_are_answered_one_after_the_other(proxy: Proxy) -> None:
     assert texts == ["One.", "Two."]
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "frame", ["no json", "[]", '{"type": "response.cancel"}', '{"type": "response.create"}']
 )

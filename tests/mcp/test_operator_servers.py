@@ -62,6 +62,7 @@ async def test_tools_are_listed_with_schema_and_annotations(make: Make) -> None:
     assert msgspec.json.decode(echo.annotations) == {"readOnlyHint": True}
 
 
+@pytest.mark.exhaustive
 async def test_a_server_is_started_when_it_is_first_needed_and_then_kept(make: Make) -> None:
     servers = make(stdio("files"))
     first = await servers.call("files", "pid", "", LONG)

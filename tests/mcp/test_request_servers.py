@@ -316,6 +316,7 @@ async def test_the_package_logs_nothing_since_it_would_log_addresses_and_message
         assert not logging.getLogger(name).isEnabledFor(logging.CRITICAL)
 
 
+@pytest.mark.exhaustive
 async def test_a_session_in_use_is_not_closed_for_another(
     make: Make, streamable: int, tmp_path: Path
 ) -> None:
@@ -343,12 +344,14 @@ async def test_a_call_that_hangs_ends_at_its_deadline_and_the_server_is_asked_to
     assert texts(await servers.call(server, "me", "echo", arguments(text="well"), LONG)) == ["well"]
 
 
+@pytest.mark.exhaustive
 async def test_a_result_of_20_mb_is_cut_over_streamable_http_too(make: Make, streamable: int) -> None:
     servers = make(f"http://127.0.0.1:{streamable}/mcp")
     result = await servers.call(named(streamable), "me", "big", arguments(size=20_000_000), LONG)
     assert (result.truncated, len(texts(result)[0])) == (True, McpLimits().text_bytes)
 
 
+@pytest.mark.exhaustive
 async def test_an_event_above_what_the_older_transport_takes_is_an_error_result(make: Make, sse: int) -> None:
     servers = make(f"http://127.0.0.1:{sse}/")
     result = await servers.call(named(sse), "me", "big", arguments(size=20_000_000), LONG)

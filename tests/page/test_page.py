@@ -39,7 +39,7 @@ async def ask(page: Page, prompt: str, api: str = "chat") -> None:
     await page.get_by_role("button", name="Send").click()
 
 
-@pytest.mark.sampled(every=7)
+@pytest.mark.sampled(every=19)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("pane", PANES)
 async def test_a_pane_has_names_for_screen_readers_and_enough_contrast(
@@ -54,6 +54,7 @@ async def test_a_pane_has_names_for_screen_readers_and_enough_contrast(
             assert found.violations_count == 0, found.generate_report()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", [360, 3840])
 async def test_no_pane_is_wider_than_the_window(browser: Browser, tmp_path: Path, width: int) -> None:
     async with page_server(tmp_path) as proxy:
@@ -79,6 +80,7 @@ async def test_the_playground_streams_an_answer_of_each_api(
         await expect(page.get_by_label("Events")).to_contain_text("deterministic")
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("title", APIS)
 async def test_a_call_of_a_tool_is_answered_by_hand(
@@ -94,6 +96,7 @@ async def test_a_call_of_a_tool_is_answered_by_hand(
         await expect(page.locator(".answer").get_by_text("The tool said: sunny")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_two_columns_answer_one_prompt(browser: Browser, tmp_path: Path) -> None:
     async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
         await page.get_by_role("button", name="Add a column").click()
@@ -118,6 +121,7 @@ async def test_a_running_turn_is_a_row_and_can_be_cancelled(browser: Browser, tm
         await expect(page.get_by_text("turn ended")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_the_processes_are_those_of_the_turns_that_run(browser: Browser, tmp_path: Path) -> None:
     async with page_server(tmp_path) as proxy, shown(browser, proxy, "now") as page:
         await expect(page.get_by_text("none runs")).to_be_visible()
@@ -138,6 +142,7 @@ async def test_a_turn_opens_as_a_timeline(browser: Browser, tmp_path: Path) -> N
             await expect(page.locator(".timeline").get_by_text(event).first).to_be_visible()
 
 
+@pytest.mark.exhaustive
 async def test_with_several_workers_the_page_says_whose_turns_it_shows_and_finds_the_turn_of_another(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -174,6 +179,7 @@ async def test_a_wrong_key_is_asked_for_again_and_the_right_one_stays_in_the_tab
         assert await page.evaluate("localStorage.length + document.cookie.length") == 0
 
 
+@pytest.mark.exhaustive
 async def test_a_server_that_goes_and_comes_back_is_found_again(browser: Browser, tmp_path: Path) -> None:
     async with AsyncExitStack() as window:
         async with page_server(tmp_path) as proxy:
@@ -200,6 +206,7 @@ async def test_a_hostile_answer_is_shown_as_text(browser: Browser, tmp_path: Pat
         await expect(page).to_have_title(re.compile("Playground"))
 
 
+@pytest.mark.exhaustive
 async def test_a_fast_stream_of_thousands_of_events_does_not_freeze_the_page(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -213,6 +220,7 @@ async def test_a_fast_stream_of_thousands_of_events_does_not_freeze_the_page(
         )
 
 
+@pytest.mark.exhaustive
 async def test_a_hidden_tab_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:
     async with page_server(tmp_path) as proxy, shown(browser, proxy) as page:
         await expect(page.get_by_text("live", exact=True)).to_be_visible()
@@ -243,6 +251,7 @@ async def test_a_stored_response_is_found_by_its_text_and_deleted(browser: Brows
         assert (await proxy.send("GET", f"/v1/responses/{second}")).status == 404
 
 
+@pytest.mark.exhaustive
 async def test_a_conversation_is_found_by_its_metadata_read_and_deleted(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -266,6 +275,7 @@ async def test_a_conversation_is_found_by_its_metadata_read_and_deleted(
         assert (await proxy.send("GET", f"/v1/conversations/{ids[0]}")).status == 404
 
 
+@pytest.mark.exhaustive
 async def test_the_recording_of_a_turn_is_copied(browser: Browser, tmp_path: Path) -> None:
     allowed = ["clipboard-read", "clipboard-write"]
     async with (
@@ -280,6 +290,7 @@ async def test_the_recording_of_a_turn_is_copied(browser: Browser, tmp_path: Pat
         assert await page.evaluate("navigator.clipboard.readText()") == file.read_text()
 
 
+@pytest.mark.exhaustive
 async def test_the_page_works_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
     async with page_server(tmp_path) as proxy, shown(browser, proxy, "playground") as page:
         await is_drawn(page)

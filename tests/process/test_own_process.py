@@ -90,6 +90,7 @@ print(resident() - before)
 """
 
 
+@pytest.mark.exhaustive
 def test_the_memory_of_large_buffers_is_returned_although_small_ones_stay() -> None:
     if not hasattr(ctypes.CDLL(None), "mallopt"):
         pytest.skip("only glibc keeps it")

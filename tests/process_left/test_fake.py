@@ -80,7 +80,7 @@ def noted(file: Path) -> list[int]:
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.exhaustive
 @FAULTS
 async def test_a_client_that_leaves_takes_a_child_of_its_own_along(
     codex_home: CodexHome, faults: str
@@ -156,7 +156,7 @@ async def test_a_child_that_crashes_ends_its_stream_with_an_error_and_leaves_not
         await eventually(lambda: gone(noted(pids)[:2]))
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @DIALECTS
 @FAULTS
 async def test_a_proxy_that_is_killed_takes_everything_along(
@@ -183,7 +183,7 @@ async def test_a_proxy_that_is_told_to_stop_ends_everything_within_its_time(
         assert gone(scene.family)
 
 
-@pytest.mark.sampled(every=2, first=1)
+@pytest.mark.exhaustive
 @DIALECTS
 async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, dialect: str) -> None:
     async with misbehaving(codex_home, dialect, "grandchild,hang", drain=60_000) as scene:

@@ -104,7 +104,7 @@ async def test_an_agent_that_is_killed_takes_its_command_along_and_its_stream_en
             assert b"Hi." in next_one.body
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.exhaustive
 @COMMANDS
 @SANDBOXES
 async def test_a_proxy_that_is_killed_takes_everything_along(
@@ -117,6 +117,7 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
         await eventually(lambda: gone(scene.family))
 
 
+@pytest.mark.exhaustive
 @COMMANDS
 async def test_a_proxy_that_is_told_to_stop_ends_everything_and_says_so_to_its_clients(
     codex_home: CodexHome, command: str

@@ -54,6 +54,7 @@ async def test_the_users_instructions_reach_the_model_and_the_shell_is_offered(
     assert outside_sink.attempts == []
 
 
+@pytest.mark.exhaustive
 async def test_without_our_switches_the_sink_would_see_connections_to_other_hosts(
     codex_home: CodexHome, model_server: ModelServer, outside_sink: OutsideSink
 ) -> None:
@@ -64,6 +65,7 @@ async def test_without_our_switches_the_sink_would_see_connections_to_other_host
         assert (await outside_sink.attempt()).startswith("CONNECT ")
 
 
+@pytest.mark.exhaustive
 async def test_injected_history_comes_after_the_context_and_an_empty_input_adds_nothing(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -133,6 +135,7 @@ async def test_a_command_that_the_sandbox_stopped_shows_in_the_raw_items_too(
     assert ("item/completed", "commandExecution") in shown[1]
 
 
+@pytest.mark.exhaustive
 async def test_a_command_of_the_agent_does_not_see_the_providers_key(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -147,6 +150,7 @@ async def test_a_command_of_the_agent_does_not_see_the_providers_key(
             assert shell_output(child) == seen
 
 
+@pytest.mark.exhaustive
 async def test_the_state_files_go_where_the_sqlite_variable_says(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def params(home: CodexHome, *tools: dict[str, Any]) -> dict[str, Any]:
     return thread_params(turn) | {"dynamicTools": list(tools)}
 
 
+@pytest.mark.exhaustive
 async def test_the_version_is_in_the_version_command_and_in_the_user_agent(
     codex_binary: Path, plain_home: CodexHome
 ) -> None:
@@ -91,6 +92,7 @@ async def test_inject_and_turn_can_be_written_at_once_and_are_answered_in_order(
     assert child.text_of(started["turn"]["id"]) == "Yes."
 
 
+@pytest.mark.exhaustive
 async def test_a_refused_history_fails_the_inject_and_the_turn_still_starts(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -101,6 +103,7 @@ async def test_a_refused_history_fails_the_inject_and_the_turn_still_starts(
     assert (await child.until("turn/completed")).params["turn"]["status"] == "completed"
 
 
+@pytest.mark.exhaustive
 async def test_silenced_notifications_never_come_and_the_others_still_do(
     plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -118,6 +121,7 @@ async def test_silenced_notifications_never_come_and_the_others_still_do(
     assert ours == everything - silenced
 
 
+@pytest.mark.exhaustive
 @since("0.163", "some notifications that are silenced came later")
 async def test_a_name_we_silence_is_one_the_binary_has(codex_binary: Path, tmp_path: Path) -> None:
     subprocess.run(
@@ -144,6 +148,7 @@ async def test_an_interrupted_turn_closes_its_model_connection(
     assert await (await model_server.call(0)).ending() == "client_gone"
 
 
+@pytest.mark.exhaustive
 async def test_an_interrupt_before_the_response_headers_closes_the_connection_too(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -154,6 +159,7 @@ async def test_an_interrupt_before_the_response_headers_closes_the_connection_to
     assert await call.ending() == "client_gone"
 
 
+@pytest.mark.exhaustive
 async def test_the_end_of_stdin_ends_a_running_turn_and_the_process(
     plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -167,6 +173,7 @@ async def test_the_end_of_stdin_ends_a_running_turn_and_the_process(
     assert await model_server.calls[0].ending() == "client_gone"
 
 
+@pytest.mark.exhaustive
 @knows("thread_unload_delay_secs")
 async def test_leaving_a_thread_unloads_it_but_does_not_stop_its_turn(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
@@ -201,6 +208,7 @@ async def test_threads_that_were_left_cost_no_memory(
     assert sizes[-1] - sizes[0] < 20 * len(filler)
 
 
+@pytest.mark.exhaustive
 async def test_a_fault_of_the_model_server_is_not_tried_again(
     child: Codex, plain_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -211,6 +219,7 @@ async def test_a_fault_of_the_model_server_is_not_tried_again(
         assert len(model_server.calls) == before + 1
 
 
+@pytest.mark.exhaustive
 @since("0.153", "the fault is told as `other`")
 async def test_a_model_server_that_cannot_be_reached_fails_the_turn_at_once(
     plain_home: CodexHome, model_server: ModelServer

@@ -103,6 +103,7 @@ async def replays(folder: Path, place: Path, asked: str, recorded: Turn, *, tool
                 assert await api(client, asked, tools, stream) == recorded, (api.__name__, stream)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.real
 async def test_a_turn_of_codex_with_reasoning_text_and_two_calls_is_replayed_on_every_api(
     codex_home: CodexHome, tmp_path: Path

@@ -138,7 +138,7 @@ async def test_a_script_calls_its_mcp_server_under_a_newer_model_name(chain: Cha
     assert (called["tool"], called["status"]) == ("echo", "completed")
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("model", [PLAIN, DEFERRED, LITE])
 async def test_a_picture_reaches_the_model(chain: Chain, tmp_path: Path, model: str) -> None:
     picture = tmp_path / "pixel.png"

@@ -48,7 +48,7 @@ def shown(model_server: ModelServer) -> list[str]:
     return [part["image_url"] for part in parts if part["type"] == "input_image"]
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.exhaustive
 @BOTH_MODES
 @pytest.mark.parametrize("data", [*PICTURES.values(), LOSSY_WEBP], ids=[*PICTURES, "lossy webp"])
 async def test_every_format_that_is_taken_reaches_the_model(

@@ -71,6 +71,7 @@ async def test_an_image_in_a_response_is_fetched_too(
     assert images(model_server) == [f"data:image/png;base64,{PNG}"]
 
 
+@pytest.mark.exhaustive
 async def test_without_leave_an_image_by_address_is_400_that_names_the_setting(
     codex_home: CodexHome, model_server: ModelServer, address: str
 ) -> None:

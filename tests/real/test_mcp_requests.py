@@ -167,6 +167,7 @@ async def test_a_chain_shows_the_model_each_call_once_and_as_it_was(
     assert outputs(model_server, 2) == ["a", "b"]
 
 
+@pytest.mark.exhaustive
 async def test_the_client_s_own_history_is_enough(
     proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
@@ -191,6 +192,7 @@ async def test_the_client_s_own_history_is_enough(
     assert outputs(model_server, 2) == ["a"]
 
 
+@pytest.mark.exhaustive
 async def test_a_choice_of_a_server_s_tool_is_kept(
     proxies: Proxies, model_server: ModelServer, port: int
 ) -> None:
@@ -235,7 +237,7 @@ async def test_a_server_that_is_not_there_is_a_failed_list_and_no_failed_respons
     assert response.output_text == "Without it."
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("tool", "setting", "param"),
     [

@@ -107,6 +107,7 @@ async def test_a_step_with_calls_of_both_gives_both_outputs_to_the_model(
     assert len(model_server.calls) == 2
 
 
+@pytest.mark.exhaustive
 async def test_images_and_structured_content_reach_the_model(
     proxies: Proxies, model_server: ModelServer, desk: Path
 ) -> None:

@@ -117,6 +117,7 @@ async def test_without_state_in_the_history_nothing_is_shown_of_it(
     assert len(reasoning_in(model_server.calls[-1])) == 2
 
 
+@pytest.mark.exhaustive
 async def test_instructions_in_the_middle_reach_the_model_in_their_place(
     proxies: Proxies, model_server: ModelServer
 ) -> None:

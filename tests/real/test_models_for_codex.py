@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import aiohttp
+import pytest
 
 from tests.real.proxy import Proxy
 
 
+@pytest.mark.exhaustive
 async def test_codex_as_a_client_gets_its_own_entries_in_its_own_shape(proxy: Proxy) -> None:
     async with (
         aiohttp.ClientSession() as session,

@@ -61,6 +61,7 @@ def params(home: CodexHome, *tools: dict[str, Any], model: str | None = None) ->
     return thread_params(turn) | {"dynamicTools": list(tools)}
 
 
+@pytest.mark.exhaustive
 async def test_in_the_users_own_home_the_planted_server_would_be_started(planted_home: CodexHome) -> None:
     """``required`` makes ``thread/start`` wait for the server, which ends at once."""
     argv = (*planted_home.plain_argv(), "-c", "mcp_servers.planted.required=true")
@@ -113,6 +114,7 @@ async def test_without_tools_of_the_client_no_tool_is_offered(
     assert tools_of(model_server.calls[0].body) == {}
 
 
+@pytest.mark.exhaustive
 async def test_a_custom_model_is_sent_no_effort_or_verbosity_that_nobody_asked_for(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:
@@ -128,6 +130,7 @@ async def test_a_custom_model_is_sent_no_effort_or_verbosity_that_nobody_asked_f
     assert asked["reasoning"]["effort"] == "high"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not LITE_MODELS, reason="it has no model with the lite form")
 @pytest.mark.parametrize("lite", [True, False])
 async def test_the_operator_chooses_the_form_in_which_tools_travel(
@@ -170,6 +173,7 @@ async def test_the_key_of_the_provider_reaches_the_model_server(
     assert (headers["authorization"], headers["originator"]) == (f"Bearer {KEY}", "codex-proxy-test")
 
 
+@pytest.mark.exhaustive
 async def test_a_sign_in_of_the_user_is_seen_in_the_shadow_home_and_renewed_through_the_link(
     codex_home: CodexHome, tmp_path: Path
 ) -> None:
@@ -192,6 +196,7 @@ async def test_a_sign_in_of_the_user_is_seen_in_the_shadow_home_and_renewed_thro
     assert json.loads((codex_home.path / "auth.json").read_text())["OPENAI_API_KEY"] == "sk-second"
 
 
+@pytest.mark.exhaustive
 async def test_a_plain_process_makes_no_sessions_folder(
     codex_home: CodexHome, model_server: ModelServer, tmp_path: Path
 ) -> None:

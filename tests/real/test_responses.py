@@ -156,6 +156,7 @@ async def test_two_continuations_of_one_response_do_not_see_each_other(
     assert "left" not in second
 
 
+@pytest.mark.exhaustive
 async def test_encrypted_reasoning_goes_to_the_client_and_back_with_nothing_stored(
     proxies: Proxies, model_server: ModelServer
 ) -> None:

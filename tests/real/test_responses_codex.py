@@ -42,6 +42,7 @@ async def test_codex_is_answered_through_the_proxy_and_nothing_is_stored(tmp_pat
     assert (stats.responses, stats.items, stats.steps) == (0, 0, 0)
 
 
+@pytest.mark.exhaustive
 async def test_codex_runs_a_command_that_the_model_calls_for_and_gives_its_output_back(
     tmp_path: Path,
 ) -> None:

@@ -76,7 +76,7 @@ def planted(proxies: Proxies, name: str) -> Path:
     return state
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("agent", ["codex-app-server", "codex-exec"])
 @pytest.mark.parametrize("sandbox", ["read-only", "workspace-write"])
 async def test_a_command_for_a_client_with_a_key_reads_nothing_that_the_server_keeps(
@@ -100,7 +100,7 @@ async def test_a_command_for_a_client_with_a_key_reads_nothing_that_the_server_k
     assert (proxies.home.workdir / "within").exists() is (sandbox == "workspace-write")
 
 
-@pytest.mark.sampled(every=2, first=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("variable", ["", "TMPDIR"])
 async def test_a_temporary_folder_with_the_servers_own_files_is_not_written_to(
     own_proxies: Proxies, model_server: ModelServer, variable: str
@@ -173,7 +173,7 @@ def running_commands(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sandbox", ["read-only", "danger-full-access"])
 @pytest.mark.parametrize("kept_threads", [32, 0])
 async def test_a_command_ends_with_its_turn_also_where_the_thread_is_kept(
@@ -194,7 +194,7 @@ async def test_a_command_ends_with_its_turn_also_where_the_thread_is_kept(
     assert [process.pid for process in proxy.processes] == pids, "the agent itself goes on"
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("trusted", [True, False])
 async def test_a_trusted_projects_own_mcp_servers_run_outside_of_the_sandbox_for_agent_turns_only(
     codex_home: CodexHome, model_server: ModelServer, trusted: bool

@@ -19,6 +19,8 @@ from tests.real.model_scenarios import choose
 from tests.real.model_server import ModelServer
 from tests.real.shared import living_on
 
+pytestmark = pytest.mark.exhaustive
+
 
 @living_on()
 async def child(codex_home: CodexHome, model_server: ModelServer, tmp_path: Path) -> AsyncIterator[Codex]:

@@ -200,6 +200,7 @@ async def test_a_model_that_falls_silent_ends_the_stream_with_an_error(codex_hom
     assert (error.type, error.code) == ("timeout_error", "request_timeout")
 
 
+@pytest.mark.exhaustive
 async def test_a_silent_answer_is_kept_alive_by_comments_that_the_sdk_does_not_see(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:

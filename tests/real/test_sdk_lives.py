@@ -104,6 +104,7 @@ async def test_a_client_that_leaves_while_it_waits_for_a_place_leaves_no_trace(
     assert len(model_server.calls) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_client_that_leaves_while_its_process_starts_leaves_no_trace(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:

@@ -131,6 +131,7 @@ async def _streamed(model: Any, messages: list[BaseMessage]) -> AIMessage:
     return whole
 
 
+@pytest.mark.exhaustive
 async def test_langchain_s_structured_output_is_a_pydantic_model(
     proxies: Proxies, model_server: ModelServer
 ) -> None:

@@ -92,6 +92,7 @@ async def test_a_schema_with_optional_properties_is_made_strict_and_undone_in_th
     assert earlier == ('{"name": "Ada", "age": null}' if way == "kept" else '{"name":"Ada"}')
 
 
+@pytest.mark.exhaustive
 async def test_a_schema_with_defaults_and_properties_that_may_be_null_goes_to_the_provider_too(
     proxies: Proxies, model_server: ModelServer
 ) -> None:
@@ -116,6 +117,7 @@ async def test_a_schema_with_defaults_and_properties_that_may_be_null_goes_to_th
     assert shown["age"] == {"type": ["integer", "null"], "description": "Default: 5"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", ["kept", "replayed"])
 async def test_a_chain_of_responses_goes_on_from_what_was_shown(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -146,6 +148,7 @@ HELD = [
 ]
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 @pytest.mark.parametrize("wanted", HELD)
 async def test_another_format_is_told_and_checked(
@@ -163,6 +166,7 @@ async def test_another_format_is_told_and_checked(
         assert "JSON" in told(each)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("wanted", "bad"),
     [

@@ -151,6 +151,7 @@ async def test_a_conversation_that_branches_is_answered_as_if_nothing_had_been_k
     assert len(set(keys(model_server))) == 2
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize(
     "change",
     [
@@ -262,7 +263,7 @@ async def test_nobody_but_their_owner_gets_a_kept_thread_or_a_remembered_step(
     assert adas == first
 
 
-@pytest.mark.sampled(every=2, first=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("moment", ["before its use", "in its use"])
 async def test_an_agent_that_dies_with_parked_turns_is_no_loss(
     own_proxies: Proxies, model_server: ModelServer, moment: str

@@ -57,6 +57,7 @@ async def test_a_call_goes_to_the_client_and_its_output_to_the_model(
     assert len(model_server.calls) == 2
 
 
+@pytest.mark.exhaustive
 @EVERY_WAY
 async def test_usage_is_that_of_the_model_calls_of_one_request(
     proxies: Proxies, model_server: ModelServer, way: str
@@ -161,6 +162,7 @@ async def test_text_before_the_calls_is_content_beside_them(
     assert types_of(model_server.calls[1]) == ["message", "message", "function_call", "function_call_output"]
 
 
+@pytest.mark.sampled(every=5)
 @EVERY_WAY
 @pytest.mark.parametrize(
     ("content", "seen"),
@@ -203,7 +205,7 @@ async def test_an_image_in_an_output_reaches_the_model(
     assert parts[1]["detail"] in ("high", "original")  # 0.169 asks for the image as it is
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.exhaustive
 @FORGETTING
 async def test_a_loop_of_twenty_steps_ends_with_the_answer(
     proxies: Proxies, model_server: ModelServer, way: str

@@ -160,7 +160,7 @@ ESCALATED = call(
 )
 
 
-@pytest.mark.sampled(every=2, first=1)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "own", [ESCALATED, call("request_user_input", questions=[])], ids=["escalation", "question"]
 )

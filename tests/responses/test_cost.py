@@ -71,7 +71,7 @@ STORED: Final[dict[str, Callable[[int], tuple[list[dict[str, Any]], list[dict[st
 }  # fmt: skip
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=11)
 @pytest.mark.parametrize("shape", STORED)
 def test_items_of_a_response_cost_what_they_weigh_to_be_stored(shape: str) -> None:
     def made(count: int) -> tuple[list[dict[str, Any]], list[ModelItem]]:
@@ -120,7 +120,7 @@ READERS: Final[dict[str, Callable[[list[HistoryItem]], object]]] = {
 }
 
 
-@pytest.mark.sampled(every=6)
+@pytest.mark.sampled(every=17)
 @pytest.mark.parametrize("shape", HISTORIES)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_history_costs_what_it_weighs(reader: str, shape: str) -> None:

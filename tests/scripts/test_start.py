@@ -30,6 +30,7 @@ def test_the_first_start_makes_the_environment_and_becomes_the_server(checkout: 
     assert "  aiohttp==1.2.3\n" in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_second_start_installs_nothing(checkout: Checkout) -> None:
     checkout.run("start")
     checkout.forget()
@@ -50,6 +51,7 @@ def test_what_the_environment_is_made_from_is_installed_again_when_it_changes(
     assert len(checkout.installs) == 2
 
 
+@pytest.mark.exhaustive
 def test_with_codex_installs_the_extra_and_is_no_flag_of_the_server(checkout: Checkout) -> None:
     served = checkout.served(checkout.run("start", "--with-codex", "--port", "0"))
     assert served[:3] == ["serve", "--port", "0"]
@@ -64,6 +66,7 @@ def test_a_plain_start_takes_nothing_away_that_an_earlier_one_installed(checkout
     assert checkout.installs == []
 
 
+@pytest.mark.exhaustive
 def test_flags_go_through_to_a_server_in_the_folder_where_the_user_stands(
     checkout: Checkout, tmp_path: Path
 ) -> None:
@@ -113,7 +116,7 @@ def test_with_a_codex_on_path_nothing_is_put_in_its_place(checkout: Checkout) ->
     assert "FAKE" not in done.stderr
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=9)
 @pytest.mark.parametrize(
     ("flags", "variables"),
     [

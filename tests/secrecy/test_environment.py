@@ -97,7 +97,7 @@ async def test_no_child_sees_a_secret_of_the_operators(tmp_path: Path, dialect: 
             assert not [name for name in names if name.startswith("PROXY_")]
 
 
-@pytest.mark.sampled(every=2)
+@pytest.mark.exhaustive
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("sandbox", "command"),

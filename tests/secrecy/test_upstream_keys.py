@@ -135,7 +135,7 @@ async def answers_to(proxy: Proxy, server: Upstream, said: Any, *, stream: bool)
     return texts
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("name", SAID)
 async def test_a_key_that_an_upstream_repeats_anywhere_reaches_nobody(
     name: str, tmp_path: Path, logged: list[Any]

@@ -45,7 +45,11 @@ def opened() -> Opened:
     return Opened()
 
 
-@pytest.fixture(params=["file", "memory", "postgresql"])
+IN_MEMORY = pytest.param("memory", marks=pytest.mark.exhaustive)
+"""The same code as that of a file, but for how it is opened."""
+
+
+@pytest.fixture(params=["file", IN_MEMORY, "postgresql"])
 async def make(
     request: pytest.FixtureRequest, path: Path, clock: Hands, opened: Opened
 ) -> AsyncIterator[Make]:
@@ -73,7 +77,7 @@ async def make(
         await store.close()
 
 
-SQLITE_ONLY = pytest.mark.parametrize("make", ["file", "memory"], indirect=True)
+SQLITE_ONLY = pytest.mark.parametrize("make", ["file", IN_MEMORY], indirect=True)
 """For tests that look into the engine."""
 
 

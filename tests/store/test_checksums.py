@@ -76,6 +76,7 @@ async def fill(store: Store) -> None:
     await store.remember(OWNER, {b"key": b"value"})
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("damage", READS)
 async def test_what_is_damaged_is_told_and_never_shown(
     store: Store, overwrite: Overwrite, damage: str

@@ -191,7 +191,7 @@ READERS: Final[dict[str, Callable[[Sequence[Event]], Any]]] = {
 }
 
 
-@pytest.mark.sampled(every=13)
+@pytest.mark.sampled(every=37)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("reader", READERS)
 def test_a_turn_costs_what_its_events_weigh(reader: str, shape: str) -> None:

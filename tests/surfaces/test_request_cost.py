@@ -297,7 +297,7 @@ def body_of(fields: Fields, api: str) -> bytes:
     return json.dumps({**head, **more, **fields}).encode()
 
 
-@pytest.mark.sampled(every=19)
+@pytest.mark.sampled(every=37)
 @pytest.mark.parametrize(("api", "shape"), [(api, shape) for api in APIS for shape in APIS[api][0]])
 def test_a_request_costs_what_it_weighs(api: str, shape: str) -> None:
     shapes, parse = APIS[api]

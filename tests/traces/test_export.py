@@ -116,6 +116,7 @@ async def test_a_collector_that_does_not_answer_does_not_hold_up_the_end(
     assert collector.requests == []
 
 
+@pytest.mark.exhaustive
 def test_a_server_without_traces_imports_nothing_of_them() -> None:
     code = (
         "import sys, codex_proxy.app.server, codex_proxy.commands.serve;"

@@ -154,6 +154,7 @@ async def test_a_server_that_stops_leaves_its_turns_to_the_other_at_once(
         assert (await ended(pair.two, created.id))["status"] == "completed"
 
 
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize(
     ("recovery", "status", "hurried"),
     [
@@ -193,6 +194,7 @@ async def test_a_server_whose_lease_was_taken_over_stores_nothing_more(pair: Pai
     assert (await pair.at_one.responses.retrieve(created.id)).status == "failed"
 
 
+@pytest.mark.exhaustive
 async def test_each_end_is_told_by_one_server_once(pair_with: MakePair) -> None:
     async with receiver() as target, pair_with(webhooks={"urls": target.url, "secret": SECRET}) as pair:
         created = await asyncio.gather(

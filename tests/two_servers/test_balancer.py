@@ -96,6 +96,7 @@ async def test_a_tool_loop_of_chat_completions(front: Front) -> None:
         messages = [*answered, last.choices[0].message.to_dict(), {"role": "user", "content": CALL}]
 
 
+@pytest.mark.exhaustive
 async def test_a_tool_loop_of_messages_with_thinking(front: Front) -> None:
     function: Any = WEATHER["function"]
     tool = {"name": "get_weather", "input_schema": function["parameters"]}
@@ -134,6 +135,7 @@ async def test_a_chain_of_responses_with_tools(front: Front) -> None:
     assert listed.data[0].type == "function_call_output"
 
 
+@pytest.mark.exhaustive
 async def test_a_conversation_and_its_items(front: Front) -> None:
     conversation = (await front.openai.conversations.create()).id
     for number in range(6):
@@ -169,6 +171,7 @@ async def test_a_background_response_is_followed_resumed_and_cancelled(front: Fr
         assert (await front.openai.responses.retrieve(other.id)).status == "cancelled"
 
 
+@pytest.mark.exhaustive
 async def test_calls_of_an_mcp_server_wait_for_their_approvals(
     tmp_path: Path, postgres_url: str, port: int
 ) -> None:
@@ -193,6 +196,7 @@ async def test_calls_of_an_mcp_server_wait_for_their_approvals(
             previous = done.id
 
 
+@pytest.mark.exhaustive
 async def test_webhooks_come_once_each(tmp_path: Path, postgres_url: str) -> None:
     async with (
         receiver() as heard,

@@ -67,6 +67,7 @@ async def test_a_turn_that_waits_too_long_for_the_other_server_is_a_429(pair_wit
         assert (await ask(pair.two, "Hello.", conversation=conversation)).status == 200
 
 
+@pytest.mark.exhaustive
 async def test_a_conversation_is_free_again_once_the_lease_of_a_killed_server_has_run_out(
     pair: Pair, postgres_url: str
 ) -> None:
@@ -95,6 +96,7 @@ async def test_a_conversation_that_does_not_exist_is_waited_for_by_nobody(pair: 
         assert [answer.status for answer in answers] == [404, 404]
 
 
+@pytest.mark.exhaustive
 async def test_twenty_turns_at_once_on_both_servers_leave_a_conversation_in_one_order(pair: Pair) -> None:
     conversation = (await pair.at_one.conversations.create()).id
     prompts = [said(f"Answer {number}.") for number in range(20)]
@@ -130,6 +132,7 @@ async def test_a_socket_continues_what_the_other_server_has_stored(pair: Pair) -
     assert "Blue." in json.dumps(second["output"])
 
 
+@pytest.mark.exhaustive
 async def test_an_approval_at_the_other_server_runs_the_call(pair_with: MakePair, port: int) -> None:
     tools = [weather(port, require_approval="always")]
     async with pair_with(CALLS, **settings(port)) as pair:

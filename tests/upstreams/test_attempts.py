@@ -39,6 +39,7 @@ def failing(status: int, **headers: str) -> Case:
     return Case(status, headers, ['{"error":{"message":"Not now."}}'], [], "failed")
 
 
+@pytest.mark.sampled(every=3)
 @pytest.mark.parametrize("agent", ["openai-chat", "openai-responses"])
 @pytest.mark.parametrize("status", [408, 429, 500, 503, 504])
 async def test_a_single_upstream_is_asked_again_by_default_as_one_of_a_table_is(

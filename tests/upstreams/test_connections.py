@@ -624,6 +624,7 @@ async def test_the_models_context_window_is_told_where_it_is_too_small(tmp_path:
 # --- this server before itself --------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 async def test_two_of_these_servers_work_in_a_row(tmp_path: Path) -> None:
     a, b = two_folders(tmp_path)
     async with (

@@ -560,7 +560,7 @@ async def test_an_id_that_the_upstream_gives_again_or_that_is_too_long_becomes_a
 # --- tools of MCP servers -------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(every=3)
+@pytest.mark.sampled(every=5)
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("surface", ["chat", "responses"])
 async def test_tools_of_an_mcp_server_are_run_here(

@@ -59,6 +59,7 @@ async def test_no_list_of_an_upstream_breaks_the_servers_own(tmp_path: Path) -> 
 NAMES = ("b", "B", "b/good", "b/other", "b/", "a", "codex-5", "codex-5-high", "b-high", "claude-b")
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("listed", NAMES)
 @pytest.mark.parametrize("up", [True, False], ids=["the other lists its models", "the other is away"])
 async def test_a_name_that_begins_with_an_upstream_is_that_upstreams(

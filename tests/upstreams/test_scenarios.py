@@ -184,7 +184,7 @@ async def test_a_model_that_never_stops_calling_is_told_and_then_given_up(
     assert ["limit" in said for said in outputs[-1].values()] == [False, False, True, True]
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_a_tool_that_no_server_has_is_told_to_the_model(agent: str, path: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"mcp_config": mcp_config(tmp_path)}
@@ -197,7 +197,7 @@ async def test_a_tool_that_no_server_has_is_told_to_the_model(agent: str, path: 
     assert "not a registered MCP tool" in told["call_a"]
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("agent", "path"), BOTH)
 async def test_the_answer_behind_a_tool_that_runs_here_streams_while_the_upstream_writes(
     agent: str, path: str, tmp_path: Path

@@ -403,7 +403,7 @@ async def test_doctor_looks_at_each_and_shows_no_key(a: Upstream, tmp_path: Path
     assert next(setting.value for setting in checkup.settings if setting.name == "upstreams") == "a,b"
 
 
-@pytest.mark.sampled(every=4)
+@pytest.mark.sampled(every=13)
 @pytest.mark.parametrize("preset", PRESETS)
 async def test_every_dialect_means_the_same_with_every_preset(
     preset: str, a: Upstream, tmp_path: Path

@@ -102,6 +102,7 @@ async def asked(proxy: Proxy) -> str:
     return said
 
 
+@pytest.mark.sampled(every=7)
 @pytest.mark.parametrize("when", ["with the answer", "while it is idle", "while nobody reads"])
 @pytest.mark.parametrize("agent", AGENTS)
 @pytest.mark.parametrize("name", UNASKED)

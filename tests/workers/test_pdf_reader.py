@@ -103,6 +103,7 @@ async def test_what_is_kept_has_a_bound(reader: PdfReader, monkeypatch: pytest.M
     assert [digest for _, digest in reader._kept] == [b"b", b"c"]
 
 
+@pytest.mark.exhaustive
 async def test_an_owner_with_many_leaves_room_for_another(reader: PdfReader) -> None:
     bomb = Pdf(pdfs.bomb("a million texts"), "x")
     greedy = [asyncio.ensure_future(reader.read({b"%d" % n: bomb}, "ann")) for n in range(4)]

@@ -213,6 +213,7 @@ async def test_schemas_that_held_the_server_up_for_minutes_hold_the_loop_for_no_
     assert again < 0.05
 
 
+@pytest.mark.exhaustive
 async def test_the_sixty_fifth_schema_costs_what_the_others_cost(checks: SchemaChecks) -> None:
     given = [raw({"type": "object", "title": str(n), "enum": list(range(100))}) for n in range(500)]
     await checks.check_schemas(given)
