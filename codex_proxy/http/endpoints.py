@@ -33,7 +33,7 @@ from codex_proxy.http.websocket import open_responses_socket
 from codex_proxy.surfaces.answer_types import ItemList
 from codex_proxy.surfaces.chat.completion import ChatCompletion, ChatCompletionChunk
 from codex_proxy.surfaces.conversations import Conversation, ConversationDeleted, ConversationItem
-from codex_proxy.surfaces.messages.message import Message, MessageEvent, MessageTokens
+from codex_proxy.surfaces.messages.content import Message, MessageEvent, MessageTokens
 from codex_proxy.surfaces.messages.models import MAX_PAGE, AnthropicModel, AnthropicModelList
 from codex_proxy.surfaces.models import CodexModelList, Model, ModelList
 from codex_proxy.surfaces.responses.response_types import (

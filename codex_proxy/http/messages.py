@@ -21,11 +21,10 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.routing import body_of_unknown_model
 from codex_proxy.http.turns import Api, TurnAnswer, admit, serve_turn, start_turn
 from codex_proxy.surfaces.messages.content import PING
-from codex_proxy.surfaces.messages.count import count_tokens
+from codex_proxy.surfaces.messages.count import count_tokens, prompt_tokens
 from codex_proxy.surfaces.messages.errors import prompt_too_long
 from codex_proxy.surfaces.messages.parse import ParsedMessages, parse
 from codex_proxy.surfaces.messages.render import MessagesRenderer
-from codex_proxy.surfaces.messages.size import prompt_tokens
 from codex_proxy.surfaces.models import ModelCatalog, window_of
 
 _SESSION_HEADER: Final = "x-claude-code-session-id"

@@ -12,7 +12,7 @@ from codex_proxy.surfaces.answer_types import JsonText, one_of
 from codex_proxy.surfaces.base import json_bytes, raw_text
 from codex_proxy.surfaces.fault_table import TABLE, FaultRow
 from codex_proxy.surfaces.messages import errors as messages
-from codex_proxy.surfaces.ollama import errors as ollama
+from codex_proxy.surfaces.ollama import answer as ollama
 
 OpenAISurface: TypeAlias = Literal["chat", "responses"]
 Surface: TypeAlias = OpenAISurface | Literal["messages", "ollama"]

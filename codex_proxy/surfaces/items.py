@@ -59,7 +59,7 @@ def normalised(
     """
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
-    return tuple(_form(item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
+    return tuple(_FORMS[type(item)](item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
@@ -106,14 +106,6 @@ def resolved(items: Iterable[ItemDict], found: Mapping[str, ItemDict]) -> tuple[
 # --- one form per kind of item ------------------------------------------------------------------
 
 
-def _form(item: wire.AnyItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
-    if isinstance(item, wire.MessageItem):
-        return _message_form(item, param, pdfs)
-    if isinstance(item, wire.CallOutputItem):
-        return _output_form(item, param, pdfs)
-    return _FORMS[type(item)](item, param)
-
-
 def _message(role: str, content: list[ItemDict], status: str = "completed") -> ItemDict:
     return {"type": "message", "role": role, "content": content, "status": status}
 
@@ -158,14 +150,11 @@ def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, by_assistant
             else _text(part.refusal, by_assistant=False)
         )
     if isinstance(part, wire.AudioPart) or by_assistant:
+        accepted = (
+            "'output_text' or 'refusal'" if by_assistant else "'input_text', 'input_image' or 'input_file'"
+        )
         raise bad_request(
-            f"The agent does not accept parts of type '{part.type}' here. Send "
-            + (
-                "'output_text' or 'refusal'."
-                if by_assistant
-                else "'input_text', 'input_image' or 'input_file'."
-            ),
-            param,
+            f"The agent does not accept parts of type '{part.type}' here. Send {accepted}.", param
         )
     if isinstance(part, wire.FilePart):
         # It is kept as the model gets it: nobody reads the file a second time.
@@ -181,7 +170,7 @@ def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, by_assistant
     return {"type": "input_image", "image_url": url, "detail": part.detail or "auto"}
 
 
-def _reasoning_form(item: wire.ReasoningItem, param: str) -> ItemDict:
+def _reasoning_form(item: wire.ReasoningItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     summary = [{"type": "summary_text", "text": part.text} for part in item.summary or ()]
     content = [{"type": "reasoning_text", "text": part.text} for part in item.content or ()]
     return _kept(
@@ -192,7 +181,7 @@ def _reasoning_form(item: wire.ReasoningItem, param: str) -> ItemDict:
     )
 
 
-def _agent_message_form(item: wire.AgentMessageItem, param: str) -> ItemDict:
+def _agent_message_form(item: wire.AgentMessageItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     content = [part.model_dump(exclude_none=True) for part in item.content]
     message = {"type": item.type, "author": item.author, "recipient": item.recipient, "content": content}
     return _kept(message, id=item.id)
@@ -210,20 +199,15 @@ def _output_form(item: wire.CallOutputItem, param: str, pdfs: PdfTexts | None) -
     )
 
 
-def _native_form(item: wire.NativeItem, param: str) -> ItemDict:
+def _native_form(item: wire.NativeItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     return _kept({}, **item.model_dump())
 
 
-def _shell_output_form(item: wire.ShellOutputItem, param: str) -> ItemDict:
+def _shell_output_form(item: wire.ShellOutputItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     call_id = item.call_id or item.id
     if not call_id:
         raise missing(f"{param}.call_id")
-    return {
-        "type": item.type,
-        "call_id": call_id,
-        "output": item.output,
-        "status": _status(item),
-    }
+    return {"type": item.type, "call_id": call_id, "output": item.output, "status": _status(item)}
 
 
 _PLAIN: Final[dict[type, tuple[str, str]]] = {
@@ -251,7 +235,7 @@ _DEFAULTS: Final[dict[type, ItemDict]] = {
 """The values of missing fields that an item always has; null in others."""
 
 
-def _plain_form(item: Any, param: str) -> ItemDict:
+def _plain_form(item: Any, param: str, pdfs: PdfTexts | None) -> ItemDict:
     always, if_given = _PLAIN[type(item)]
     form = {name: getattr(item, name) for name in always.split()}
     form |= {name: form[name] or default for name, default in _DEFAULTS.get(type(item), {}).items()}
@@ -262,7 +246,9 @@ def _plain_form(item: Any, param: str) -> ItemDict:
     return _kept(form, **{name: getattr(item, name) for name in if_given.split()})
 
 
-_FORMS: Final[dict[type, Callable[[Any, str], ItemDict]]] = {
+_FORMS: Final[dict[type, Callable[[Any, str, PdfTexts | None], ItemDict]]] = {
+    wire.MessageItem: _message_form,
+    wire.CallOutputItem: _output_form,
     **dict.fromkeys(_PLAIN, _plain_form),
     wire.ReasoningItem: _reasoning_form,
     wire.AgentMessageItem: _agent_message_form,

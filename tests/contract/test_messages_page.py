@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from codex_proxy.surfaces.messages.content import STOP_REASONS
 from codex_proxy.surfaces.messages.errors import TABLE
-from codex_proxy.surfaces.messages.message import STOP_REASONS
 from tests.syntax import parse
 
 ROOT = Path(__file__).parents[2]

@@ -37,11 +37,11 @@ def history_of(
     """Returns the history. `pdfs`: the texts of PDFs (None: none are read). `originals`: the messages as raw JSON, if
     the agent takes audio, files or unknown parts so.
     """
-    reader = _Reader(pdfs, originals)
+    history = _History(pdfs, originals)
     for index, message in enumerate(messages):
-        reader.read(message, index)
-    reader.settle()
-    return tuple(reader.history.items)
+        history.read(message, index)
+    history.settle()
+    return tuple(history.items)
 
 
 def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
@@ -70,9 +70,9 @@ def has_calls(messages: Iterable[wire.AnyMessage]) -> bool:
     )
 
 
-class _Reader:
+class _History(HistoryWithCalls):
     def __init__(self, pdfs: PdfTexts | None, originals: Sequence[msgspec.Raw] | None) -> None:
-        self.history = HistoryWithCalls()
+        super().__init__()
         self._pdfs = pdfs
         self._originals = originals
         self._legacy = False
@@ -88,9 +88,9 @@ class _Reader:
             return
         self.settle()
         if isinstance(message, wire.InstructionMessage):
-            self.history.add(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
+            self.add(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
         elif isinstance(message, wire.UserMessage):
-            self.history.add(self._user(message, index, f"{param}.content"))
+            self.add(self._user(message, index, f"{param}.content"))
         else:
             self._assistant(message, index, param)
 
@@ -102,28 +102,23 @@ class _Reader:
         parts = tuple(_shown_part(part, param, None) for part in known if not isinstance(part, str))
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
-    def settle(self) -> None:
-        """Adds the outputs of the last calls, in the order of the calls. Raises `Fault` INVALID_REQUEST if one is
-        missing.
-        """
-        missing = [call.call_id for call in self.history.unanswered]
-        if missing:
-            raise self._unanswered(missing)
-        self.history.settle()
-
-    def _unanswered(self, missing: list[str]) -> Fault:
-        if self._legacy:
-            return bad_request(
+    def settle(self, missing: str = "") -> None:
+        """Adds the outputs of the last calls. Raises `Fault` INVALID_REQUEST if one is missing."""
+        unanswered = [call.call_id for call in self.unanswered]
+        if unanswered and self._legacy:
+            raise bad_request(
                 "An assistant message with 'function_call' must be followed by a message with role "
                 "'function' that answers it.",
                 f"{self._param}.function_call",
             )
-        return bad_request(
-            "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
-            "'tool_call_id'. The following tool_call_ids did not have response messages: "
-            + ", ".join(missing),
-            f"{self._param}.tool_calls",
-        )
+        if unanswered:
+            raise bad_request(
+                "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+                "'tool_call_id'. The following tool_call_ids did not have response messages: "
+                + ", ".join(unanswered),
+                f"{self._param}.tool_calls",
+            )
+        super().settle()
 
     # --- what the assistant said ----------------------------------------------------------------
 
@@ -136,7 +131,7 @@ class _Reader:
             )
         parts = _assistant_parts(message, f"{param}.content")
         if parts:
-            self.history.add(HistoryMessage("assistant", parts))
+            self.add(HistoryMessage("assistant", parts))
         self._param = param
         self._legacy = message.function_call is not None
         if message.function_call is not None:
@@ -147,21 +142,21 @@ class _Reader:
             self._call(_past_call(tool_call), f"{param}.tool_calls[{position}].id")
 
     def _call(self, call: HistoryCall, param: str) -> None:
-        if call.call_id in self.history.calls:
+        if call.call_id in self.calls:
             raise bad_request(f"Duplicate value for 'tool_call_id' of '{call.call_id}'.", param)
-        self.history.add_call(call)
+        self.add_call(call)
 
     # --- what its tools answered ----------------------------------------------------------------
 
     def _tool_output(self, message: wire.ToolMessage, param: str) -> None:
         call_id = message.tool_call_id
-        if not self.history.calls or self._legacy:
+        if not self.calls or self._legacy:
             raise bad_request(
                 "Invalid parameter: messages with role 'tool' must be a response to a preceding message "
                 "with 'tool_calls'.",
                 f"{param}.role",
             )
-        if call_id not in self.history.calls:
+        if call_id not in self.calls:
             raise bad_request(
                 f"No tool call with id '{call_id}' in the preceding message with 'tool_calls'.",
                 f"{param}.tool_call_id",
@@ -170,13 +165,13 @@ class _Reader:
         self._output(call_id, parts, f"{param}.tool_call_id")
 
     def _function_output(self, message: wire.FunctionMessage, param: str) -> None:
-        if not self.history.calls or not self._legacy:
+        if not self.calls or not self._legacy:
             raise bad_request(
                 "Invalid parameter: messages with role 'function' must be a response to a preceding message "
                 "with 'function_call'.",
                 f"{param}.role",
             )
-        call = next(iter(self.history.calls.values()))
+        call = next(iter(self.calls.values()))
         if call.name != message.name:
             raise bad_request(
                 f"This message must answer the call of function '{call.name}'.", f"{param}.name"
@@ -184,9 +179,9 @@ class _Reader:
         self._output(call.call_id, (TextPart(message.content or ""),), f"{param}.role")
 
     def _output(self, call_id: str, parts: tuple[Part, ...], param: str) -> None:
-        if call_id in self.history.outputs:
+        if call_id in self.outputs:
             raise bad_request(f"The call '{call_id}' is answered twice.", param)
-        self.history.outputs[call_id] = HistoryOutput(call_id, parts, self.history.calls[call_id].kind)
+        self.outputs[call_id] = HistoryOutput(call_id, parts, self.calls[call_id].kind)
 
 
 def _past_call(call: wire.HistoryToolCall) -> HistoryCall:

@@ -1,13 +1,14 @@
-"""The content blocks of an answer, as stream frames and whole. SDKs need the `event:` line of every frame, and the end
-of every block. Source: docs/messages.md#streams.
+"""The types of a message of Anthropic's API, and its content blocks, as stream frames and whole. SDKs need the `event:`
+line of every frame, and the end of every block. Source: docs/messages.md.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, NotRequired, Required, TypedDict
 
 import msgspec
 
+from codex_proxy.surfaces.answer_types import Count, JsonText, Object, one_of
 from codex_proxy.surfaces.base import BLANK_LINE, Text, json_bytes, json_text, raw_text
 
 SIGNATURE: Final = "cxp1"
@@ -23,6 +24,58 @@ EVENT_TYPES: Final = (
 )
 """All types of events ever sent: some SDKs fail on others."""
 
+STOP_REASONS: Final = ("end_turn", "tool_use", "max_tokens", "refusal", "stop_sequence")
+"""All values of `stop_reason` that are ever sent."""
+
+
+class ContentBlock(TypedDict, total=False):
+    type: Required[Annotated[str, one_of(BLOCK_TYPES)]]
+    text: JsonText
+    thinking: JsonText
+    signature: str
+    data: str
+    id: JsonText
+    name: JsonText
+    input: Object
+    tool_use_id: JsonText
+    content: list[Any]
+
+
+class MessageUsage(TypedDict):
+    """`input_tokens`: without tokens read from a cache; in `message_start`, an estimate."""
+
+    input_tokens: Count
+    output_tokens: Count
+    cache_creation_input_tokens: Count
+    cache_read_input_tokens: Count
+
+
+class MessageEnd(TypedDict):
+    stop_reason: Annotated[str, one_of(STOP_REASONS)] | None
+    stop_sequence: JsonText | None
+
+
+class Message(MessageEnd):
+    id: JsonText
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: JsonText
+    content: list[ContentBlock]
+    usage: MessageUsage
+
+
+class MessageTokens(TypedDict):
+    input_tokens: Count
+
+
+class MessageEvent(TypedDict):
+    """The `data:` of a stream's event; `event:` is its type. The last event is `message_stop` or `error`."""
+
+    type: Annotated[str, one_of(EVENT_TYPES)]
+    message: NotRequired[Message]
+    index: NotRequired[Count]
+    usage: NotRequired[MessageUsage]
+
 
 def frame(type: str, fields: dict[str, Any]) -> bytes:
     """Returns one server-sent event; its data has `type` and these fields."""
@@ -33,21 +86,36 @@ PING: Final = frame("ping", {})
 
 
 class GrowingBlock:
-    """A block of text or thinking, which grows by deltas. Methods append SSE frames to `out`."""
+    """A message or reasoning that becomes a block of `text` or `thinking`. Until it is opened, `kept` has its texts;
+    `over`: it has ended. Methods append SSE frames to `out`.
+    """
 
-    def __init__(self, kind: str, index: int) -> None:
-        """`kind`: `text` or `thinking`. `index` is the block's index in the answer's `content`."""
+    def __init__(self, kind: str) -> None:
         self.kind = kind
+        self.is_open = False
+        self.kept: list[str] = []
+        """The texts that came while another block was open."""
+        self.over = False
+        self._part: int | None = None
+
+    def with_break(self, part: int, text: str) -> str:
+        """Returns a delta, behind a blank line if the one before was of another summary part."""
+        text = BLANK_LINE + text if self._part not in (None, part) else text
+        self._part = part
+        return text
+
+    def open(self, index: int, out: list[bytes]) -> None:
+        """Begins the block, and gives it the kept texts. `index` is its place in the answer's `content`."""
+        self.is_open = True
         self._index = index
         before = (
             b'event: content_block_delta\ndata: {"type":"content_block_delta","index":%d,"delta":'
-            b'{"type":"%b_delta","%b":' % (index, kind.encode(), kind.encode())
+            b'{"type":"%b_delta","%b":' % (index, self.kind.encode(), self.kind.encode())
         )
         self._text = Text(before, b"}}\n\n")
-
-    def open(self, out: list[bytes]) -> None:
         empty = {"type": self.kind, self.kind: ""} | ({"signature": ""} if self.kind == "thinking" else {})
-        out.append(frame("content_block_start", {"index": self._index, "content_block": empty}))
+        out.append(frame("content_block_start", {"index": index, "content_block": empty}))
+        self.add(self.kept, out)
 
     def add(self, texts: list[str], out: list[bytes]) -> None:
         """Appends the frames of the deltas `texts` to `out`."""
@@ -97,23 +165,3 @@ class WholeBlock:
 
 def _stop(index: int) -> bytes:
     return frame("content_block_stop", {"index": index})
-
-
-class TextItem:
-    """A message or reasoning that becomes a block. Until it is opened (`block`), `kept` has its text; `over`: it has
-    ended.
-    """
-
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-        self.block: GrowingBlock | None = None
-        self.kept: list[str] = []
-        """The texts that came while another block was open."""
-        self.over = False
-        self._part: int | None = None
-
-    def with_break(self, part: int, text: str) -> str:
-        """Returns a delta, behind a blank line if the one before was of another summary part."""
-        text = BLANK_LINE + text if self._part not in (None, part) else text
-        self._part = part
-        return text

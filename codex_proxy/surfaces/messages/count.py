@@ -1,21 +1,27 @@
-"""An upper bound of a request's tokens, for `POST /v1/messages/count_tokens`: after too small a number clients shorten
-too late. Raises `Fault`: INVALID_REQUEST, or MODEL_NOT_FOUND.
+"""Two counts of a request's tokens: an upper bound for `POST /v1/messages/count_tokens`, since after too small a number
+clients shorten too late; and an estimate for an answer's first event, from a sample of a long text. The first raises
+`Fault`: INVALID_REQUEST, or MODEL_NOT_FOUND.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
+from codex_proxy.core.items import ImagePart
 from codex_proxy.core.media import image_info
 from codex_proxy.core.token_bound import Piece, max_tokens_in
+from codex_proxy.core.tokens import estimate_tokens
+from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.messages.history import tools_referred_to
 from codex_proxy.surfaces.messages.tools import loaded_names
 from codex_proxy.surfaces.messages.wire import MessagesRequest
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
+from codex_proxy.surfaces.usage import parts_in, texts_in
 
 _REQUEST: Final = 16
 """The tokens at the beginning of an answer and around the instructions."""
@@ -130,3 +136,39 @@ def _sealed(value: Any) -> int:
 def _shown(tool: dict[str, Any]) -> dict[str, Any]:
     """Returns a tool definition without the fields that the model does not get (`_NOT_OFFERED`)."""
     return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}
+
+
+# --- the estimate ---------------------------------------------------------------------------------
+
+IMAGE_TOKENS: Final = 800
+"""About the tokens of an image, which providers scale down."""
+TOOL_TOKENS: Final = 12
+"""The tokens that a tool takes in addition to its name, description and schema."""
+
+_SLICES: Final = 12
+_SLICE: Final = 160
+"""Characters of each counted slice of a long request, spread evenly."""
+
+
+def prompt_tokens(turn: Turn) -> int:
+    """Returns an estimate of a turn's input: history, images, tools, schema."""
+    images = sum(isinstance(part, ImagePart) for part in parts_in(turn.history))
+    return _tokens_in(" ".join(_texts(turn))) + images * IMAGE_TOKENS + len(turn.tools) * TOOL_TOKENS
+
+
+def _texts(turn: Turn) -> Iterator[str]:
+    yield from texts_in(turn.history)
+    for tool in turn.tools:
+        yield tool.description
+        if tool.parameters is not None:
+            yield bytes(tool.parameters).decode()
+    if turn.output_schema is not None:
+        yield bytes(turn.output_schema).decode()
+
+
+def _tokens_in(text: str) -> int:
+    if len(text) <= _SLICES * _SLICE:
+        return estimate_tokens(text)
+    step = (len(text) - _SLICE) // (_SLICES - 1)
+    sample = sum(estimate_tokens(text[at * step : at * step + _SLICE]) for at in range(_SLICES))
+    return sample * len(text) // (_SLICES * _SLICE)

@@ -4,7 +4,7 @@ INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. Source: docs/mess
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -17,7 +17,6 @@ from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import check_length, parse_as
 from codex_proxy.surfaces.field_lists import MAX_NAMED, FieldNotes, ignored_fields
 from codex_proxy.surfaces.messages.blocks import BlockReader
-from codex_proxy.surfaces.messages.effort import effort_asked, effort_of, wants_thinking
 from codex_proxy.surfaces.messages.history import (
     has_calls,
     has_instructions,
@@ -27,8 +26,8 @@ from codex_proxy.surfaces.messages.history import (
     with_tool_changes,
 )
 from codex_proxy.surfaces.messages.tools import MessagesTools, offered_tools
-from codex_proxy.surfaces.messages.wire import MessagesRequest
-from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, efforts_of, resolve
+from codex_proxy.surfaces.messages.wire import MessagesRequest, Thinking
+from codex_proxy.surfaces.models import DEFAULT_NAME, EFFORTS, efforts_of, nearest_effort, resolve
 from codex_proxy.surfaces.request_options import (
     FieldNames,
     ParseContext,
@@ -47,6 +46,10 @@ FIELDS: Final = FieldNames(
 )
 SAMPLING: Final = ("temperature", "top_p", "top_k")
 """The sampling fields of a request; Anthropic's newer versions have none of them."""
+
+_BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
+"""The largest budget of thinking tokens for each effort."""
+_LARGEST: Final = "xhigh"
 
 
 class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
@@ -89,7 +92,7 @@ def parse(
         turn=msgspec.structs.replace(turn, history=history),
         model_asked=request.model or DEFAULT_NAME,
         stream=bool(request.stream),
-        thinking=wants_thinking(request.thinking),
+        thinking=_wants_thinking(request.thinking),
         web_search=offered.web_search,
         client_names=offered.client_names,
         ignored=(*_ignored(request), *ignored_fields(notes), *offered.ignored[:MAX_NAMED], *reader.ignored),
@@ -109,8 +112,8 @@ def _turn(
     place = place_of(resolved, context, _metadata(request), client_acts=acts)
     turn = msgspec.structs.replace(
         place.turn,
-        effort=effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
-        summary="auto" if wants_thinking(request.thinking) else None,
+        effort=_effort_of(request, resolved.effort, efforts_of(resolved.agent_model, catalog)),
+        summary="auto" if _wants_thinking(request.thinking) else None,
         web_search=offered.web_search and context.settings.web_search,
         tools=offered.tools,
         tool_choice=offered.choice,
@@ -165,9 +168,41 @@ def _sampling(request: MessagesRequest) -> dict[str, float]:
 
 def _ignored(request: MessagesRequest) -> tuple[str, ...]:
     """Returns fields without effect that the wire model does not mark."""
-    effort = effort_asked(request)
+    effort = _effort_asked(request)
     return (
         *(name for name in SAMPLING if getattr(request, name) is not None),
         *(("metadata",) if request.metadata else ()),
         *(("output_config.effort",) if effort is not None and effort not in EFFORTS else ()),
     )
+
+
+# --- the effort -----------------------------------------------------------------------------------
+
+
+def _wants_thinking(thinking: Thinking | None) -> bool:
+    """Whether the client asks for `thinking` blocks."""
+    return thinking is not None and thinking.type in ("enabled", "adaptive", "between_tools")
+
+
+def _effort_asked(request: MessagesRequest) -> str | None:
+    """Returns the effort of the newest message that has one, else of `output_config`."""
+    for message in reversed(request.messages):
+        if message.output_config is not None and message.output_config.effort is not None:
+            return message.output_config.effort
+    return request.output_config.effort if request.output_config else None
+
+
+def _effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
+    """Returns a turn's effort; None for the agent's default. `by_name` is that of the model's name, `efforts` are the
+    model's.
+    """
+    thinking = request.thinking
+    if thinking is not None and thinking.type == "disabled":
+        return nearest_effort("none", efforts)
+    asked = _effort_asked(request)
+    if asked not in EFFORTS:
+        asked = None
+    if asked is None and thinking is not None and thinking.budget_tokens is not None:
+        asked = next((effort for most, effort in _BUDGETS if thinking.budget_tokens <= most), _LARGEST)
+    asked = asked or by_name
+    return None if asked is None else nearest_effort(asked, efforts)

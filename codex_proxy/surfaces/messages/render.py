@@ -31,10 +31,15 @@ from codex_proxy.surfaces.base import (
     json_text,
     raw_text,
 )
-from codex_proxy.surfaces.messages.content import GrowingBlock, TextItem, WholeBlock, frame
+from codex_proxy.surfaces.messages.content import (
+    GrowingBlock,
+    MessageEnd,
+    MessageUsage,
+    WholeBlock,
+    frame,
+)
+from codex_proxy.surfaces.messages.content import Message as MessageBody
 from codex_proxy.surfaces.messages.errors import error_event
-from codex_proxy.surfaces.messages.message import Message as MessageBody
-from codex_proxy.surfaces.messages.message import MessageEnd, MessageUsage
 from codex_proxy.surfaces.messages.state import OUTPUTS, packed
 from codex_proxy.surfaces.tool_calls import whole_input
 from codex_proxy.surfaces.usage import json_tokens
@@ -86,9 +91,10 @@ class MessagesRenderer(StreamRenderer):
         self._client_names = client_names or {}
         self._show_activity = show_activity and thinking
         self._blocks: list[GrowingBlock | WholeBlock] = []
-        self._text_items: dict[str, TextItem] = {}
-        self._open_item: TextItem | None = None
-        self._waiting: deque[TextItem] = deque()
+        self._growing: dict[str, GrowingBlock] = {}
+        """Messages and reasoning that have not ended, by id."""
+        self._open_block: GrowingBlock | None = None
+        self._waiting: deque[GrowingBlock] = deque()
         self._calls: dict[str, _Call] = {}
         self._raw: list[bytes] = []
         self._ran_tools = False
@@ -173,47 +179,43 @@ class MessagesRenderer(StreamRenderer):
 
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
         """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
-        text_item = self._text_items.get(event.id)
-        if event.kind == "summary" and text_item is not None:
-            self._add_text(event.id, [text_item.with_break(event.part, event.text)], out)
+        block = self._growing.get(event.id)
+        if event.kind == "summary" and block is not None:
+            self._add_text(event.id, [block.with_break(event.part, event.text)], out)
 
     def _add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        text_item = self._text_items.get(id)
-        if text_item is None:
+        block = self._growing.get(id)
+        if block is None:
             return
-        if self._open_item is None:
-            self._open(text_item, out)
-        if text_item.block is not None:
-            text_item.block.add(texts, out)
+        if self._open_block is None:
+            self._open(block, out)
+        if block.is_open:
+            block.add(texts, out)
             return
-        if not text_item.kept:
-            self._waiting.append(text_item)
-        text_item.kept += texts
+        if not block.kept:
+            self._waiting.append(block)
+        block.kept += texts
 
-    def _open(self, text_item: TextItem, out: list[bytes]) -> None:
+    def _open(self, block: GrowingBlock, out: list[bytes]) -> None:
         if not self.visible:
             self._begin(out)
-        self._open_item = text_item
-        block = text_item.block = GrowingBlock(text_item.kind, len(self._blocks))
+        self._open_block = block
+        block.open(len(self._blocks), out)
         self._blocks.append(block)
-        block.open(out)
 
-    def _close(self, text_item: TextItem, out: list[bytes]) -> None:
+    def _close(self, block: GrowingBlock, out: list[bytes]) -> None:
         """Closes the block of a finished item, then opens those that wait."""
-        text_item.over = True
-        if text_item is not self._open_item:
+        block.over = True
+        if block is not self._open_block:
             return
-        assert text_item.block is not None
-        text_item.block.close(out)
-        self._open_item = None
-        while self._waiting and self._open_item is None:
+        block.close(out)
+        self._open_block = None
+        while self._waiting and self._open_block is None:
             following = self._waiting.popleft()
             self._open(following, out)
-            assert following.block is not None
-            following.block.add(following.kept, out)
             if following.over:
-                following.block.close(out)
-                self._open_item = None
+                following.close(out)
+                self._open_block = None
 
     def _send(self, kind: str, fields: dict[str, Any], out: list[bytes], input: str | None = None) -> None:
         """Sends a whole block: start, `input` in one delta, end."""
@@ -230,22 +232,22 @@ class MessagesRenderer(StreamRenderer):
         if item.choice:  # one answer is all that a client of this API can ask for
             return
         if isinstance(item, Message):
-            self._text_items[item.id] = TextItem("text")
+            self._growing[item.id] = GrowingBlock("text")
         elif isinstance(item, Reasoning):
             if self._thinking:
-                self._text_items[item.id] = TextItem("thinking")
+                self._growing[item.id] = GrowingBlock("thinking")
         elif isinstance(item, ToolCall):
             self._calls[item.id] = _Call(item)
         elif isinstance(item, Activity) and item.kind == "web_search" and self._web_search:
             self._send_search(item, out)
         elif self._show_activity and (line := activity_line(item)) is not None:
-            self._text_items[item.id] = text_item = TextItem("thinking")
+            self._growing[item.id] = block = GrowingBlock("thinking")
             self._add_text(item.id, [line], out)
-            self._close(text_item, out)
+            self._close(block, out)
 
     def _send_search(self, item: Activity, out: list[bytes]) -> None:
         """Sends a search as the two blocks of Anthropic's own, unless another block is open."""
-        if self._open_item is not None:
+        if self._open_block is not None:
             return
         self._searches += 1
         id = raw_text(f"srvtoolu_{self._id.removeprefix('msg_')}_{self._searches}")
@@ -259,9 +261,9 @@ class MessagesRenderer(StreamRenderer):
             call.pieces.append(event.text)
 
     def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        text_item = self._text_items.pop(event.id, None)
-        if text_item is not None and not text_item.over:
-            self._close(text_item, out)
+        block = self._growing.pop(event.id, None)
+        if block is not None and not block.over:
+            self._close(block, out)
         if event.id in self._calls:
             self._calls[event.id].complete = event.status == "completed"
 

@@ -1,10 +1,14 @@
-"""The types of the answers of Ollama's API. Source: docs/ollama.md."""
+"""The types of the answers of Ollama's API, and its errors: `{"error": "..."}`, with the statuses of Chat Completions.
+Source: docs/ollama.md.
+"""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, NotRequired, TypedDict
 
+from codex_proxy.core.faults import Failure
 from codex_proxy.surfaces.answer_types import Count, JsonText, Object, one_of
+from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
 class OllamaFunction(TypedDict):
@@ -84,3 +88,17 @@ class OllamaError(TypedDict):
     """The body of an error in Ollama's API."""
 
     error: JsonText
+
+
+def error_body(failure: Failure) -> bytes:
+    """Returns the JSON body of an error. The name of the field is put before a message that does not contain it."""
+    message = failure.message
+    if failure.param and failure.param not in message:
+        message = f"{failure.param}: {message}"
+    body: OllamaError = {"error": raw_text(message)}
+    return json_bytes(body)
+
+
+def error_line(failure: Failure) -> bytes:
+    """Returns the line that ends a stream that has begun."""
+    return error_body(failure) + b"\n"

@@ -23,7 +23,7 @@ from codex_proxy.surfaces.base import (
     json_text,
     raw_text,
 )
-from codex_proxy.surfaces.ollama.errors import error_line
+from codex_proxy.surfaces.ollama.answer import error_line
 from codex_proxy.surfaces.one_text import OneTextRenderer
 from codex_proxy.surfaces.tool_calls import whole_input
 

@@ -55,11 +55,6 @@ def socket_error(failure: Failure) -> bytes:
     return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
 
 
-def after(frames: list[tuple[int, bytes]], number: int) -> list[tuple[int, bytes]]:
-    """Returns the frames with numbers above `number`: the rest of a resumed stream."""
-    return [frame for frame in frames if frame[0] > number]
-
-
 class ResponseEvents:
     """Encodes the events of a stream of the Responses API, as OpenAI's server does. `number` is the next frame's."""
 

@@ -14,7 +14,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.body import RequestModel
+from codex_proxy.surfaces.body import RequestModel, missing
 from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
 from codex_proxy.surfaces.responses.client_tools import LOCAL_SHELL, TOOL_SEARCH, client_tools, name_of
@@ -142,11 +142,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
                 f"{param}.connector_id",
                 UNSUPPORTED,
             )
-        raise bad_request(
-            f"Missing required parameter: '{param}.server_url'.",
-            f"{param}.server_url",
-            "missing_required_parameter",
-        )
+        raise missing(f"{param}.server_url")
     allowed = server.allowed_tools
     approval = server.require_approval
     by_filter = approval if isinstance(approval, wire.McpApprovalFilter) else None

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from codex_proxy.core.events import Event, RawItem, Stop, TurnEnded
-from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES
-from codex_proxy.surfaces.messages.message import STOP_REASONS
+from codex_proxy.surfaces.messages.content import BLOCK_TYPES, EVENT_TYPES, STOP_REASONS
 from tests.surfaces.chat.strategies import TURNS
 from tests.surfaces.messages.answering import IDENTITY, fold, frames, renderer, streamed, whole
 

@@ -23,7 +23,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.responses.events import after, payload_of
+from codex_proxy.surfaces.responses.events import payload_of
 from tests.surfaces.chat.turns import called, counted, did, failed, said, stepped, thought, turn
 from tests.surfaces.responses.answering import (
     CREATED,
@@ -526,12 +526,11 @@ def test_an_estimate_does_not_count_what_was_only_thought() -> None:
 # --- frames ---------------------------------------------------------------------------------------
 
 
-def test_a_resumed_stream_is_exactly_what_follows() -> None:
+def test_frames_are_numbered_from_zero_without_gaps() -> None:
     answer = renderer(keep_frames=True)
     answer.feed(turn(said("Hel", "lo")))
     frames = answer.take_frames()
-    assert [number for number, _ in after(frames, 4)] == list(range(5, len(frames)))
-    assert after(frames, len(frames)) == []
+    assert [number for number, _ in frames] == list(range(len(frames)))
 
 
 def test_a_frame_without_its_framing_is_the_event() -> None:
