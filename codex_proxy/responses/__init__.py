@@ -1,3 +1,1 @@
-"""The Responses API independent of HTTP: starts, streams, follows, cancels and saves responses, in foreground and
-background.
-"""
+"""The Responses API independent of HTTP: starts, streams, follows, cancels and saves responses."""

@@ -1,6 +1,6 @@
-"""Responses in the background (`background: true`). A response is in the store before its client gets its id; the
-frames of a streamed one are stored before readers get them, so that a stream can be followed from any event on. The
-server that runs a response holds its lease (`store/leases.py`), without which nothing more is stored.
+"""Responses in the background (`background: true`). A response is in the store before its client gets its id; streamed
+frames are stored before readers get them, so that a stream can be followed from any event on. The server that runs a
+response holds its lease (`store/leases.py`), without which nothing more is stored.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from codex_proxy.workers.slots import Slot
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 2.0
-"""Seconds between two attempts to start a turn or to save a response."""
+"""Between attempts to start a turn or to save."""
 
 
 ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]
-"""Parses a request for another model, after this failure; returns None if there is none. Raises `Fault`."""
+"""Parses a request for another model, after this failure; None if there is none. Raises `Fault`."""
 
 
 class BackgroundResponse(RunningResponse):
-    """Runs the turn of a response stored as `queued`, and stores its frames and final object."""
+    """Runs the turn of a `queued` response, and stores its frames and final object."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class BackgroundResponse(RunningResponse):
         self._unstored: Frames = []
         self._saved = False
         self._lost = False
-        """Whether others have ended, deleted or taken over the response, so that readers find the rest in the store."""
+        """Others have ended, deleted or taken over the response: readers find the rest in the store."""
 
     def lose(self) -> None:
         self._lost = True
@@ -90,8 +90,8 @@ class BackgroundResponse(RunningResponse):
     # --- its start ------------------------------------------------------------------------------
 
     async def _start(self) -> Run:
-        """Starts the turn, after waiting without limit for other background responses, the conversation's other turns,
-        and the scheduler. Raises `Fault`.
+        """Waits without limit for other background responses, the conversation's other turns, and the scheduler. Raises
+        `Fault`.
         """
         if self._slot is None:
             self._slot = await self._service.background.slots.take(self.owner)
@@ -109,8 +109,8 @@ class BackgroundResponse(RunningResponse):
             raise
 
     async def _enter_conversation(self) -> None:
-        """Waits for the conversation's other turns, then prepares the response from its present items.
-        Raises `Fault`.
+        """Waits for the conversation's other turns, then prepares the response from its present items. Raises
+        `Fault`.
         """
         old = self._prepared
         self._prepared = await prepare(
@@ -118,9 +118,7 @@ class BackgroundResponse(RunningResponse):
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Starts the turn and returns its run. Without room, unlocks the conversation for `RETRY_SECONDS` and returns
-        None. Raises `Fault`.
-        """
+        """Without room, unlocks the conversation for `RETRY_SECONDS` and returns None. Raises `Fault`."""
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:
@@ -170,7 +168,7 @@ class BackgroundResponse(RunningResponse):
             self._pass_unstored([])
 
     def _stored_form(self, frames: Frames) -> list[Frame]:
-        """Returns the frames that are not stored, and `frames`, as they will be stored."""
+        """Returns unstored frames and `frames`."""
         return [Frame(*each) for each in (*self._unstored, *frames)]
 
     def _pass_unstored(self, frames: Frames) -> None:
@@ -193,7 +191,7 @@ class BackgroundResponse(RunningResponse):
             self._run_again(ended, partial(prepare_again, self._service, self._prepared, parsed=parsed))
 
     async def _parse_for_next_target(self, failure: Failure | None) -> ParsedResponse | None:
-        """Returns the request for another model; None if the turn has not failed, or after its first word."""
+        """Returns None if the turn has not failed, or after its first word."""
         if failure is None or self._parse_again is None or self._renderer.visible or self._cancelled:
             return None
         return await self._parse_again(failure)
@@ -202,7 +200,7 @@ class BackgroundResponse(RunningResponse):
         await super()._finish(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _runs_again(self, failure: Failure | None) -> bool:
-        """Whether the turn failed because the server stops, and its next start will run it again."""
+        """Whether the turn failed because the server stops, and will run again at its next start."""
         stops = failure is not None and failure.kind is FaultKind.STOPPING
         return stops and can_run_again(self._service, self._prepared)
 
@@ -242,7 +240,7 @@ class BackgroundResponse(RunningResponse):
         self._lost = not self._saved
 
     async def _complete(self, frames: Frames) -> None:
-        """Saves the final object if `_save` has not, until that succeeds; then passes on the last frames."""
+        """Saves the final object until that succeeds; then passes on the last frames."""
         assert self.final is not None
         while not (self._saved or self._lost):
             try:
@@ -260,8 +258,8 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the server's next start may run the turn again: the setting allows it, it is not streamed, and runs no
-    tools, which might change something twice.
+    """Whether the setting allows it, and the turn is not streamed and runs no tools, which might change something
+    twice.
     """
     parsed = prepared.parsed
     return (
@@ -273,8 +271,8 @@ def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool
 
 
 class Recovery(msgspec.Struct, frozen=True):
-    """A request to run again: its JSON body, and the headers `X-Codex-Mode`, `X-Codex-Workdir` and `X-Codex-Activity`
-    (or None).
+    """A request to run again: its JSON body, and the headers `X-Codex-Mode`, `X-Codex-Workdir` and
+    `X-Codex-Activity`.
     """
 
     body: str
@@ -284,7 +282,6 @@ class Recovery(msgspec.Struct, frozen=True):
 
 
 def recovery_of(body: bytes, hints: RequestHints) -> bytes:
-    """Returns the request as JSON for the store (`Recovery`)."""
     return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
 
 
@@ -298,8 +295,8 @@ async def create_in_background(
     parse_again: ParseAgain | None = None,
 ) -> PreparedResponse:
     """Stores the response as `queued`, starts its task, and returns it. `body` and `hints` are kept for a restart.
-    `hold` lets the bytes of the body count on, and returns what is called at the end. Raises `Fault`: too many
-    background responses, or a failed store.
+    `hold` lets the body's bytes count on, and returns what is called at the end. Raises `Fault`: too many background
+    responses, or a failed store.
     """
     refuse_without_store(service)
     store = required_store(service.store)
@@ -365,7 +362,7 @@ async def _store(
 
 
 async def _take_back(store: Store, queued: StoredResponse) -> None:
-    """Deletes a stored response whose id no client has, as soon as the store is available."""
+    """Deletes a response whose id no client has, as soon as the store is available."""
     while True:
         try:
             await store.delete_response(queued.owner, queued.id)
@@ -378,7 +375,7 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
 def _queued(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
-    """Returns the response as stored before its turn, with the request if it may be run again."""
+    """With the request if it may run again."""
     return StoredResponse(
         owner=prepared.owner,
         id=prepared.id,
@@ -393,14 +390,11 @@ def _queued(
 
 
 def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
-    """Returns the response object with the status `queued`, as JSON."""
     return json_bytes({**renderer_of(service, prepared).snapshot(), "status": "queued"})
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    """Cancels an unfinished response: stops its turn, or saves it as cancelled, which stops it on another server.
-    Returns at its end.
-    """
+    """Stops its turn, or saves it as cancelled, which stops it on another server. Returns at its end."""
     live = service.background.find(found.owner, found.id)
     if live is not None:
         await live.cancel_and_wait()

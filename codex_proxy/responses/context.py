@@ -42,15 +42,15 @@ class ContextItem(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """What the model gets: `earlier` items, oldest first, and the request's own (`fresh`, and as stored in `input`)."""
+    """What the model gets: `earlier` items, oldest first, and the request's own."""
 
     earlier: tuple[ContextItem, ...] = ()
     fresh: tuple[ContextItem, ...] = ()
-    """The items of the request itself, with references resolved."""
+    """The request's own, with references resolved."""
     input: tuple[StoredItem, ...] = ()
-    """The items of the request itself, as they will be stored."""
+    """The request's own, to be stored."""
     shortened: bool = False
-    """Whether the oldest turns were left out because the context was too long."""
+    """Whether the oldest turns were left out: the context was too long."""
 
 
 ContextRequest: TypeAlias = ParsedResponse | ParsedContext
@@ -59,8 +59,8 @@ ContextRequest: TypeAlias = ParsedResponse | ParsedContext
 async def read_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Returns what the request continues and its own items, with references resolved. Raises `Fault` if something is
-    missing, there is no store, the previous response is running, or the context is too large.
+    """Resolves references. Raises `Fault` if something is missing, there is no store, the previous response is running,
+    or the context is too large.
     """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
@@ -77,8 +77,8 @@ async def read_context(
 async def measure_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
-    """Estimates what the request continues. Returns the estimate, and the request's own items still to be counted.
-    Raises as `read_context`.
+    """Returns an estimate of what the request continues, and its own items still to be counted. Raises as
+    `read_context`.
     """
     measure = InputEstimate()
     known: set[str] = set()
@@ -96,7 +96,7 @@ async def measure_context(
 async def _own_items(
     request: ContextRequest, known: Collection[str], store: Store | None, owner: str, ids: IdSource
 ) -> list[tuple[ItemDict, StoredItem | None]]:
-    """Returns the request's own items, each with the stored item it refers to or None, without references to `known`
+    """Returns the request's items, each with the stored one it refers to or None, without references to `known`
     items.
     """
     given = [
@@ -112,7 +112,7 @@ async def _own_items(
 
 
 def _encoded(item: ItemDict) -> bytes:
-    """Returns the item as JSON by msgspec, which encodes an image of 25 MiB ten times as fast."""
+    """msgspec encodes an image of 25 MiB ten times as fast."""
     try:
         return msgspec.json.encode(item)
     except OverflowError:  # an integer of more than 64 bits, in a schema
@@ -120,7 +120,6 @@ def _encoded(item: ItemDict) -> bytes:
 
 
 def context_item(stored: StoredItem) -> ContextItem:
-    """Decodes a stored item's two forms."""
     return ContextItem(
         _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )
@@ -129,7 +128,7 @@ def context_item(stored: StoredItem) -> ContextItem:
 async def _visit_earlier(
     request: ContextRequest, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with each earlier item, oldest first, in a worker thread. Raises as `read_context`."""
+    """Calls `visit` with earlier items, oldest first, in a worker thread. Raises as `read_context`."""
     if request.conversation is not None:
         with store_errors_as_faults():
             try:
@@ -168,7 +167,7 @@ def _shown(item: StoredItem) -> ItemDict:
 
 
 def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Returns the items with unique ids: a repeated one becomes a new one."""
+    """A repeated item becomes a new one."""
     seen: set[str] = set()
     out = []
     for item in items:
@@ -185,8 +184,8 @@ def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 def turn_in_context(
     parsed: ParsedResponse, context: Context, identity: str
 ) -> tuple[Turn, tuple[HistoryItem, ...] | None]:
-    """Returns the turn, and its history with items as the model generated them (None if none are stored), without
-    encrypted items of models other than `identity`.
+    """Returns the turn, and its history as the model generated it (None if not stored), without encrypted items of
+    models other than `identity`.
     """
     earlier = [item.shown for item in context.earlier if item.shown is not None]
     fresh = [item.shown for item in context.fresh if item.shown is not None]
@@ -206,7 +205,7 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with each item as the model generated it, if that is stored. `entries` has the API's form."""
+    """Takes items as the model generated them, if stored; `entries` has the API's form."""
     parts: dict[int, list[HistoryItem]] = {}
     for index, part in entries:
         parts.setdefault(index, []).append(part)
@@ -224,19 +223,19 @@ def history_with_model_items(
 
 
 class _ModelCalls:
-    """Tracks calls and outputs that are stored in the model's form, so that none is added twice."""
+    """Tracks calls and outputs in the model's form, so that none is added twice."""
 
     def __init__(self, items: Sequence[ContextItem]) -> None:
         heads = [(item.model.head, item.shown) for item in items if item.model is not None]
         self._calls = Counter(
             head.call_id or "" for head, shown in heads if head.kind == "call" and shown is None
         )
-        """The number of calls by call id that the client does not see."""
+        """By call id, those that the client does not see."""
         self._outputs = Counter(head.call_id or "" for head, _ in heads if head.kind == "output")
         self._renamed: dict[str, str] = {}
 
     def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """Yields an item's entries that the history does not have in the model's form yet."""
+        """Yields entries that the history does not have in the model's form yet."""
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):
@@ -256,7 +255,7 @@ class _ModelCalls:
 
 
 def _count_down(kept: Counter[str], call_id: str) -> bool:
-    """Counts `call_id` down and returns True; False if the count is 0."""
+    """Returns False if the count is 0."""
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

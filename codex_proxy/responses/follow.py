@@ -1,6 +1,5 @@
-"""Follows the stream of a background response after any event (`GET /v1/responses/{id}?stream=true&starting_after=N`):
-reads stored frames, then those of the response if this server runs it; stored ones again, if `MAX_UNREAD` bytes wait
-for it.
+"""Follows a background response's stream after any event (`GET /v1/responses/{id}?stream=true&starting_after=N`): reads
+stored frames, then those of the response if this server runs it; stored ones again, if `MAX_UNREAD` bytes wait.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
-"""The comment sent in a silent stream."""
+"""Sent in a silent stream."""
 AT_ONCE = 500
-"""The most frames that are read from the store in one call."""
+"""Frames that are read in one call."""
 MAX_UNREAD = 1 << 20
-"""Bytes that wait in memory for a follower, or are read from the store at once."""
+"""Bytes that wait for a follower, or are read from the store at once."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",
@@ -37,9 +36,7 @@ _MAX_DIGITS = 18  # digits of a number that the store takes
 
 
 def starting_after(query: Mapping[str, str]) -> int:
-    """Returns `starting_after`, the number of the client's last event; -1 without one. Raises `Fault`
-    INVALID_REQUEST.
-    """
+    """Returns the number of the client's last event; -1 without one. Raises `Fault` INVALID_REQUEST."""
     given = query.get("starting_after")
     if not given:
         return -1
@@ -54,8 +51,8 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, found: StoredResponse, live: BackgroundResponse | None) -> None:
-    """Raises `Fault` unless the response is in the background and was created with `stream`. `live` is it,
-    if it runs.
+    """Raises `Fault` unless the response is in the background and was created with `stream`. `live` is it, if
+    it runs.
     """
     if not found.background:
         raise not_resumable(found.id)
@@ -67,13 +64,13 @@ async def check_followable(store: Store, found: StoredResponse, live: Background
 
 
 class Follower:
-    """Reads the events of a background response after a number, until its end."""
+    """Reads the events after a number, until the end."""
 
     refusal = None
-    """Always None: `wait` raises what goes wrong."""
+    """`wait` raises what goes wrong."""
 
     def __init__(self, service: ResponsesService, owner: str, id: str, after: int) -> None:
-        """`owner` is the name of the client's key. Raises `Fault` INVALID_REQUEST without a store."""
+        """`owner`: the name of the client's key. Raises `Fault` INVALID_REQUEST without a store."""
         self.finished = False
         self._service = service
         self._store = required_store(service.store)
@@ -82,16 +79,16 @@ class Follower:
         self._after = after
         live = service.background.find(owner, id)
         self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
-        """The reader of the running response's frames; None after its end."""
+        """None after its end."""
         self._behind = live is None or live.buffer.next > after + 1
-        """Whether the next frame has to be read from the store."""
+        """The next frame has to be read from the store."""
         self._fetched: list[tuple[int, bytes]] | None = None
         self._watch: Watch | None = None
         self._deleted = False
 
     async def wait(self, push: Push | None = None) -> None:
-        """Waits for new frames or the end; may be cancelled and called again. Raises `Fault`. `push` is
-        never called.
+        """Waits for new frames or the end; may be cancelled and called again. Raises `Fault`. `push` is never
+        called.
         """
         if self._live is not None and not self._behind:
             await self._live.wait()
@@ -103,7 +100,7 @@ class Follower:
                 self._fetched, self._deleted = [], True
 
     def take(self) -> bytes:
-        """Returns the SSE bytes of new frames, with the end of the stream after the last."""
+        """Returns new frames, with the end of the stream after the last."""
         if self._fetched is not None:
             frames, self._fetched = self._fetched, None
         else:
@@ -124,7 +121,7 @@ class Follower:
         return b""  # the response goes on: its client can follow it again
 
     def close(self) -> None:
-        """Stops following. The response continues."""
+        """The response continues."""
         if self._live is not None:
             self._live.close()
 
@@ -191,5 +188,5 @@ class Follower:
 
 
 def is_last(frame: bytes) -> bool:
-    """Whether a frame is the last event of a stream, such as `response.completed`."""
+    """Whether it is the last event, such as `response.completed`."""
     return frame.startswith(LAST_FRAMES)

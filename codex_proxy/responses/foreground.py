@@ -22,8 +22,8 @@ from codex_proxy.surfaces.responses.profile import end_of_stream
 
 
 class ForegroundResponse(RunningResponse):
-    """A response that is saved once, at its end. With `truncation: auto`, a turn whose context is too long runs again
-    without its older half.
+    """Is saved once, at its end. With `truncation: auto`, a turn whose context is too long runs again without its older
+    half.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class ForegroundResponse(RunningResponse):
         super().__init__(service, prepared, delivery, paced=True, observe=observe)
         self.output: Sequence[StoredItem] = ()
         self._continued = False
-        """`continued` of the turn that has just ended."""
+        """Of the turn that has just ended."""
 
     @property
     def continued(self) -> bool:
-        """Whether the turn runs in a kept session of the agent."""
+        """Whether the turn runs in a kept session."""
         return self._continued if self._run is None else self._run.continued
 
     async def _start(self) -> Run:
@@ -82,7 +82,7 @@ class ForegroundResponse(RunningResponse):
 
 
 class ResponseReader:
-    """Reads a response for its client, as bytes or as numbered frames. `close` stops the turn."""
+    """Reads bytes or numbered frames. `close` stops the turn."""
 
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
         self._response = response
@@ -108,7 +108,7 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """Returns the new numbered frames, each a message of a WebSocket."""
+        """Each is a message of a WebSocket."""
         return self._frames.take()
 
     def open(self) -> bytes:
@@ -131,8 +131,8 @@ class ResponseReader:
 async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
-    """Starts a response; returns it and its reader when the turn has begun, or failed to (the reader's `refusal`).
-    `observe` gets each batch of events first.
+    """Returns when the turn has begun, or failed to (the reader's `refusal`). `observe` gets each batch of events
+    first.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE, Push, Wakeup
 
 Frames: TypeAlias = list[tuple[int, bytes]]
-"""Frames of a stream, each with its sequence number."""
+"""Each with its sequence number."""
 
 
 def _nothing() -> None:
@@ -20,18 +20,17 @@ def _nothing() -> None:
 
 
 class FrameBuffer:
-    """Gives each batch to every reader. `on_drained` is called when none has frames left."""
+    """`on_drained` is called when no reader has frames left."""
 
     def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
         self.next = 0
-        """The sequence number that the next frame will have."""
+        """The next frame's sequence number."""
         self.ended = False
-        """Whether no frame will follow."""
         self._on_drained = on_drained
         self._readers: list[FrameReader] = []
 
     def append(self, frames: Frames, *, last: bool = False) -> None:
-        """Adds a batch and wakes the readers. After the `last`, `end` must follow."""
+        """After the `last`, `end` must follow."""
         if frames:
             self.next = frames[-1][0] + 1
             for reader in self._readers:
@@ -39,7 +38,7 @@ class FrameBuffer:
         self.report_drained()
 
     def end(self) -> None:
-        """Records that no frame will follow, and wakes all readers."""
+        """Wakes all readers: no frame will follow."""
         self.ended = True
         self._on_drained = _nothing  # its owner holds this buffer: no cycle outlives the response
         readers, self._readers = self._readers, []
@@ -64,23 +63,21 @@ class FrameBuffer:
 
 
 class FrameReader:
-    """The frames that wait for one reader. Above `max_bytes` they and later ones are dropped (`overrun`), until the
-    next `take`.
-    """
+    """The frames that wait for one reader. Above `max_bytes` they and later ones are dropped, until the next `take`."""
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
         self.finished = False
-        """Whether all frames were taken and no frame will follow."""
+        """All frames were taken and none will follow."""
         self.overrun = False
-        """Whether frames were lost since the last `take`, which resets this."""
+        """Frames were lost since the last `take`, which resets this."""
         self._buffer = buffer
         self._max_bytes = max_bytes
         self._took_part = False
-        """Whether the last `take` has left something, because there was very much."""
+        """The last `take` has left something, because there was very much."""
         self._frames: deque[tuple[int, bytes]] = deque()
         self._size = 0
         self.wakeup = Wakeup()
-        """Woken by the buffer for each batch, and at its end."""
+        """Woken for each batch, and at the end."""
 
     @property
     def has_frames(self) -> bool:
@@ -107,7 +104,7 @@ class FrameReader:
         return taken
 
     def _next(self) -> Frames:
-        """Removes the frames that `take` returns from the queue."""
+        """Removes what `take` returns."""
         frames = self._frames
         if self._size <= TAKEN_AT_ONCE:
             taken = list(frames)
@@ -123,12 +120,11 @@ class FrameReader:
         return taken
 
     def close(self) -> None:
-        """Stops reading: the buffer keeps no more frames for this reader."""
+        """The buffer keeps no more frames for this reader."""
         self._forget()
         self._buffer.remove(self)
 
     def put(self, frames: Frames, *, last: bool) -> None:
-        """Adds a batch, for the buffer."""
         if not self.overrun:
             self._frames += frames
             self._size += sum([len(frame) for _, frame in frames])

@@ -1,4 +1,4 @@
-"""Runs the tasks of responses, and finds background responses by owner (the name of a client's key) and id."""
+"""Runs responses' tasks, and finds background responses by owner (the name of a client's key) and id."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from codex_proxy.responses.background import BackgroundResponse
 
 MAX_LIVE = 1000
-"""Background responses that run or wait, each with its request in RAM."""
+"""That run or wait, each with its request in RAM."""
 CLOSE_SECONDS = 5.0
-"""Seconds for tasks to save their results when the server stops."""
+"""For tasks to save their results when the server stops."""
 
 T = TypeVar("T")
 
 
 class ServerTasks:
-    """Tasks of the server, which continue when the client leaves."""
+    """They continue when the client leaves."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -35,11 +35,11 @@ class ServerTasks:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs `work` in a task, which `close` waits for."""
+        """`close` waits for it."""
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Returns the result of `work`, which runs to its end even if the caller is cancelled."""
+        """Returns its result; it runs to its end even if the caller is cancelled."""
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -49,7 +49,7 @@ class ServerTasks:
             raise
 
     async def close(self) -> None:
-        """Waits for all tasks. Cancels those that have not ended after `CLOSE_SECONDS`."""
+        """Waits for all tasks; cancels them after `CLOSE_SECONDS`."""
         if not self._tasks:
             return
         await asyncio.wait(self._tasks, timeout=CLOSE_SECONDS)
@@ -60,22 +60,20 @@ class ServerTasks:
 
 
 class BackgroundResponses:
-    """The background responses. `limit` run at once, others wait; of several `owners()` one gets at most three
-    quarters.
-    """
+    """`limit` run at once, others wait; of several `owners()` one gets at most three quarters."""
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
         self.slots = Slots(limit, owners)
         self.tasks = ServerTasks()
-        """The tasks of all responses, foreground responses included."""
+        """Of all responses, foreground ones included."""
         self._owners = owners
         self._live: dict[tuple[str, str], BackgroundResponse] = {}
         self._being_created: Counter[str] = Counter()
-        """The number of responses of each owner that are being prepared and stored."""
+        """By owner: being prepared and stored."""
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
-        """Yields while one response of `owner` is created and given to `start`. Raises `Fault` CONCURRENCY_EXCEEDED
+        """Yields while a response of `owner` is created and given to `start`. Raises `Fault` CONCURRENCY_EXCEEDED
         beyond `MAX_LIVE`, the owner's `limit` (0: none) or its share.
         """
         if len(self._live) + self._being_created.total() >= MAX_LIVE:
@@ -98,7 +96,7 @@ class BackgroundResponses:
                 del self._being_created[owner]
 
     def start(self, response: BackgroundResponse, on_end: Callable[[], None] = lambda: None) -> None:
-        """Starts a response's task, at whose end `on_end` is called; until then `find` returns it."""
+        """`on_end` is called at the task's end; until then `find` returns the response."""
         key = (response.owner, response.id)
         self._live[key] = response
 
@@ -113,7 +111,6 @@ class BackgroundResponses:
 
     @property
     def leases(self) -> list[ResponseLease]:
-        """The leases of these responses."""
         return [ResponseLease(each.owner, each.id, each.epoch) for each in self._live.values()]
 
     async def close(self) -> None:

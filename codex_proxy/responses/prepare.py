@@ -31,8 +31,8 @@ CONVERSATION_BUSY = Failure(
 
 
 class PreparedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A response before its turn. `owner` is the name of the client's key. `replay` is the history as the model
-    generated it, if stored; `conversation_turn` the lease on the conversation, if any.
+    """A response before its turn. `owner`: the name of the client's key. `replay`: the history as the model generated
+    it, if stored.
     """
 
     id: str
@@ -58,9 +58,7 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Reads what the request continues, and makes its turn. Waits for the conversation's other turns (`wait` seconds;
-    None: no limit). Raises `Fault`.
-    """
+    """Waits for the conversation's other turns (`wait` seconds; None: no limit). Raises `Fault`."""
     conversation_turn = None
     if parsed.conversation is not None and service.store is not None:
         conversation_turn = await _enter(service.store, owner, parsed.conversation, wait)
@@ -76,9 +74,7 @@ async def prepare(
 
 
 async def _enter(store: Store, owner: str, conversation: str, wait: float | None) -> ConversationLease:
-    """Waits for the conversation's other turns, and holds it. Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds
-    (None: no limit).
-    """
+    """Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds (None: no limit)."""
     try:
         with store_errors_as_faults():
             async with asyncio.timeout(wait):
@@ -97,9 +93,7 @@ async def prepare_in_context(
     created: float,
     conversation_turn: ConversationLease | None = None,
 ) -> PreparedResponse:
-    """Prepares a response in a known context; otherwise as `prepare`. If it raises, the caller releases
-    `conversation_turn`.
-    """
+    """Prepares a response in a known context. If it raises, the caller releases `conversation_turn`."""
     turn, replay = turn_in_context(parsed, context, service.runs.identity(parsed.turn))
     admitted = await service.admission.admit(
         turn,
@@ -125,7 +119,7 @@ async def prepare_in_context(
 def _inline_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns `replay` with the images that admission has fetched."""
+    """Puts in the images that admission has fetched."""
     if replay is None or admitted.history is turn.history:
         return replay
     inlined = {old: new for old, new in zip(turn.history, admitted.history, strict=True) if old is not new}
@@ -135,9 +129,7 @@ def _inline_images(
 def renderer_of(
     service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
-    """Returns a renderer in the server's profile. `stream`: `feed` returns SSE bytes; `keep_frames`: `take_frames`
-    returns frames.
-    """
+    """Returns a renderer in the server's profile."""
     parsed = prepared.parsed
     return renderer_class(service.profile)(
         id=prepared.id,
@@ -157,7 +149,7 @@ def renderer_of(
 
 
 def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether the response will be stored: there is a store, and no `store: false`."""
+    """Whether there is a store, and no `store: false`."""
     return parsed.store and service.store is not None
 
 
@@ -184,7 +176,7 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    """Returns the turn with the server's tools, and these. An unreachable MCP server has none."""
+    """An unreachable MCP server has none."""
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()
     parsed, context = prepared.parsed, prepared.context
@@ -208,9 +200,7 @@ async def prepare_again(
     parsed: ParsedResponse | None = None,
     context: Context | None = None,
 ) -> PreparedResponse:
-    """Prepares the response once more: from the same request for another model (`parsed`), or with less `context`.
-    Raises `Fault`.
-    """
+    """Prepares it once more: for another model (`parsed`), or with less `context`. Raises `Fault`."""
     return await prepare_in_context(
         service,
         parsed or prepared.parsed,
@@ -223,16 +213,16 @@ async def prepare_again(
 
 
 def shorter_context(prepared: PreparedResponse, failure: Failure | None) -> Context | None:
-    """Returns the context for another run: the context was too long, the request has `truncation: auto`, and something
-    can be left out; else None.
+    """Returns the context for another run, if it was too long, the request has `truncation: auto`, and something can be
+    left out.
     """
     too_long = failure is not None and failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
     return shortened(prepared.context) if too_long and prepared.parsed.truncation == "auto" else None
 
 
 def shortened(context: Context) -> Context | None:
-    """Returns the context without its older half, cut before a user message, so that calls keep their outputs; None if
-    that is impossible or was done.
+    """Leaves out the older half, cut before a user message, so that calls keep their outputs; None if that is
+    impossible or was done.
     """
     items = (*context.earlier, *context.fresh)
     cuts = [place for place, item in enumerate(items) if place and (item.shown or {}).get("role") == "user"]

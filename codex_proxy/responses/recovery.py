@@ -1,5 +1,5 @@
-"""Holds the leases of this server's background responses, and takes over those that nobody runs, such as those of a
-server that was killed.
+"""Holds the leases of this server's background responses, and takes over those that nobody runs, such as a killed
+server's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from codex_proxy.surfaces.responses.response_object import failed
 log = structlog.get_logger(__name__)
 
 CLAIMED_AT_ONCE = 20
-"""The most responses that one claim takes over, so that several servers share those of a lost one."""
+"""So that several servers share those of a lost one."""
 CUT_OFF = Failure(
     kind=FaultKind.UNAVAILABLE,
     message="The server was restarted while this response was in progress. Create it again.",
@@ -44,27 +44,27 @@ CUT_OFF = Failure(
 
 
 class LeaseHolder:
-    """Renews the leases of the server's background responses, and recovers responses that no server holds: it runs them
-    again if they have a `Recovery`, the setting is `rerun` and the turn is admitted; else it saves them as failed.
+    """Renews leases, and recovers responses that no server holds: it runs them again if they have a `Recovery`, the
+    setting is `rerun` and the turn is admitted; else it saves them as failed.
     """
 
     def __init__(self, service: ResponsesService, store: Store) -> None:
         self._service = service
         self._store = store
         self._waiting: set[ResponseLease] = set()
-        """Claimed responses that are not recovered yet."""
+        """Claimed, and not recovered yet."""
         self._unannounced: Node | None = None
         """This server, until it is announced."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, node: Node) -> None:
-        """Announces this server, recovers the responses that no server holds, then starts the task."""
+        """Announces this server, recovers responses that no server holds, then starts the task."""
         self._unannounced = node
         await self._renew_and_recover()
         self._task = asyncio.get_running_loop().create_task(self._hold())
 
     async def close(self) -> None:
-        """Ends the task and gives up what this server holds, so that others need not wait for it."""
+        """Gives up what this server holds, so that others need not wait for it."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
@@ -113,7 +113,7 @@ class LeaseHolder:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _recover(self, lease: ResponseLease) -> bool:
-        """Runs one response again, or saves it as failed. Returns False if the store failed."""
+        """Runs a response again, or saves it as failed. Returns False if the store failed."""
         try:
             found = await self._store.response(lease.owner, lease.id)
             if (

@@ -1,4 +1,4 @@
-"""A response from the start of its turn until it is saved, as one task of the server. It renders the turn's log
+"""A response from its turn's start until it is saved, as one task of the server. It renders the turn's log
 (`runs/event_log.py`) into a buffer of frames, from which clients read. The last frames are released after saving, so
 that a client that has read them finds the response in the store.
 """
@@ -34,10 +34,10 @@ from codex_proxy.surfaces.usage import TurnTokens
 log = structlog.get_logger(__name__)
 
 SAVE_SECONDS = 30.0
-"""Seconds for saving; the store gives up on a locked database earlier."""
+"""The store gives up on a locked database earlier."""
 
 Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
-"""How the client reads: one object, server-sent events, or WebSocket frames."""
+"""One object, server-sent events, or WebSocket frames."""
 
 Observe: TypeAlias = Callable[[Sequence[Event]], None]
 
@@ -48,8 +48,8 @@ NOT_SAVED = Failure(
 
 
 class RunningResponse(ABC):
-    """What foreground and background responses share. A subclass starts the turn, releases frames, saves
-    and completes.
+    """What foreground and background responses share. A subclass starts the turn, releases frames, saves and
+    completes.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class RunningResponse(ABC):
         self.id = prepared.id
         self.owner = prepared.owner
         self.streams = delivery != "whole"
-        """Whether frames are rendered for readers."""
+        """Whether frames are rendered."""
         self.started = asyncio.Event()
-        """Set when the turn has begun, or has failed to begin."""
+        """The turn has begun, or has failed to begin."""
         self.ended = False
-        """Whether the response is over: nothing more will be saved or released."""
+        """Nothing more will be saved or released."""
         self.final: dict[str, Any] | None = None
-        """The final response object; None until the response has ended."""
+        """None until the end."""
         self.failure: Failure | None = None
         self.buffer = FrameBuffer(self._pass_on)
         self._service = service
@@ -89,7 +89,7 @@ class RunningResponse(ABC):
         self._run: Run | None = None
         self._cursor: Cursor | None = None
         self._again: Callable[[], Awaitable[PreparedResponse]] | None = None
-        """Prepares the response for another turn, if the one that has just ended is not to be its answer."""
+        """Prepares another turn, if the one that has just ended is not to be the answer."""
 
     def _new_renderer(self) -> ResponsesRenderer:
         return renderer_of(self._service, self._prepared, keep_frames=self.streams)
@@ -98,12 +98,12 @@ class RunningResponse(ABC):
 
     @property
     def refusal(self) -> Failure | None:
-        """The failure before anything was sent, for an HTTP error instead of a stream; else None."""
+        """The failure before anything was sent, for an HTTP error instead of a stream."""
         return None if self._shown else self.failure
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The status of the response; none before its end."""
+        """The status; none before the end."""
         return () if self.final is None else (self.final["status"],)
 
     @property
@@ -112,13 +112,13 @@ class RunningResponse(ABC):
         return self._renderer.spent
 
     def open(self) -> None:
-        """Renders and releases the first events of the stream before the agent's output, once."""
+        """Releases the stream's first events before the agent's output, once."""
         if not self._renderer.ended:
             self._renderer.open()
             self.buffer.append(self._renderer.take_frames())
 
     def cancel(self) -> None:
-        """Stops the turn; the response ends as cancelled, unless it has ended."""
+        """The response ends as cancelled, unless it has ended."""
         if self._cancelled:
             return
         self._cancelled = True
@@ -128,7 +128,7 @@ class RunningResponse(ABC):
             self._task.cancel()  # before it has begun it would end nothing
 
     async def cancel_and_wait(self) -> None:
-        """Stops the turn, and returns when the response has ended."""
+        """Returns when the response has ended."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -136,12 +136,11 @@ class RunningResponse(ABC):
     # --- the task -------------------------------------------------------------------------------
 
     def start_in(self, tasks: ServerTasks) -> asyncio.Task[None]:
-        """Starts this response's task among the server's, and returns it."""
         self._task = tasks.spawn(self._work())
         return self._task
 
     async def _work(self) -> None:
-        """The body of the task. An exception makes the response fail; it is logged and not raised."""
+        """An exception makes the response fail; it is logged and not raised."""
         self._begun = True
         try:
             await self._run_turns()
@@ -164,11 +163,11 @@ class RunningResponse(ABC):
             await self._run_turn()
 
     async def _refuse(self, failure: Failure) -> None:
-        """Ends a response that cannot be prepared for another turn."""
+        """The response cannot be prepared for another turn."""
         self.failure = failure
 
     def _run_again(self, ended: TurnEnded, again: Callable[[], Awaitable[PreparedResponse]]) -> None:
-        """Has another turn run behind the one that has ended so, of which nothing was sent."""
+        """Has another turn run behind one of which nothing was sent."""
         self._renderer.feed([ended])  # what it has cost is counted
         self._again = again
 
@@ -177,7 +176,7 @@ class RunningResponse(ABC):
             await self._finish(await self._end_of_turn())
 
     async def _end_of_turn(self) -> TurnEnded:
-        """Starts the turn and renders its events but the last, which it returns; a failure if it cannot start."""
+        """Renders the turn's events but the last, which it returns; a failure if it cannot start."""
         try:
             self._run = await self._start_unless_cancelled()
         except Fault as fault:
@@ -193,7 +192,7 @@ class RunningResponse(ABC):
             self._cursor.detach()
 
     async def _start_unless_cancelled(self) -> Run | None:
-        """Starts the turn; None if the response was cancelled by then. Raises `Fault`."""
+        """Returns None if the response was cancelled by then. Raises `Fault`."""
         if self._cancelled:
             return None
         try:
@@ -214,7 +213,7 @@ class RunningResponse(ABC):
                 return ended
 
     def _render_next(self, cursor: Cursor) -> TurnEnded | None:
-        """Renders new events of the log; returns the turn's last one, if it came."""
+        """Renders new events; returns the turn's last one, if it came."""
         events = cursor.take(passed_on=not self._paced)
         if self._observe is not None:
             self._observe(events)
@@ -223,13 +222,11 @@ class RunningResponse(ABC):
         return ended
 
     def _push(self) -> bool:
-        """The `Push` of the log's cursor: renders added events for the readers. Returns False if the subclass would
-        have to wait.
-        """
+        """Renders added events for the readers. Returns False if the subclass would have to wait."""
         return False
 
     def _pass_on(self) -> None:
-        """Reports to the log that readers have taken all frames, so that the agent need not wait."""
+        """Readers have taken all frames, so that the agent need not wait."""
         if self._cursor is not None:
             self._cursor.pass_on()
 
@@ -288,7 +285,7 @@ class RunningResponse(ABC):
         self.buffer.end()
 
     def spending(self) -> Spending:
-        """Returns the turn's tokens, and whether it or the saving has failed."""
+        """Tells also whether the turn or the saving has failed."""
         spending = self._renderer.spending()
         return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 
@@ -296,7 +293,7 @@ class RunningResponse(ABC):
 
     @abstractmethod
     async def _start(self) -> Run:
-        """Starts the turn and returns its run. Raises `Fault` if that is not possible."""
+        """Starts the turn. Raises `Fault`."""
 
     @abstractmethod
     async def _release(self, frames: Frames) -> None:
@@ -310,4 +307,4 @@ class RunningResponse(ABC):
 
     @abstractmethod
     async def _complete(self, frames: Frames) -> None:
-        """Gives the last frames to the readers. `self.final` is the final object."""
+        """Gives the last frames to the readers, after `self.final` is set."""

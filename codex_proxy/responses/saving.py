@@ -21,7 +21,7 @@ from codex_proxy.surfaces.responses.mcp_items import call_id_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 _Key: TypeAlias = tuple[str, str | None]
-"""What an item has in common with the model's: kind and id."""
+"""Kind and id, which an item and the model's have in common."""
 _NOWHERE: Final[deque[int]] = deque()
 
 
@@ -31,8 +31,8 @@ async def save_response(
     final: dict[str, Any],
     output: Sequence[StoredItem],
 ) -> None:
-    """Saves a foreground response (unless `store: false`), and adds its items to its conversation. Raises `StoreError`,
-    having stored nothing.
+    """Adds items also to the conversation; saves no response with `store: false`. Raises `StoreError`, having stored
+    nothing.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])
@@ -66,7 +66,7 @@ async def end_stored_response(
     frames: Sequence[Frame] = (),
     epoch: int | None = None,
 ) -> bool:
-    """Stores the end of a background response with its webhooks and last `frames` in one transaction. `append`: its
+    """Stores a background response's end with webhooks and last `frames` in one transaction. `append`: its
     conversation; `epoch`: that of its lease. Returns False if it has ended or was deleted. Raises `StoreError`:
     `StoreConflict` without the lease.
     """
@@ -90,9 +90,7 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """Returns the output items to store, also in the model's form; those that clients do not see only of a complete
-    response.
-    """
+    """Returns items also in the model's form; those that clients do not see only of a complete response."""
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
         from_model = model_items(run, service.runs.identity(run.turn))
@@ -100,9 +98,7 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> Append | None:
-    """Returns the conversation to which the items are added; None without one, or if the response failed or was
-    cancelled.
-    """
+    """Returns None without a conversation, or if the response failed or was cancelled."""
     if parsed.conversation is None or status not in ("completed", "incomplete"):
         return None
     return Append(parsed.conversation)
@@ -114,7 +110,7 @@ def conversation_append(parsed: ParsedResponse, status: object) -> Append | None
 def stored_output(
     output: Sequence[ItemDict], from_model: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
-    """Returns `output`, with the hidden items of `from_model` between at their places. `now`: seconds since 1970."""
+    """Puts the hidden items of `from_model` between `output` at their places. `now`: seconds since 1970."""
     heads = [item.head for item in from_model]
     merged = _OutputItems(from_model, heads, ids, now)
     for item in output:
@@ -124,7 +120,7 @@ def stored_output(
 
 
 class _OutputItems:
-    """Puts the items that clients see and the model's (`from_model`, described by `heads`) in order, into `out`."""
+    """Puts clients' and the model's items (described by `heads`) in order, into `out`."""
 
     def __init__(
         self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
@@ -136,13 +132,13 @@ class _OutputItems:
         self._now = now
         self._next = 0
         self._places: dict[_Key | None, deque[int]] = {}
-        """The places of the model's items by key; a turn may have thousands."""
+        """Places of the model's items by key; a turn may have thousands."""
         for index, head in enumerate(heads):
             self._places.setdefault((head.kind, _id_of(head)), deque()).append(index)
 
     def put(self, item: ItemDict) -> None:
-        """Adds an item that the client sees, after the model's items before it, in the model's form too if the client
-        saw all of it.
+        """Adds a client's item behind the model's items before it, in the model's form too if the client saw
+        all of it.
         """
         raw = b""
         places = self._places.get(_key_of(item), _NOWHERE)
@@ -167,14 +163,14 @@ class _OutputItems:
 
 
 def _id_of(head: ItemHead) -> str | None:
-    """Returns the id in an item's key; messages have none and are compared in order."""
+    """Messages have none and are compared in order."""
     if head.kind == "call":
         return head.call_id
     return head.id if head.kind == "reasoning" else None
 
 
 def _key_of(item: ItemDict) -> _Key | None:
-    """Returns the key of the model's item that is this one, or None."""
+    """Returns the key of the model's item that is this one."""
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):
         return "call", item.get("call_id")

@@ -1,4 +1,4 @@
-"""What all responses of a server use: its parts, and the operator's settings."""
+"""What a server's responses use: its parts, and the operator's settings."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from codex_proxy.workers.pdf_reader import PdfReader
 
 
 class Webhooks(Protocol):
-    """The interface of a sender of webhooks. The webhooks themselves are in the store."""
+    """A sender of webhooks, which are in the store."""
 
     def make_for(self, response_id: str, status: str) -> Sequence[PendingWebhook]:
-        """Returns the webhooks for a response's end, to be stored with it."""
+        """Returns a response end's webhooks, to be stored with it."""
         ...
 
     def wake(self) -> None:
-        """Notifies the sender that there may be new webhooks in the store."""
+        """There may be new webhooks in the store."""
         ...
 
 
 class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of the server that responses use, and the operator's settings for responses."""
-
     runs: RunScheduler
     admission: Admission
     clients: Clients
@@ -45,13 +43,13 @@ class ResponsesService(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile = "openai"
     """The form of responses and events (`PROXY_RESPONSES_PROFILE`)."""
     heartbeat: float = 15.0
-    """Seconds of silence after which a stream gets a comment; 0 for never."""
+    """Seconds of silence before a comment in a stream; 0: never."""
     conversation_wait: float = 30.0
     """Seconds that a turn waits for another of its conversation; then CONCURRENCY_EXCEEDED."""
     background: BackgroundResponses
     background_recovery: Literal["fail", "rerun"] = "fail"
-    """Whether responses that a restart has interrupted fail or run again."""
+    """Whether responses that a restart interrupted fail or run again."""
     write_check: WriteCheck | None = None
-    """The check whether the store takes writes; None without a store."""
+    """Whether the store takes writes; None without a store."""
     pdfs: PdfReader | None = None
     webhooks: Webhooks | None = None

@@ -14,12 +14,12 @@ _WEB_IMAGE: Final = re.compile(r"https?://\S", re.IGNORECASE)
 
 
 def image_part(url: str, detail: str | None, param: str) -> ImagePart:
-    """Returns an image as a part: a web address as it is, a data URL checked. `param` is the field."""
+    """Returns an image part: a web address as it is, a data URL checked. `param`: the field."""
     return ImagePart(image_url(url, param), detail)
 
 
 def image_url(url: str, param: str) -> str:
-    """Returns an image's URL as in `image_part`. Raises `Fault` INVALID_REQUEST for `param`."""
+    """Returns the URL of `image_part`."""
     url = url.strip()
     if _WEB_IMAGE.match(url):
         return url
@@ -57,8 +57,8 @@ def file_text(
     id: str | None = None,
     url: str | None = None,
 ) -> str:
-    """Returns a file as text for the model. `data` is base64 or a data URL. A PDF that `pdfs` does not know is added to
-    its `unread`: the caller has it read and parses again (None: PDFs are refused). Raises `Fault` for other files.
+    """Returns a file as text. `data`: base64 or a data URL. An unknown PDF is added to `pdfs.unread`, to be read before
+    the caller parses again (None: PDFs are refused). Raises `Fault` for other files.
     """
     if id is not None:
         raise bad_request(
@@ -106,7 +106,7 @@ def _text_of(data: str, param: str, pdfs: PdfTexts | None) -> str:
 
 
 def _decoded(raw: bytes) -> str | None:
-    """Decodes UTF-8, or UTF-16 with a byte order mark; None if the bytes are not text."""
+    """Decodes UTF-8, or UTF-16 with a byte order mark; None if it is no text."""
     try:
         text = raw.decode("utf-16" if raw.startswith(_WIDE) else "utf-8-sig")
     except UnicodeDecodeError:

@@ -1,5 +1,5 @@
-"""What all wire formats share: JSON encoding that never fails, growing texts, the order of texts in a stream, and the
-base of the renderers. A lone surrogate, which UTF-8 cannot encode, becomes U+FFFD. Source: docs/contract.md#streams.
+"""What all wire formats share: JSON encoding that never fails (a lone surrogate becomes U+FFFD), growing texts, their
+order in a stream, and the base of the renderers. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _encode: Callable[[object], bytes] = _encoder.encode
 
 
 def without_surrogates(text: str) -> str:
-    """Returns `text` with each lone surrogate replaced by U+FFFD."""
+    """Returns `text` with U+FFFD for lone surrogates."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def json_text(text: str) -> bytes:
-    """Returns `text` as a JSON string; lone surrogates become U+FFFD. Never raises."""
+    """Returns `text` as a JSON string. Never raises."""
     try:
         return _encode(text)
     except UnicodeEncodeError:
@@ -52,7 +52,7 @@ def json_text(text: str) -> bytes:
 
 
 def json_lines(texts: Sequence[str]) -> bytes:
-    """Returns each text as a JSON string (`json_text`), separated by newlines. Never raises."""
+    """Returns each text as a JSON string, separated by newlines. Never raises."""
     try:
         return _encoder.encode_lines(texts)[:-1]
     except UnicodeEncodeError:
@@ -70,12 +70,12 @@ def raw_text(text: str) -> msgspec.Raw:
 
 
 def schema_json(schema: Any) -> msgspec.Raw:
-    """Returns a client's JSON value as encoded JSON, with integers of any size."""
+    """Returns a client's JSON value, encoded, with integers of any size."""
     return msgspec.Raw(json.dumps(schema, ensure_ascii=False, separators=(",", ":")).encode())
 
 
 def activity_line(item: Item) -> str | None:
-    """Returns a line about an action of the agent or of this server; None for another item."""
+    """Describes an action of the agent or server in a line; None for another item."""
     if isinstance(item, McpCall):
         return f"[mcp_call] {item.server_label}.{item.name}"
     return f"[{item.kind}] {' '.join(item.text.split())}" if isinstance(item, Activity) else None
@@ -90,22 +90,22 @@ INTERRUPTED: Final = Failure(
 
 
 def failure_at(end: TurnEnded) -> Failure | None:
-    """Returns why a turn has failed, for APIs that have no word for a turn that was interrupted."""
+    """Returns why a turn failed, for APIs without a word for an interrupted one."""
     return INTERRUPTED if end.failure is None and end.stop == Stop.INTERRUPTED else end.failure
 
 
 class Text:
-    """A text of an answer that grows by deltas: the constant bytes around each, and the encoded fragments."""
+    """A text that grows by deltas, each with constant bytes around it."""
 
     def __init__(self, before: bytes, after: bytes, *sent: bytes) -> None:
-        """`before` and `after`: the bytes of a chunk around the text; `sent`: fragments that other chunks had."""
+        """`before`, `after`: the bytes of a chunk around its text; `sent`: fragments of other chunks."""
         self._before = before
         self._after = after
         self._fragments = list(sent)
         self.part: object = None
         """What the last text belongs to (`separated`)."""
         self._lengths = [0]
-        """The number of characters in the first fragments, as far as asked for."""
+        """Characters before each fragment, as far as asked for."""
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
@@ -113,14 +113,14 @@ class Text:
         out += (self._before, fragment, self._after)
 
     def separated(self, part: object, text: str) -> str:
-        """Returns the next text, behind a blank line if the one before was of another part."""
+        """Returns `text`, behind a blank line if the one before was of another part."""
         if self.part not in (None, part):
             text = BLANK_LINE + text
         self.part = part
         return text
 
     def add_all(self, texts: list[str], out: list[bytes]) -> None:
-        """Appends a chunk for each text, all made by one `bytes.replace`, which is faster."""
+        """Appends a chunk for each text, all made by one `bytes.replace`."""
         if not texts:
             return
         lines = json_lines(texts)
@@ -132,29 +132,28 @@ class Text:
 
     @property
     def count(self) -> int:
-        """The number of fragments; the texts of one `add_all` are one."""
+        """Texts of one `add_all` count as one."""
         return len(self._fragments)
 
     def length(self, fragments: int) -> int:
-        """Returns the number of characters in the first `fragments` fragments."""
         for fragment in self._fragments[len(self._lengths) - 1 : fragments]:
             self._lengths.append(self._lengths[-1] + len(msgspec.json.decode(fragment)))
         return self._lengths[fragments]
 
     def whole(self) -> msgspec.Raw:
-        """Returns the whole text as one JSON string, joined from the fragments."""
+        """Returns the whole text as one JSON string."""
         return msgspec.Raw(b'"' + b"".join([fragment[1:-1] for fragment in self._fragments]) + b'"')
 
 
 class TextRun(msgspec.Struct, frozen=True):
-    """Consecutive `TextDelta`s of the message `id`, as a list of their texts."""
+    """Consecutive `TextDelta`s of the message `id`."""
 
     id: str
     texts: list[str]
 
 
 def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
-    """Yields the events, with consecutive `TextDelta`s of one message as one `TextRun`."""
+    """Yields the events, consecutive `TextDelta`s of a message as one `TextRun`."""
     current_id: str | None = None
     texts: list[str] = []
     for event in events:
@@ -188,13 +187,11 @@ HANDLERS: Final[Mapping[type, str]] = {
     StepCompleted: "_on_step_completed",
     TurnEnded: "_on_turn_ended",
 }
-"""The method of a renderer for each type of event. Without the method, the event is not shown."""
+"""A renderer's method for each type of event; without it, the event is not shown."""
 
 
 class RenderOptions(TypedDict, total=False):
-    """The options of every renderer. `stream`: the answer is streamed. `prompt_tokens` estimates the input;
-    `max_tokens` limits every estimate of the answer.
-    """
+    """`prompt_tokens` estimates the input; `max_tokens` limits estimates of the answer."""
 
     stream: bool
     prompt_tokens: Callable[[], int]
@@ -202,7 +199,7 @@ class RenderOptions(TypedDict, total=False):
 
 
 class Renderer(ABC):
-    """Turns the events of a turn, in order, into an API's bytes: `feed` for a stream, `result` for a whole answer."""
+    """Turns a turn's events into an API's bytes: `feed` for a stream, `result` for a whole answer."""
 
     _handlers: ClassVar[Mapping[type, Callable[..., None]]]
 
@@ -218,26 +215,26 @@ class Renderer(ABC):
     ) -> None:
         self.spent = TurnTokens()
         self.visible = False
-        """Whether something was sent, so that a failure can be no HTTP status any more."""
+        """Whether something was sent, so that a failure can have no HTTP status."""
         self.ended = False
         self.failure: Failure | None = None
         self.finish_reason = ""
-        """Why the answer has ended; empty until it has ended without a failure."""
+        """Empty until the answer has ended without a failure."""
         self._stream = stream
         self._prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
 
     def feed(self, events: Iterable[Event]) -> bytes:
-        """Returns the bytes of a batch; empty if the answer is not streamed or has ended."""
+        """Returns a batch's bytes; none if the answer is not streamed or has ended."""
         return b"".join(self.pieces(events))
 
     @abstractmethod
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
-        """Returns what `feed` returns, in pieces, for a caller that sends them one by one."""
+        """Returns what `feed` returns, in pieces to be sent one by one."""
 
     @abstractmethod
     def open(self) -> bytes:
-        """Returns the bytes that begin a stream, if not sent yet; for a keepalive before the first event."""
+        """Returns the bytes that begin a stream, once: for a keepalive before the first event."""
 
     def result(self) -> bytes:
         """Returns the whole answer. Raises the `Fault` of a failed turn."""
@@ -247,17 +244,17 @@ class Renderer(ABC):
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The finish reason of each choice; empty until the turn has ended without a failure."""
+        """One for each choice; empty until the turn has ended without a failure."""
         return (self.finish_reason,) if self.finish_reason else ()
 
     def spending(self) -> Spending:
-        """Returns the tokens of the turn so far, for the usage report."""
+        """Returns the tokens so far, for the usage report."""
         return self.spent.spending(
             prompt=self._prompt_tokens, answer=self._answer_tokens, failed=self.failure is not None
         )
 
     def _tokens(self) -> Usage:
-        """Returns the tokens of the turn, estimated where the agent reports none."""
+        """Returns the tokens, estimated where the agent reports none."""
         return self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
 
     def _answer_tokens(self) -> int:
@@ -272,7 +269,7 @@ class Renderer(ABC):
 
     @abstractmethod
     def _count_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens."""
+        """Estimates the answer's tokens."""
 
 
 class StreamRenderer(Renderer):
@@ -307,8 +304,8 @@ class StreamRenderer(Renderer):
 
 
 class SerialOutput:
-    """Puts the texts of open items one after the other: the first's (`current_id`) are sent at once, the others' when
-    it is closed; with `whole`, each when it is closed.
+    """Puts the texts of open items one after the other: the first's (`current_id`) at once, the others' when it is
+    closed; with `whole`, each when it is closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -318,7 +315,7 @@ class SerialOutput:
         self._ended: set[str] = set()
 
     def open(self, id: str) -> bool:
-        """Opens an item; returns whether its text is sent at once, or has to be kept."""
+        """Returns whether the item's text is sent at once; else it has to be kept."""
         if self.current_id is None and not self._whole:
             self.current_id = id
             return True
@@ -326,14 +323,11 @@ class SerialOutput:
         return False
 
     def keep(self, id: str, text: str) -> None:
-        """Keeps text of an open item until it may be sent."""
         if id in self._waiting:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Closes an item. Returns the items whose kept texts are sent now, in order; only the last may
-        still be open.
-        """
+        """Returns the items whose kept texts are sent now, in order; only the last may be open."""
         if id == self.current_id:
             self.current_id = None
         elif id in self._waiting:

@@ -1,5 +1,5 @@
-"""Converts the bytes of a request to a validated value, or raises a `Fault` that names the field as OpenAI does:
-INVALID_REQUEST (docs/wire-rules.md#errors) or REQUEST_TOO_LARGE.
+"""Converts a body to a validated value. Raises a `Fault` that names the field as OpenAI does: INVALID_REQUEST
+(docs/wire-rules.md#errors) or REQUEST_TOO_LARGE.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ MAX_BRACKETS: Final = 5 * MAX_VALUES
 """Opening brackets, also inside strings: more take too long to decode."""
 
 MAX_ITEMS: Final = 10_000
-"""Messages or items of a request, unless the operator sets another limit."""
+"""Messages or items, unless the operator sets another limit."""
 
 MAX_STOP_CHARS: Final = 1_000
-"""Characters of a stop sequence, with which the answer's end is compared at every delta."""
+"""A stop sequence is compared with the answer's end at every delta."""
 
 _OWN: Final = "~"
 _EXPECTED: Final = {
@@ -99,7 +99,7 @@ Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object),
 
 
 def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
-    """Returns the body as an instance of `model`; `notes` gets what is found about its fields."""
+    """Returns the body as a `model`; `notes` gets what is found about its fields."""
     value = decoded(body)
     try:
         parsed = model.model_validate(value, context=notes)
@@ -114,7 +114,7 @@ T = TypeVar("T")
 
 
 def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
-    """Returns a value validated with `adapter`; `param` is its path."""
+    """Validates a value; `param` is its path."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
@@ -122,7 +122,7 @@ def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
 
 
 def decoded(body: bytes) -> dict[str, Any]:
-    """Decodes the body, a JSON object, without validating its fields."""
+    """Decodes a JSON object without validating its fields."""
     if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
     try:
@@ -155,7 +155,7 @@ def _too_deep() -> Fault:
 
 
 def _too_many(body: dict[str, Any] | None) -> Fault:
-    """Returns the fault of a body with too many values. It names the largest field of a decoded body."""
+    """Names the largest field of a decoded body."""
     param = None
     if body is not None:
         sizes = {field: len(part) for field, part in body.items() if isinstance(part, dict | list)}
@@ -170,7 +170,7 @@ def _too_many(body: dict[str, Any] | None) -> Fault:
 
 
 def check_length(field: str, count: int, limit: int) -> None:
-    """Raises `Fault` INVALID_REQUEST if the array `field` has more than `limit` elements."""
+    """Raises `Fault` INVALID_REQUEST for more than `limit` elements."""
     if count > limit:
         raise bad_request(
             f"Invalid '{field}': array too long. Expected an array with maximum length {limit}, but got an array with "
@@ -181,7 +181,7 @@ def check_length(field: str, count: int, limit: int) -> None:
 
 
 def _fault(error: ValidationError, prefix: str = "") -> Fault:
-    """Returns the fault for the first validation error, in OpenAI's words. `prefix` is the path of the value."""
+    """Returns the fault for the first error, in OpenAI's words. `prefix`: the value's path."""
     first = error.errors(include_url=False)[0]
     kind, value, context = first["type"], first["input"], first.get("ctx", {})
     param = prefix + _path(first["loc"])
@@ -203,18 +203,18 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
 
 
 def wrong_value(code: str, message: LiteralString) -> PydanticCustomError:
-    """Returns an error that a pydantic validator raises: a message, and OpenAI's code for it."""
+    """Returns a pydantic validator's error: a message, and OpenAI's code."""
     return PydanticCustomError(f"{_OWN}{code}", message)
 
 
 def number_in(text: str, digits: int) -> int:
-    """Returns the number that a text of at most `digits` digits is, else -1."""
+    """Returns the number of at most `digits` digits; -1 for any other text."""
     # `int` takes underscores, signs and digits of any script, and is slow for very many.
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= digits else -1
 
 
 def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
-    """Raises `Fault` INVALID_REQUEST if `value` of `field` is not from `minimum` to `maximum`."""
+    """Raises `Fault` INVALID_REQUEST outside of `minimum` to `maximum`."""
     for kind, wrong, context in (
         ("greater_than_equal", value < minimum, {"ge": minimum}),
         ("less_than_equal", value > maximum, {"le": maximum}),
@@ -225,7 +225,7 @@ def check_range(field: str, value: int, minimum: int, maximum: int) -> None:
 
 
 def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, str]:
-    """Returns OpenAI's message and code for an error of pydantic (`kind`, `context`); empty if it has none."""
+    """Returns OpenAI's message and code for pydantic's error `kind`; empty if it has none."""
     if kind in _BOUNDS:
         bound, side, sign, code = _BOUNDS[kind]
         number = "decimal" if isinstance(context[bound], float) else "integer"
@@ -250,7 +250,6 @@ def _problem(kind: str, value: Any, context: Mapping[str, Any]) -> tuple[str, st
 
 
 def _number_text(value: Any) -> str:
-    """Returns a number as text for an error message, a very long one shortened."""
     return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
 
 
@@ -260,7 +259,7 @@ def none_of(param: str, given: str, values: str) -> Fault:
 
 
 def _unknown_kind(param: str, value: Any, context: Mapping[str, str]) -> Fault:
-    """Returns the fault for a value without a member of its union. `context` is that of `ByKind`."""
+    """Returns the fault for a value without a member of its union; `context`: see `ByKind`."""
     if value is None:
         return missing(param)
     if not isinstance(value, dict) or not context["kinds"]:
@@ -286,7 +285,7 @@ def _wrong_type(param: str, value: Any, expected: str) -> Fault:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """Converts pydantic's `location` of a field to its path, such as `messages[0].content[1].image_url.url`."""
+    """Returns a field's path, such as `messages[0].content[1].image_url.url`."""
     path = ""
     for step in location:
         if isinstance(step, int):

@@ -1,5 +1,5 @@
-"""OpenAI's Completions API in front of an agent: a turn of one message, whose text is the completion. Raises `Fault`
-INVALID_REQUEST with `param`, MODEL_NOT_FOUND or NOT_ALLOWED.
+"""The Completions API in front of an agent: a turn of one message. Raises `Fault` INVALID_REQUEST with `param`,
+MODEL_NOT_FOUND or NOT_ALLOWED.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ class CompletionRequest(RequestModel):
 
 
 class ParsedCompletion(ParsedRequest, frozen=True, kw_only=True):
-    """A parsed request. `include_usage`: the stream gets a chunk with the usage."""
+    """`include_usage`: the stream gets a chunk with the usage."""
 
     fields: FieldNames = FIELDS
     include_usage: bool
 
 
 def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedCompletion:
-    """Parses the body. `pdfs` is not used: there are no files."""
+    """`pdfs` is not used."""
     notes = FieldNotes()
     request = parse_as(CompletionRequest, body, notes)
     asked = DEFAULT_NAME if request.model is None else request.model
@@ -106,8 +106,6 @@ def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -
 
 
 class CompletionRenderer(OneTextRenderer):
-    """Renders the events of a turn as a completion."""
-
     def __init__(
         self,
         *,

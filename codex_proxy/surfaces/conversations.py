@@ -1,5 +1,5 @@
-"""Conversations and their items: parses requests, and makes the objects that clients see. Raises `Fault`
-INVALID_REQUEST with `param`. Source: docs/contract.md#conversations.
+"""Conversations and their items: parses requests, makes objects. Raises `Fault` INVALID_REQUEST with `param`. Source:
+docs/contract.md#conversations.
 """
 
 from __future__ import annotations
@@ -43,26 +43,24 @@ class AddItemsBody(RequestModel):
 
 
 class NewConversation(msgspec.Struct, frozen=True):
-    """The metadata and the first items of a conversation that is to be created."""
-
     metadata: dict[str, str]
     items: tuple[ItemDict, ...]
 
 
 def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
-    """Parses `POST /v1/conversations`; an empty body is an empty conversation. `pdfs`: the texts of PDFs."""
+    """An empty body is an empty conversation."""
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
     return NewConversation(metadata, normalised(request.items or [], "items", pdfs))
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
-    """Parses `POST /v1/conversations/{id}`: metadata to merge, in which None removes a key."""
+    """Returns metadata to merge, in which None removes a key."""
     return dict(parse_as(UpdateBody, body).metadata or {})
 
 
 def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
-    """Parses `POST /v1/conversations/{id}/items`: normalised items without ids. `pdfs`: the texts of PDFs."""
+    """Returns normalised items without ids."""
     return normalised(parse_as(AddItemsBody, body).items, "items", pdfs)
 
 
@@ -90,12 +88,11 @@ class ConversationItem(TypedDict):
 
 
 def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> Conversation:
-    """Returns the conversation object. `created_at`: seconds since 1970."""
+    """`created_at`: seconds since 1970."""
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
 
 def deleted(id: str) -> ConversationDeleted:
-    """Returns the answer to DELETE of a conversation."""
     return {"id": id, "object": "conversation.deleted", "deleted": True}
 
 
@@ -106,22 +103,22 @@ SPEAKERS: Final[Mapping[str, ItemDict]] = {
     "mcp_approval_request": {"role": "assistant", "content": []},
     "mcp_approval_response": {"role": "user", "content": []},
 }
-"""Role and content of items that have none, by type, which SDKs require (docs/contract.md#conversations)."""
+"""Role and content that SDKs require, for types without (docs/contract.md#conversations)."""
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """Returns an item as the Conversations API lists it: with a status, `created_at`, and what `SPEAKERS` adds."""
+    """Returns an item with a status, `created_at`, and what `SPEAKERS` adds."""
     return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault for a conversation that does not exist or belongs to another key."""
+    """Returns the fault also for another key's conversation."""
     message = f"Conversation with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def too_large(held: str, param: str) -> Fault:
-    """Returns the fault for a conversation with more content than a turn may read; `held` says how much."""
+    """`held`: how much there is."""
     return bad_request(
         f"The conversation is too large, or would be: {held}. Delete items of it, or begin another one with what "
         "matters.",
@@ -131,5 +128,4 @@ def too_large(held: str, param: str) -> Fault:
 
 
 def item_not_found(id: str) -> Fault:
-    """Returns the fault for an item that is not in the conversation."""
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=f"Item with id '{excerpt(id)}' not found."))

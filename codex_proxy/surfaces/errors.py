@@ -1,4 +1,4 @@
-"""Errors in the forms of the APIs. A failure's own code (the provider's) replaces that of the table. Sources:
+"""Errors in each API's form. A failure's own code replaces the table's. Sources:
 docs/contract.md#errors-of-chat-completions, docs/contract.md#errors-of-responses, docs/wire-rules.md#errors.
 """
 
@@ -19,11 +19,10 @@ Surface: TypeAlias = OpenAISurface | Literal["messages", "ollama"]
 
 
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
-"""Error types of the Responses API that differ from Chat Completions, by status."""
+"""By status, where they differ from Chat Completions."""
 
 
 def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
-    """Returns the failure's row, with its own code if it has one."""
     row = TABLE[failure.kind]
     if surface == "responses":
         row = row._replace(type=RESPONSES_TYPES.get(row.status, row.type))
@@ -31,12 +30,11 @@ def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:
 
 
 def status_of(failure: Failure, surface: Surface) -> int:
-    """Returns the status of a failure before the first byte of the answer."""
+    """Returns the status before the first byte of the answer."""
     return messages.status_of(failure) if surface == "messages" else row_of(failure, "chat").status
 
 
 def statuses(surface: Surface) -> tuple[int, ...]:
-    """Returns every status of this API, ascending."""
     rows = messages.TABLE.values() if surface == "messages" else TABLE.values()
     return tuple(sorted({row.status for row in rows}))
 
@@ -47,7 +45,7 @@ def forbids_retry(failure: Failure, surface: Surface) -> bool:
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
-    """Returns the body of an error in OpenAI's form, Anthropic's (with the request's id), or Ollama's."""
+    """`request_id` is for Anthropic's form."""
     if surface == "messages":
         return messages.error_body(failure, request_id)
     if surface == "ollama":
@@ -56,12 +54,12 @@ def error_body(failure: Failure, surface: Surface, request_id: str = "") -> byte
 
 
 def error_frame(failure: Failure) -> bytes:
-    """Returns the SSE frame of an error that ends a chat stream; its `param` is null."""
+    """Returns the frame that ends a chat stream; `param` is null."""
     return b"data: " + _envelope(failure, "chat", None) + b"\n\n"
 
 
 def retry_after(failure: Failure) -> int | None:
-    """Returns the value of the `Retry-After` header in whole seconds; None for no header."""
+    """Returns whole seconds; None for no header."""
     if failure.retry_after is not None and math.isfinite(failure.retry_after):
         return max(1, math.ceil(failure.retry_after))
     return TABLE[failure.kind].wait

@@ -1,5 +1,5 @@
-"""Status, type and code of each kind of fault in OpenAI's APIs; Ollama's has these statuses. What differs in
-Anthropic's is in `messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/wire-rules.md#errors.
+"""Status, type and code of each fault in OpenAI's APIs. Ollama's has the statuses; what differs in Anthropic's is in
+`messages/errors.py`. Sources: docs/contract.md#errors-of-chat-completions, docs/wire-rules.md#errors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from codex_proxy.core.faults import FaultKind
 
 
 class FaultRow(NamedTuple):
-    """Status, type and code of a kind of fault; `wait` is its `Retry-After`, if the failure has none."""
+    """`wait`: the `Retry-After`, if the failure has none."""
 
     status: int
     type: str

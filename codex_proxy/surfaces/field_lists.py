@@ -1,6 +1,6 @@
-"""Every field of a request is served, ignored or refused: served unless the wire model marks it as `Ignored` (named in
-`x-codex-ignored-params`) or `Refused` (a 400). Unknown fields are ignored and named, but refused if they hold an id of
-this server. Null, false and empty values ask for nothing. Source: docs/decisions.md#fields-of-requests.
+"""Every field is served, unless the wire model marks it `Ignored` (named in `x-codex-ignored-params`) or `Refused` (a
+400). Unknown fields are ignored and named, but refused if they hold an id of this server. Null, false and empty values
+ask for nothing. Source: docs/decisions.md#fields-of-requests.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from codex_proxy.core.faults import bad_request
 from codex_proxy.core.shown_text import excerpt
 
 MAX_NAMED: Final = 20
-"""The most unknown fields of a request that a response header names."""
+"""The most unknown fields that a header names."""
 FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""The names of fields that a response header can contain."""
+"""What a response header can contain."""
 _OWN_ID: Final = re.compile(
     r"(?:resp_|conv_|msg_|chatcmpl-)(?=\w*\d)\w{4,}|[a-z]{2,5}_[0-9a-f]{32}", re.ASCII
 )
@@ -27,8 +27,8 @@ _OWN_ID: Final = re.compile(
 
 
 class FieldNotes:
-    """What a validation has found (pydantic's `context`): ignored fields; refused ones that an upstream may serve, with
-    their messages; `unknown` fields' paths; `own`: the first unknown field with an id of this server, and the id.
+    """What a validation finds (pydantic's `context`): ignored fields; refused ones that an upstream may serve, with
+    messages; paths of unknown ones; `own`: the first with an id of this server, and the id.
     """
 
     __slots__ = ("ignored", "own", "refused", "unknown")
@@ -40,7 +40,7 @@ class FieldNotes:
         self.own: tuple[str, str] | None = None
 
     def add_unknown(self, given: Mapping[str, Any], known: Container[str], place: str = "") -> None:
-        """Notes the fields of `given` that are not `known`. `place` is the object's path, such as `messages[]`."""
+        """Notes fields that are not `known`. `place`: the object's path, such as `messages[]`."""
         for name, value in given.items():
             if name in known or not value:
                 continue
@@ -51,7 +51,7 @@ class FieldNotes:
                 self.unknown[path] = None
 
     def add_unknown_of(self, given: Mapping[str, Any], model: BaseModel, place: str = "") -> None:
-        """Notes the unknown fields of `given`, from which `model` was made, and of the objects in it."""
+        """Notes unknown fields of `given`, from which `model` was made, and of the objects in it."""
         names = _attributes(type(model))
         if not place or model.model_config.get("extra") != "allow":
             self.add_unknown(given, names, place)
@@ -70,8 +70,8 @@ class FieldNotes:
 
 
 class Ignored:
-    """Marks a field as ignored. `place` is the path of its object (`messages[]`), `name` its name if the model's
-    differs; `also_false`: false is named too.
+    """Marks a field as ignored. `place`: the path of its object (`messages[]`); `name`: if the model's differs;
+    `also_false`: false is named too.
     """
 
     def __init__(self, place: str = "", *, name: str | None = None, also_false: bool = False) -> None:
@@ -89,8 +89,8 @@ class Ignored:
 
 
 class Refused:
-    """Marks a field as refused, with what to do instead. `unless_forwarded`: only noted, because an upstream may know
-    it.
+    """Marks a field as refused, with what to do instead. `unless_forwarded`: only noted, since an upstream may
+    know it.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Refused:
 
 
 def refuse_noted(notes: FieldNotes) -> None:
-    """Raises `Fault` INVALID_REQUEST for the first field of `notes.refused`, if there is one."""
+    """Raises `Fault` INVALID_REQUEST for the first of `notes.refused`."""
     for field, message in notes.refused.items():
         raise bad_request(f"Invalid value for '{field}': {message}.", field, "unsupported_value")
 
@@ -131,7 +131,7 @@ def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
 
 
 def ignored_within(notes: FieldNotes) -> tuple[str, ...]:
-    """Returns the unknown fields of inner objects, for a request whose own ones are sent to an upstream."""
+    """Returns inner objects' unknown fields, for a request whose own ones go to an upstream."""
     if notes.own is not None and "." in notes.own[0]:
         refuse_own_id(notes)
     return tuple(name for name in notes.unknown if "." in name)
@@ -151,12 +151,11 @@ def refuse_own_id(notes: FieldNotes) -> None:
 
 @cache
 def _attributes(model: type[BaseModel]) -> Mapping[str, str]:
-    """Returns the attributes of a wire model by its fields' names in a request."""
+    """Returns the attributes by the names in a request."""
     return {field.alias or name: name for name, field in model.model_fields.items()}
 
 
 def _own_id(value: Any) -> str | None:
-    """Returns the first id of this server in a JSON value, or None."""
     return next((text for text in _strings(value) if _OWN_ID.fullmatch(text)), None)
 
 

@@ -1,5 +1,5 @@
-"""The pydantic models of items as clients send them, in `input` and in conversations; unknown fields are ignored.
-Sources: docs/contract.md#input-items, OpenAI's own types.
+"""The pydantic models of clients' items, in `input` and conversations; unknown fields are ignored. Sources:
+docs/contract.md#input-items, OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
 Status: TypeAlias = str
 
 TEXT_LIMIT: Final = 10_485_760
-"""The most characters of an input that is a string: OpenAI's own limit."""
+"""OpenAI's own limit."""
 
 # --- what a message is made of ------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class ActivityItem(Item):
 
 
 def _untyped(value: dict[str, Any]) -> type | None:
-    """Returns the model of an item without a `type`: a message has a role or content, a reference only an id."""
+    """A message has a role or content, a reference only an id."""
     if "role" in value or "content" in value:
         return MessageItem
     return ItemReference if "id" in value else None

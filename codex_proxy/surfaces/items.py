@@ -1,5 +1,5 @@
-"""Converts the items of clients to the form in which they are stored and listed: with a status, without unknown fields,
-and with a list as content. Raises `Fault` INVALID_REQUEST. Source: docs/wire-rules.md#lists-and-stored-objects.
+"""Converts clients' items to the stored form: with a status, a list as content, and no unknown fields. Raises `Fault`
+INVALID_REQUEST. Source: docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PREFIXES: Final = {
     "local_shell_call_output": "lsho_",
     "codex:activity": "act_",
 }
-"""The prefix of an item's id by the item's type; `item_` for other types."""
+"""An id's prefix by the item's type; else `item_`."""
 
 CLIENT_CALLS: Final = frozenset(
     {
@@ -46,7 +46,7 @@ CLIENT_CALLS: Final = frozenset(
         *("tool_search_call", "tool_search_output", "local_shell_call", "local_shell_call_output"),
     }
 )
-"""The items that a client's own tools leave: calls and outputs."""
+"""Calls and outputs of the client's own tools."""
 
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 
@@ -54,16 +54,14 @@ _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 def normalised(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """Returns the value of `field` as items in stored form; a string becomes a user message. `pdfs`: the
-    texts of PDFs.
-    """
+    """Returns the items of `field` in stored form; a string is a user message. `pdfs`: the texts of PDFs."""
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
     return tuple(_FORMS[type(item)](item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Returns the items with ids: their own, or new ones."""
+    """Adds missing ids."""
     return [
         item if item.get("id") else {"id": ids.new(PREFIXES.get(item["type"], "item_")), **item}
         for item in items
@@ -71,7 +69,7 @@ def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
 
 
 def web_images(items: Iterable[ItemDict]) -> dict[str, str]:
-    """Returns the web addresses of images in `input`, each with its first field."""
+    """Returns images' web addresses, each with its first field."""
     found: dict[str, str] = {}
     for index, item in enumerate(items):
         for key in ("content", "output"):
@@ -83,12 +81,11 @@ def web_images(items: Iterable[ItemDict]) -> dict[str, str]:
 
 
 def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
-    """Returns the ids of the stored items that these items refer to."""
     return tuple(item["id"] for item in items if item["type"] == "item_reference")
 
 
 def resolved(items: Iterable[ItemDict], found: Mapping[str, ItemDict]) -> tuple[ItemDict, ...]:
-    """Returns the items with references replaced by those in `found`."""
+    """Replaces references by the items in `found`."""
     whole = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
@@ -125,7 +122,7 @@ def _message_form(item: wire.MessageItem, param: str, pdfs: PdfTexts | None) -> 
 
 
 def _parts(content: wire.Content, param: str, pdfs: PdfTexts | None, *, by_assistant: bool) -> list[ItemDict]:
-    """Returns the content as a list of parts. `param` is its field."""
+    """`param`: its field."""
     if isinstance(content, str):
         return [_text(content, by_assistant=by_assistant)]
     return [
@@ -224,7 +221,7 @@ _PLAIN: Final[dict[type, tuple[str, str]]] = {
     wire.CompactionItem: ("type encrypted_content", "id"),
     wire.ActivityItem: ("type kind text output", "id status"),
 }
-"""The items whose fields are kept: those that each always has, and those that it has if given."""
+"""The fields that an item always has, and those that it has if given."""
 _DEFAULTS: Final[dict[type, ItemDict]] = {
     wire.ItemReference: {"type": "item_reference"},
     wire.ToolSearchCallItem: {"execution": "client", "arguments": {}},
@@ -232,7 +229,7 @@ _DEFAULTS: Final[dict[type, ItemDict]] = {
     wire.AdditionalToolsItem: {"role": "developer"},
     wire.ActivityItem: {"output": ""},
 }
-"""The values of missing fields that an item always has; null in others."""
+"""Values of missing fields; null in others."""
 
 
 def _plain_form(item: Any, param: str, pdfs: PdfTexts | None) -> ItemDict:

@@ -1,7 +1,6 @@
-"""Resolves names of models, and makes the published lists. A name is looked up as written, then without `:model` or
-`:agent`, an effort (`-high`) and `claude-`, in any case. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a
-blank or ambiguous name. Sources: docs/contract.md#whole-answers (the aliases),
-docs/wire-rules.md#lists-and-stored-objects.
+"""Resolves names of models, and lists them. A name is looked up as written, then without `:model` or `:agent`, an
+effort (`-high`) and `claude-`, in any case. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a blank or
+ambiguous name. Sources: docs/contract.md#whole-answers (the aliases), docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ from codex_proxy.core.turn import MODEL_SEPARATOR, Mode, Turn
 from codex_proxy.surfaces.answer_types import Count
 
 DEFAULT_NAME: Final = "codex-5"
-"""The name of the default model, which requests without a model mean too."""
+"""The default model, also of requests without a model."""
 
 OWN_DEFAULT: Final = "default"
-"""The listed name of an agent's default model, if none of its models is known."""
+"""An agent's default in the list, if none of its models is known."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""Every reasoning effort in OpenAI's types. Each model supports some of them."""
+"""All in OpenAI's types; each model supports some."""
 
 _ASSUMED_EFFORTS: Final = ("low", "medium", "high")
-"""The efforts of a model that is not listed; nearly every provider knows them."""
+"""Of a model that is not listed: nearly every provider knows them."""
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _CLAUDE: Final = "claude-"
 _ANY: Final = "*"
-"""Stands for any characters, or none, in an operator's alias."""
+"""Any characters, or none, in an alias."""
 _MAX_COMPARED: Final = 100
 _MAX_CANDIDATES: Final = 1_000
-"""Names that an unknown one is compared with; an upstream may list thousands."""
+"""An upstream may list thousands."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 
 def billed_model(turn: Turn) -> str:
-    """Returns the model's name for the usage report: the agent's, or `codex-5` for its default."""
+    """`codex-5` stands for the agent's default."""
     return turn.model or DEFAULT_NAME
 
 
@@ -52,34 +51,33 @@ NO_DEFAULTS: Final[Mapping[str, str]] = {}
 
 
 class ModelSource(Protocol):
-    """The current models of an agent, or of several behind one interface."""
+    """An agent, or several behind one interface."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def any_model(self) -> bool:
-        """Whether names that are not listed go to the provider."""
+        """Whether unlisted names go to the provider."""
         ...
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
-        """Capabilities that the agent's release lacks, with what is missing in its protocol."""
+        """Capabilities that the agent's release lacks, with what its protocol misses."""
         ...
 
     @property
     def members(self) -> Mapping[str, ModelSource]:
-        """The agents behind this interface, by name (models are `NAME/MODEL`); empty for one."""
+        """The agents by name (models are `NAME/MODEL`); empty for one."""
         ...
 
     def models(self) -> tuple[AgentModel, ...]: ...
 
 
 class ModelCatalog:
-    """The models that clients can ask for, and their names. `source` has the current models. `aliases`: pairs of alias
-    and model. `default_model` is what `codex-5` means, `defaults` that of each of several agents. `plain`: agents that
-    are only plain models; `codex`: agents for whose default `codex-5` is listed (an empty name: the only agent).
-    `other_tiers`: service tiers of unlisted models. `advice`: a sentence for unknown models.
+    """The models and names for clients. `default_model`: what `codex-5` means; `defaults`: that of each of several
+    agents. `plain`: agents that are only plain models; `codex`: agents for whose default `codex-5` is listed (empty:
+    the only agent). `other_tiers`: service tiers of unlisted models. `advice`: a sentence for unknown models.
     """
 
     def __init__(
@@ -105,16 +103,16 @@ class ModelCatalog:
         self.only: frozenset[str] | None = None
         """The agents whose models these are; None: all."""
         self.members = source.members
-        """The agents by name, the default first; empty if there is one."""
+        """The default first; empty for one agent."""
         self.agent_names = frozenset(map(str.lower, source.members))
-        """The names of all agents, with which models' names may begin."""
+        """With which models' names may begin."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
-        """All models of the source, and those of them whose agent is in `only`."""
+        """All models, and those of `only`."""
         self._names: tuple[object, Names] | None = None
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """The current models: the same tuple until they change."""
+        """The same tuple until they change."""
         found = self._source.models()
         if self.only is None:
             return found
@@ -124,17 +122,16 @@ class ModelCatalog:
 
     @property
     def any_model(self) -> bool:
-        """Whether an unlisted model goes to the provider."""
         return self._source.any_model
 
     @property
     def lists_codex(self) -> bool:
-        """Whether `codex-5` and its variants are listed: whether they mean a model of Codex."""
+        """Whether `codex-5` means a model of Codex."""
         return next(iter(self.members), "") in self.codex
 
     @property
     def names(self) -> Names:
-        """The table of names, made again when models or agents have changed."""
+        """Made again when models or agents have changed."""
         models, members = self.models, self.members
         state = (self.any_model, tuple((name, each.any_model) for name, each in members.items()))
         known = self._names
@@ -143,11 +140,9 @@ class ModelCatalog:
         return known[1]
 
     def missing_features(self, model: str) -> tuple[str, ...]:
-        """Returns what the agent of a model lacks (`ModelSource.missing_features`)."""
         return tuple(self.members.get(model.partition(MODEL_SEPARATOR)[0], self._source).missing_features)
 
     def limited_to(self, agents: Collection[str]) -> ModelCatalog:
-        """Returns a catalog of these agents' models only."""
         if not self.members and self._source.name in agents:
             return self
         limited = copy.copy(self)
@@ -161,7 +156,7 @@ class ModelCatalog:
 
 
 class ResolvedModel(msgspec.Struct, frozen=True):
-    """What a name means: the agent's name of the model (empty: its default), and the effort and mode in the name."""
+    """The agent's name of the model (empty: its default), and what the name says beside."""
 
     agent_model: str
     effort: str | None = None
@@ -171,7 +166,7 @@ class ResolvedModel(msgspec.Struct, frozen=True):
 
 class Names:
     """Models by lower-case names. Of several agents, a model has its full name (`AGENT/MODEL`) and, if unique, its own;
-    an agent's name is its default model.
+    an agent's name is its default.
     """
 
     def __init__(
@@ -196,8 +191,8 @@ class Names:
                 self._short.setdefault(short, []).append(model.id)
 
     def find(self, name: str, depth: int = 0) -> ResolvedModel | None:
-        """Returns what a name means, as written or without its effort; None if unknown. From `depth` `_ALIAS_DEPTH` on,
-        aliases are not looked up: they may be a cycle.
+        """Returns what a name means, as written or without its effort. From `depth` `_ALIAS_DEPTH` on aliases are not
+        looked up.
         """
         name = name.lower()
         found = self._as_written(name, depth)
@@ -210,14 +205,14 @@ class Names:
         return None if found is None else msgspec.structs.replace(found, effort=effort)
 
     def find_pattern(self, name: str) -> ResolvedModel | None:
-        """Returns the model of the first alias with a `*` that matches, or None."""
+        """Returns the model of the first alias with a `*` that matches."""
         for pattern, target in self._patterns:
             if fnmatchcase(name.lower(), pattern):
                 return self._target(target, 0)
         return None
 
     def similar_to(self, name: str) -> list[str]:
-        """Returns up to three known names that are similar to an unknown `name`."""
+        """Returns up to three."""
         known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], list(known)[:_MAX_CANDIDATES], n=3)
         return list(dict.fromkeys(known[each] for each in near))
@@ -256,19 +251,17 @@ class Names:
 
 
 class ServiceTier(msgspec.Struct, frozen=True):
-    """A turn's service tier: `given` to the agent, and `served` for the answer."""
-
     given: str | None
-    """The tier for the agent; None: its own settings."""
+    """For the agent; None: its own settings."""
     served: str
-    """The tier that the answer reports, by OpenAI's name."""
+    """In the answer, by OpenAI's name."""
     ignored: tuple[str, ...] = ()
-    """The name of the request's parameter if it has no effect."""
+    """The parameter, if it has no effect."""
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """Returns a turn's service tier. An empty `model` (or `AGENT/`) is the agent's own. A tier that the model does not
-    list is sent, but the answer reports `default`.
+    """An empty `model` (or `AGENT/`) is the agent's own. A tier that the model does not list is sent, but reported as
+    `default`.
     """
     listed = [each for each in catalog.models if model in (each.id, _unnamed(each))]
     if asked is None or asked == "auto":
@@ -285,14 +278,14 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def _unnamed(model: AgentModel) -> str | None:
-    """Returns by which name the agent means this model unnamed, if it does."""
+    """Returns the name by which the agent means this model unnamed."""
     if not model.serves_unnamed:
         return None
     return f"{model.agent}{MODEL_SEPARATOR}" if model.agent else ""
 
 
 def default_of(catalog: ModelCatalog) -> str:
-    """Returns the agent's name of the default model, if known, else ""."""
+    """Returns the agent's name of it, or ""."""
     if catalog.default_model:
         return catalog.default_model
     first = next(iter(catalog.members), None)
@@ -302,20 +295,20 @@ def default_of(catalog: ModelCatalog) -> str:
 
 
 def window_of(model: str, catalog: ModelCatalog) -> int | None:
-    """Returns a model's context window in tokens (empty: the default model's), or None."""
+    """Returns tokens; an empty `model` is the default."""
     entry = catalog.names.entries.get(model or default_of(catalog))
     return None if entry is None else entry.context_window
 
 
 def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
-    """Returns the efforts of a model (empty: the default model), if known."""
+    """An empty `model` is the default."""
     entry = catalog.names.entries.get(model or default_of(catalog))
     return () if entry is None else entry.efforts
 
 
 def nearest_effort(effort: str, efforts: Sequence[str]) -> str:
-    """Returns the effort if the model has it, else the nearest lower one, else its lowest; without `efforts` low,
-    medium and high are assumed.
+    """Returns the effort, else the nearest lower one, else the lowest; without `efforts` low, medium and high are
+    assumed.
     """
     known = [each for each in EFFORTS if each in (efforts or _ASSUMED_EFFORTS)]
     if not known or effort in known:
@@ -325,7 +318,7 @@ def nearest_effort(effort: str, efforts: Sequence[str]) -> str:
 
 
 def default_model_of(catalog: ModelCatalog, agent: str) -> str:
-    """Returns an agent's default model as `AGENT/MODEL`; `AGENT/` if unknown."""
+    """Returns `AGENT/MODEL`; `AGENT/` if unknown."""
     named = catalog.defaults.get(agent)
     if named is None:
         named = next((model.id for model in catalog.members[agent].models() if model.is_default), "")
@@ -333,7 +326,7 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
 
 
 def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> ResolvedModel:
-    """Returns the model, effort and mode of a name. `names` saves making the catalog's names again."""
+    """`names` saves making the catalog's again."""
     if name.isspace():
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"
@@ -358,7 +351,7 @@ def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> Res
 
 
 def _unlisted(name: str, catalog: ModelCatalog) -> ResolvedModel | None:
-    """Returns an unlisted model if its agent takes any name; of several agents the name begins with `AGENT/`."""
+    """Takes any name if the agent does; of several, the name begins with `AGENT/`."""
     if catalog.any_model:
         return ResolvedModel(name)
     agent, _, own = name.partition(MODEL_SEPARATOR)
@@ -386,7 +379,7 @@ def _not_found(name: str, like: Sequence[str], catalog: ModelCatalog) -> Fault:
 
 
 def split_mode(name: str) -> tuple[str, Mode | None]:
-    """Splits `:model` or `:agent` off a name; returns the rest and the mode, if any."""
+    """Returns the name without `:model` or `:agent`, and the mode, if any."""
     for suffix, mode in _MODES.items():
         if name.lower().endswith(suffix):
             return name[: -len(suffix)], mode
@@ -394,12 +387,12 @@ def split_mode(name: str) -> tuple[str, Mode | None]:
 
 
 def with_claude_prefix(name: str) -> str:
-    """Returns the name with `claude-`, unless it has `claude` or `anthropic`."""
+    """Leaves a name with `claude` or `anthropic` as it is."""
     return name if re.search("claude|anthropic", name.lower()) else _CLAUDE + name
 
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the listed names: Codex's `codex-5*` or `codev-5*`, the agent's, and the aliases; else `default`."""
+    """Returns Codex's `codex-5*` or `codev-5*`, the agent's, and the aliases; else `default`."""
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
         *((base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS)) if catalog.lists_codex else ()),
@@ -410,7 +403,7 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
-    """Returns the agent's entry for a name; None if it is not listed. Raises `Fault` as `resolve`."""
+    """Returns None if it is not listed. Raises `Fault` as `resolve`."""
     return catalog.names.entries.get(resolve(name, catalog).agent_model)
 
 
@@ -440,7 +433,7 @@ class CodexModelList(TypedDict):
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
-    """Returns OpenAI's `GET /v1/models`, without aliases of unknown models. `created`: seconds since 1970."""
+    """Leaves out aliases of unknown models. `created`: seconds since 1970."""
     data, names = [], catalog.names
     for name in listed_names(catalog, env):
         try:
@@ -451,7 +444,7 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
 
 
 def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None = None) -> Model:
-    """Returns the model object of this name. `names` is that of `resolve`."""
+    """`names`: see `resolve`."""
     names = names or catalog.names
     resolved = resolve(name, catalog, names)
     entry: Model = {"id": name, "object": "model", "created": created, "owned_by": "codex"}
@@ -479,5 +472,5 @@ def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None
 
 
 def codex_list_body(models: Sequence[AgentModel]) -> CodexModelList:
-    """Returns the list that Codex reads as a client: the agent's own entries (`AgentModel.native`)."""
+    """Returns the agent's own entries (`AgentModel.native`), for Codex as a client."""
     return {"models": [msgspec.Raw(model.native) for model in models if model.native]}

@@ -13,14 +13,14 @@ from codex_proxy.core.turn import ToolChoice
 
 
 class OfferedTools(msgspec.Struct, frozen=True, kw_only=True):
-    """The client's `tools` that the model is offered, and which of them it may or must call."""
+    """The offered `tools`, and which may or must be called."""
 
     tools: tuple[Tool, ...]
     choice: ToolChoice = "auto"
 
 
 def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
-    """Raises `Fault` if two tools have the same name. `fields` are the paths of the names."""
+    """`fields`: the paths of the names."""
     names: set[str] = set()
     for tool, field in zip(tools, fields, strict=True):
         if tool.name in names:
@@ -29,14 +29,13 @@ def refuse_duplicates(tools: Sequence[Tool], fields: Sequence[str]) -> None:
 
 
 def with_grammar(description: str, syntax: str, definition: str) -> str:
-    """Returns the description of a custom tool with its grammar appended."""
     # Agents have no field for a grammar.
     words = f"The input must follow this {syntax} grammar:\n{definition}"
     return f"{description}\n\n{words}" if description else words
 
 
 def known_tool(name: str, kind: str, tools: Sequence[Tool], param: str) -> str:
-    """Returns `name` if `tools` have one of this name and kind; else raises `Fault`."""
+    """Raises `Fault` if `tools` have none of this name and kind."""
     if any(tool.name == name and tool.kind == kind for tool in tools):
         return name
     given = ", ".join(f"'{tool.name}'" for tool in tools if tool.kind == kind) or "none"

@@ -1,6 +1,4 @@
-"""The base of the renderers of Completions and of Ollama's API, whose answer is one text: the messages of a turn with
-blank lines between them.
-"""
+"""The base of renderers whose answer is one text: a turn's messages with blank lines between."""
 
 from __future__ import annotations
 
@@ -26,24 +24,23 @@ from codex_proxy.surfaces.base import (
 from codex_proxy.surfaces.usage import json_tokens
 
 _CALLS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
-"""The reasons for which these APIs have no word of their own."""
+"""Reasons without a word in these APIs."""
 
 
 class OneTextRenderer(StreamRenderer):
-    """Renders the events of a turn as one text. A subclass sets `_content`."""
+    """A subclass sets `_content`."""
 
     _content: Text
-    """The text, with the bytes of the chunks around it."""
 
     def __init__(self, **options: Unpack[RenderOptions]) -> None:
         super().__init__(**options)
         self._arguments: list[bytes] = []
-        """The arguments of the calls in the answer, each as a JSON string."""
+        """Each as a JSON string."""
         self._messages = SerialOutput()
 
     @abstractmethod
     def _end(self, out: list[bytes]) -> None:
-        """Appends what ends the stream: of an answer with a `finish_reason`, or of a turn with a `failure`."""
+        """Appends what ends the stream, by `finish_reason` or `failure`."""
 
     def _count_tokens(self) -> int:
         return json_tokens([bytes(self._content.whole()), *self._arguments])

@@ -1,5 +1,5 @@
-"""Finds the model in the body (JSON or `multipart/form-data`) of a request that is passed on, and replaces its name;
-all other bytes stay as they are. Raises `Fault` INVALID_REQUEST for a body that cannot be read.
+"""Finds and replaces the model's name in a body (JSON or `multipart/form-data`) that is passed on; other bytes stay.
+Raises `Fault` INVALID_REQUEST for an unreadable body.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from codex_proxy.surfaces.body import decoded
 MAX_NAME: Final = 1_000
 _FIRST_WINDOW: Final = 1 << 10
 _LAST_WINDOW: Final = 1 << 20
-"""The bytes that are searched at a time, at first and at most: a form may be in a file."""
+"""Bytes searched at a time, at first and at most: a form may be in a file."""
 _BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _MODEL_PART: Final = re.compile(
     rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n|$)', re.IGNORECASE
@@ -25,18 +25,18 @@ _MODEL_PART: Final = re.compile(
 
 
 class PassedBody(msgspec.Struct, frozen=True):
-    """A body, and where its model is: the `model` that it names (None: none), and the bytes before and after it."""
+    """A body, and the `model` that it names (None: none)."""
 
     body: bytes | memoryview
     """A large form is in a file."""
     model: str | None
     fields: dict[str, msgspec.Raw] | None = None
-    """The fields of a JSON object, as they are; None for a form."""
+    """Those of a JSON object; None for a form."""
     place: tuple[int, int] = (0, 0)
-    """Where the model's name begins and ends in a form."""
+    """Where the name begins and ends in a form."""
 
     def with_model(self, name: str) -> Body:
-        """Returns the body with another name of the model; the same bytes if it has that name, or names none."""
+        """Returns the same bytes if it has that name, or names none."""
         if self.model is None or name == self.model or not name:
             return self.body if isinstance(self.body, bytes) else (self.body,)
         if self.fields is not None:
@@ -46,12 +46,12 @@ class PassedBody(msgspec.Struct, frozen=True):
         return b"".join(pieces) if isinstance(self.body, bytes) else pieces
 
     def naming(self, name: str) -> bytes:
-        """Returns the JSON object with this name of the model, whether it names another one or none."""
+        """Returns the JSON object, whether it names another model or none."""
         return msgspec.json.encode({**(self.fields or {}), "model": msgspec.Raw(json_text(name))})
 
 
 def json_body(body: bytes) -> PassedBody:
-    """Reads a JSON object. Raises `Fault` INVALID_REQUEST if it is none, or its `model` is no text."""
+    """Raises `Fault` if it is no object, or `model` no text."""
     model = decoded(body).get("model")
     if model is not None and not isinstance(model, str):
         raise bad_request("Invalid type for 'model': expected a string.", "model", "invalid_type")
@@ -59,9 +59,7 @@ def json_body(body: bytes) -> PassedBody:
 
 
 def form_body(body: bytes | memoryview, content_type: str) -> PassedBody:
-    """Reads a form, which may be in a file. Raises `Fault` INVALID_REQUEST if `content_type` has no boundary, or the
-    body no parts.
-    """
+    """Raises `Fault` if `content_type` has no boundary, or the body no parts."""
     found, whole = _model_in_form(body, content_type)
     if found is None and not whole:
         raise bad_request("The request body is a form that ends too early.")
@@ -69,12 +67,12 @@ def form_body(body: bytes | memoryview, content_type: str) -> PassedBody:
 
 
 def beginning_of_form(head: bytes, content_type: str) -> PassedBody | None:
-    """Reads the beginning of a form; None if its model is not in it. Raises `Fault` as `form_body` does."""
+    """Returns None if the model is not in it. Raises as `form_body`."""
     return _model_in_form(head, content_type)[0]
 
 
 def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedBody | None, bool]:
-    """Returns the body with the place of its model, None if it is not there; and whether the form has its end."""
+    """Returns the body with the model's place (None: not there), and whether the form has its end."""
     found = _BOUNDARY.search(content_type)
     if found is None:
         raise bad_request("The content type of the form has no 'boundary'.")
@@ -98,7 +96,7 @@ def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedB
 
 
 def _find(what: bytes, body: memoryview, start: int) -> int:
-    """Returns the first place of `what` in the body from `start` on; -1 if it is not there."""
+    """Returns -1 if it is not there."""
     size = _FIRST_WINDOW  # small at first: a form may have thousands of small parts, or one that is large
     while start < len(body):
         found = bytes(body[start : start + size + len(what) - 1]).find(what)

@@ -1,5 +1,5 @@
-"""A history in which outputs follow directly after the calls of one message, in their order: models accept no other,
-clients send any.
+"""A history in which outputs directly follow the calls of a message, in order: models accept no other, clients send
+any.
 """
 
 from __future__ import annotations
@@ -8,19 +8,17 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, Text
 
 
 class HistoryWithCalls:
-    """Collects a history in `items`. Calls of a message, their outputs and what comes with them are kept until `settle`
-    adds the rest.
-    """
+    """Keeps a message's calls, outputs and what comes with them until `settle`."""
 
     def __init__(self) -> None:
         self.items: list[HistoryItem] = []
         self.calls: dict[str, HistoryCall] = {}
-        """The calls that are not settled yet, by their ids."""
+        """Not settled yet."""
         self.outputs: dict[str, HistoryOutput] = {}
         self._beside: list[HistoryItem] = []
 
     def add(self, item: HistoryItem) -> None:
-        """Adds an item, at once or after the outputs of unsettled calls."""
+        """Adds an item, at once or behind unsettled calls."""
         (self._beside if self.calls else self.items).append(item)
 
     def add_call(self, call: HistoryCall) -> None:
@@ -29,11 +27,10 @@ class HistoryWithCalls:
 
     @property
     def unanswered(self) -> list[HistoryCall]:
-        """The calls that have no output yet."""
         return [call for call_id, call in self.calls.items() if call_id not in self.outputs]
 
     def settle(self, missing: str = "") -> None:
-        """Adds the output of each call (`missing` for a missing one), then what came with the outputs."""
+        """Adds each call's output (`missing` if there is none), then what came beside."""
         for call_id in self.calls:
             self.items.append(self.outputs.get(call_id) or HistoryOutput(call_id, (TextPart(missing),)))
         self.items += self._beside

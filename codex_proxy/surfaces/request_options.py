@@ -1,5 +1,5 @@
-"""What the APIs have in common in a request: settings, headers, mode, sandbox, folder, and the format of the text.
-Raises `Fault`: NOT_ALLOWED for more than the server allows, INVALID_REQUEST for invalid values.
+"""What requests of all APIs share: settings, headers, mode, sandbox, folder, format. Raises `Fault`: NOT_ALLOWED for
+more than the server allows, INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -29,30 +29,28 @@ NO_AGENT: Final = (
 
 BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""Requests for log probabilities that no agent has: refused, or the field ignored."""
+"""Where no agent has them: refused, or the field ignored."""
 
 
 class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's settings for the parsing of requests."""
-
     builtin_tools: BuiltinTools = "auto"
-    """The mode of requests that name none (`mode_of`); with `never` no turn has agent mode."""
+    """For requests that name no mode (`mode_of`); `never`: no agent mode."""
     show_activity: bool = True
-    """Whether the answer's reasoning describes what the agent does."""
+    """Whether reasoning describes what the agent does."""
     sandbox: Sandbox = "read-only"
-    """The widest sandbox of a turn."""
+    """The widest one."""
     workdir: str = ""
-    """The folder of agent turns whose request names none."""
+    """For agent turns whose request names none."""
     max_items: int = MAX_ITEMS
-    """The most messages or input items of one request."""
+    """Messages or input items of a request."""
     web_search: bool = True
-    """Whether a request may switch on the agent's web search."""
+    """Whether requests may switch it on."""
     logprobs: Logprobs = "refuse"
-    """What happens to a request for log probabilities that the agent does not have."""
+    """For an agent without them."""
     max_choices: int = 5
     """The largest `n` of a chat request."""
     structured_output: bool = False
-    """Whether chat requests may ask for `json_object` and `json_schema`."""
+    """Whether chat requests may ask for JSON."""
 
 
 class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,11 +61,11 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str | None = None
     """`X-Codex-Workdir`: a folder for this request."""
     sandbox: str | None = None
-    """`X-Codex-Sandbox`: a narrower sandbox for this request."""
+    """`X-Codex-Sandbox`: a narrower one."""
     activity: str | None = None
-    """`X-Codex-Activity`: `items` asks for the agent's actions as items."""
+    """`X-Codex-Activity`: `items` for the agent's actions."""
     origin: Origin = Origin()
-    """The servers that the request has come through, and what of it goes to an upstream."""
+    """The servers on the request's way, and what of it goes to an upstream."""
 
 
 class ParseContext(msgspec.Struct, frozen=True):
@@ -82,9 +80,7 @@ WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of an API's request fields, for `param` and headers; the defaults are those of Chat Completions. `{}`
-    stands for an index.
-    """
+    """An API's field names, for `param` and headers; `{}`: an index."""
 
     input: str = "messages"
     """The conversation."""
@@ -105,46 +101,42 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request for a turn, in any API: the `turn` for the agent, and what determines the form of the answer and
-    of errors.
-    """
+    """`turn` is for the agent, the rest for the answer and errors."""
 
     turn: Turn
     model_asked: str
-    """The model's name as the client wrote it, which the answer repeats."""
+    """As the client wrote it; the answer repeats it."""
     stream: bool
     fields: FieldNames = FieldNames()
     ignored: tuple[str, ...] = ()
-    """Parameters that were accepted and have no effect, for the header `x-codex-ignored-params`."""
+    """Parameters without effect, for `x-codex-ignored-params`."""
     web_search: bool = False
-    """Whether the request asks for the agent's web search, allowed or not."""
+    """Whether it is asked for, allowed or not."""
     workdir_param: WorkdirParam
-    """The header or field that named the folder, for `param`; None if none did."""
+    """What named the folder, if anything."""
     web_images: dict[str, str] = {}
-    """The web addresses of images, each with its field, for `param`."""
+    """Images' addresses, each with its field."""
     parallel_calls: bool = False
-    """Whether the request explicitly asks for several calls in one answer."""
+    """Whether several calls in one answer are asked for."""
     passed_on: tuple[str, ...] = ()
-    """Unknown fields that are sent to the upstream, for `x-codex-passed-params`."""
+    """Unknown fields for the upstream, for `x-codex-passed-params`."""
     runs: int = 1
-    """How many times the turn runs: once for each sampled choice."""
+    """Once for each sampled choice."""
 
 
 def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Returns a request's different stop sequences, without empty ones, which would match everywhere."""
+    """Returns distinct sequences, without empty ones, which would match everywhere."""
     given = (stop,) if isinstance(stop, str) else stop or ()
     return tuple(dict.fromkeys(sequence for sequence in given if sequence))
 
 
 def fields_set(request: object, names: Iterable[str]) -> dict[str, Any]:
-    """Returns those of these fields that are not null."""
+    """Returns those that are not null."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def refuse_logprobs(asked: Mapping[str, str], setting: Logprobs) -> None:
-    """Raises `Fault` for log probabilities, unless they are ignored. `asked`: the fields that ask for them, each with
-    the name to leave out.
-    """
+    """Raises `Fault` unless ignored. `asked`: fields, each with the name to leave out."""
     for field, name in asked.items():
         if setting == "refuse":
             raise bad_request(
@@ -156,14 +148,14 @@ def refuse_logprobs(asked: Mapping[str, str], setting: Logprobs) -> None:
 
 
 def refuse_stream_options(options: object, stream: bool | None) -> None:
-    """Raises `Fault` INVALID_REQUEST for `stream_options` without `stream`."""
+    """Raises `Fault` INVALID_REQUEST without `stream`."""
     if options is not None and not stream:
         raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 
 
 def mode_of(resolved: ResolvedModel, context: ParseContext, *, client_acts: bool) -> Mode:
-    """Returns a turn's mode. The suffix of the model's name or `X-Codex-Mode` decides, `model` if they differ; else
-    PROXY_BUILTIN_TOOLS, where `auto` is `model` for a client that seems to be an agent (`client_acts`).
+    """The model's suffix or `X-Codex-Mode` decides, `model` if they differ; else PROXY_BUILTIN_TOOLS, where `auto` is
+    `model` for a client that seems to be an agent (`client_acts`).
     """
     server = context.settings.builtin_tools
     wishes = {resolved.mode, _header_mode(context.hints.mode)}
@@ -183,9 +175,7 @@ def mode_of(resolved: ResolvedModel, context: ParseContext, *, client_acts: bool
 
 
 def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
-    """Returns the server's sandbox, or the narrower one of `X-Codex-Sandbox`. Raises `Fault` NOT_ALLOWED for a wider
-    one.
-    """
+    """Returns the server's, or a narrower one. Raises `Fault` NOT_ALLOWED for a wider one."""
     asked = (by_header or "").strip().lower()
     if not asked:
         return server
@@ -214,8 +204,8 @@ def _header_mode(value: str | None) -> Mode | None:
 
 
 class Place(NamedTuple):
-    """Where and how a turn runs: a `turn` with its model, mode, folder, sandbox and origin alone; its mode if what it
-    continues has calls of the client's tools; the header or field that named the folder, or None.
+    """Where and how a turn runs: a `turn` with these fields alone; its mode behind calls of the client's tools; what
+    named the folder.
     """
 
     turn: Turn
@@ -230,7 +220,7 @@ def place_of(
     *,
     client_acts: bool,
 ) -> Place:
-    """Returns where and how a turn of the model `resolved` runs. A folder in the header wins over `metadata`."""
+    """A folder in the header wins over `metadata`."""
     settings, hints = context.settings, context.hints
     folder = hints.workdir or (metadata or {}).get("workdir")
     named_by: WorkdirParam = "X-Codex-Workdir" if hints.workdir else "metadata.workdir"
@@ -251,24 +241,24 @@ JSON_OBJECT_WORDS: Final = (
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The format of the text, and the schema that it must match (None for `text`)."""
+    """`schema` is None for `text`."""
 
     kind: Literal["text", "json_object", "json_schema"] = "text"
     schema: msgspec.Raw | None = None
 
 
 JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
-"""The model is told, and the answer checked against a schema of any object, since agents have no setting."""
+"""The model is told, and the answer checked: agents have no setting."""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
-    """Returns the format of a schema, which gets `name` and `description`, for which agents have no fields."""
+    """The schema gets `name` and `description`, for which agents have no fields."""
     about = {"title": name, **({} if description is None else {"description": description})}
     return Format("json_schema", schema_json({**about, **schema}))
 
 
 def with_json_hint(history: tuple[HistoryItem, ...], wanted: Format) -> tuple[HistoryItem, ...]:
-    """Returns the history, for `json_object` with an instruction in front."""
+    """Puts an instruction in front for `json_object`."""
     if wanted.kind != "json_object":
         return history
     return (HistoryMessage("developer", (TextPart(JSON_OBJECT_WORDS),)), *history)

@@ -1,5 +1,5 @@
 """Combines several turns into one with several choices. The prompt counts once, answers are summed
-(docs/contract.md#whole-answers). The first failure ends the combined turn.
+(docs/contract.md#whole-answers). The first failure ends it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ItemEvent: TypeAlias = (
 
 
 class Samples:
-    """Combines `count` turns, each as a choice. `feed` takes each turn's events in order; turns may alternate."""
+    """`feed` takes each turn's events in order; turns may alternate."""
 
     def __init__(self, count: int) -> None:
         self.ended = False
@@ -41,7 +41,7 @@ class Samples:
         self._ends: dict[int, TurnEnded] = {}
 
     def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
-        """Returns what follows from events of one turn; nothing after `ended`."""
+        """Returns nothing after `ended`."""
         out: list[Event] = []
         for event in events:
             if self.ended:
@@ -59,7 +59,7 @@ class Samples:
         return out
 
     def _start(self, choice: int, event: ItemStarted, out: list[Event]) -> None:
-        """Begins an item; of a turn with several choices only the first one's are used."""
+        """Of several choices of a turn only the first is used."""
         if event.item.choice in (None, 0):
             id = f"{choice}/{event.item.id}"
             self._open.add(id)
@@ -91,7 +91,7 @@ class Samples:
 
 
 def _total(usages: list[Usage]) -> Usage:
-    """Returns the usage of all turns: the largest input, and the sum of outputs."""
+    """Returns the largest input, and the sum of outputs."""
     # The turns share their prompt.
     first = max(usages, key=lambda usage: usage.input)
     return Usage(

@@ -1,4 +1,4 @@
-"""Names and arguments of tools for APIs in which names may have any characters."""
+"""Tools' names and arguments for APIs in which names may have any characters."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import msgspec
 from codex_proxy.surfaces.base import json_text
 
 MAX_CHARS: Final = 64
-"""The most characters of a function's name that model providers accept. Anthropic accepts 128."""
+"""That providers accept; Anthropic accepts 128."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
 
 
 def model_name(name: str) -> str:
-    """Returns the name that the model gets for the client's tool `name`, on which alone it depends. A name that is too
-    long, or not allowed, is cut and ends with a digest.
+    """Returns the model's name of a client's tool, which depends on `name` alone. One too long or not allowed is cut
+    and ends with a digest.
     """
     if _PLAIN_NAME.fullmatch(name):
         return name
@@ -30,7 +30,7 @@ def model_name(name: str) -> str:
 
 
 def input_of(arguments: str) -> str | None:
-    """Returns a call's arguments as the JSON text of an object, or None."""
+    """Returns the JSON text of an object, or None."""
     text = arguments.strip() or "{}"
     readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)
     for read in readers:  # the second one reads numbers of any size
@@ -44,8 +44,8 @@ def input_of(arguments: str) -> str | None:
 
 
 def whole_input(arguments: str, *, custom: bool, complete: bool) -> str | None:
-    """Returns a call's arguments as the JSON text of an object; those that are none, and those of a custom tool, as
-    text in `input`. None for a call that was cut off.
+    """Returns the JSON text of an object; others, and a custom tool's, are text in `input`. None for a call that was
+    cut off.
     """
     found = None if custom else input_of(arguments)
     if not complete and (found is None or not arguments.strip()):

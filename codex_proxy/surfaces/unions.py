@@ -1,6 +1,4 @@
-"""Unions of pydantic models whose member a value's kind decides, so that an error names a field of that member, or the
-known kinds.
-"""
+"""Unions whose member a value's kind decides, so that an error names the member's field, or the known kinds."""
 
 from __future__ import annotations
 
@@ -11,15 +9,15 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 TAG: Final = "~"
-"""Begins the tags of members, which pydantic puts into the path of an error."""
+"""Begins the tags that pydantic puts into an error's path."""
 UNKNOWN_KIND: Final = "unknown_kind"
-"""The type of pydantic's error for a value without a member; its context has `field`, `kinds` and `expected`."""
+"""pydantic's error for a value without a member; its context has `field`, `kinds` and `expected`."""
 
 
 class ByKind:
-    """Chooses the member of a union (`Annotated[A | B, ByKind()]`): the one for strings, the one for arrays or, for an
-    object, the model whose `field` may have its value. A model whose `field` is any string takes unknown values, a type
-    without the field every other object. `untyped` returns the model of an object without the field.
+    """Chooses a union's member (`Annotated[A | B, ByKind()]`): for strings, for arrays, or for an object the model
+    whose `field` may have its value. One whose `field` is any string takes unknown values, one without the field every
+    other object. `untyped` returns the model of an object without the field.
     """
 
     def __init__(
@@ -67,19 +65,19 @@ class ByKind:
         )
 
     def _annotation(self, member: Any) -> Any:
-        """Returns the type of the member's field; None if it is no model, or has no such field."""
+        """Returns None if it is no model, or has no such field."""
         found = getattr(member, "model_fields", {}).get(self._field)
         return None if found is None else found.annotation
 
     def values(self, member: Any) -> Iterator[str]:
-        """Yields the values that the member's field can have, if these are listed."""
+        """Yields the field's values, if these are listed."""
         annotation = self._annotation(member)
         for each in (annotation, *get_args(annotation)):
             yield from get_args(each) if get_origin(each) is Literal else ()
 
 
 def known_kinds(union: Any) -> str:
-    """Returns the values of the field that decides in a union with `ByKind`, in quotes."""
+    """Returns the values of the deciding field, in quotes."""
     members, by_kind = get_args(union)
     return _quoted(value for member in get_args(members) for value in by_kind.values(member))
 

@@ -1,4 +1,4 @@
-"""The tokens of one turn, reported or estimated, as a `Usage` that each API's renderer puts into its form."""
+"""A turn's tokens, reported or estimated."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
 def tokens_in(history: Iterable[HistoryItem]) -> int:
-    """Returns about the tokens of a history's texts, without images and raw items."""
+    """Leaves out images and raw items."""
     return sum(map(estimate_tokens, texts_in(history)))
 
 
 def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
-    """Yields the texts of a history, and the arguments of its calls."""
+    """Yields also the arguments of calls."""
     for item in history:
         if isinstance(item, HistoryCall):
             yield item.arguments
@@ -29,45 +29,43 @@ def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
 
 
 def parts_in(history: Iterable[HistoryItem]) -> Iterator[Part]:
-    """Yields the parts of the messages and outputs of a history."""
+    """Yields those of messages and outputs."""
     for item in history:
         if isinstance(item, HistoryMessage | HistoryOutput):
             yield from item.parts
 
 
 def text_tokens(json: bytes) -> int:
-    """Returns about the tokens of a JSON document as written."""
+    """Estimates a JSON document as written."""
     return estimate_tokens(bytes(json).decode("utf-8", "replace"))
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
-    """Returns about the tokens of texts that are JSON strings, decoded."""
+    """Estimates JSON strings, decoded."""
     return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
 
 
 class TurnTokens:
-    """The tokens that the agent reports of a turn, and estimates of the rest. `trigger` is the message that reported
-    them or ended the turn.
-    """
+    """`trigger`: the message that reported the tokens or ended the turn."""
 
     def __init__(self) -> None:
         self.reported: Usage | None = None
         self.trigger = "provider"
         self.cut = False
-        """Whether the server ended the turn during a model call, whose tokens are not reported."""
+        """Whether a model call was cut off, whose tokens are not reported."""
         self._total_reported = False
         self._last_input = 0
-        """The input tokens of the last call of the model whose tokens were reported."""
+        """Of the last reported model call."""
         self.partial = False
-        """Whether tokens of calls of the model are missing in `reported`."""
+        """Whether calls' tokens are missing in `reported`."""
 
     @property
     def estimated(self) -> bool:
-        """Whether the tokens, or some of them, are an estimate."""
+        """Whether any tokens are estimated."""
         return self.reported is None or self.cut or self.partial
 
     def add_total(self, event: UsageReported) -> None:
-        """Records the agent's total of the turn so far, which replaces an earlier one."""
+        """The turn's total so far replaces an earlier one."""
         more = event.usage.input - (self.reported.input if self.reported and self._total_reported else 0)
         self._last_input = more if more > 0 else self._last_input
         self.reported = event.usage
@@ -76,7 +74,7 @@ class TurnTokens:
         self._total_reported = True
 
     def add_call(self, event: StepCompleted) -> None:
-        """Adds a model call's tokens, unless the agent reports totals."""
+        """Adds a call's tokens, unless the agent reports totals."""
         if event.usage is None or self._total_reported:
             return
         self._last_input = event.usage.input
@@ -84,15 +82,14 @@ class TurnTokens:
         self.trigger = "token_count"
 
     def end(self, event: TurnEnded) -> None:
-        """Records the turn's end, and whether it cut off a model call."""
         self.cut = event.cut
         trigger = event.trigger
         if self.reported is None:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Returns the reported tokens; where calls are missing, the estimates if these are higher. If only the last
-        call was cut off, its input is that of the call before.
+        """Where calls are missing, takes the estimates if higher. If only the last call was cut off, its input is that
+        of the call before.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
@@ -108,7 +105,7 @@ class TurnTokens:
         return self.reported
 
     def spending(self, *, prompt: Callable[[], int], answer: Callable[[], int], failed: bool) -> Spending:
-        """Returns the tokens so far for the usage report."""
+        """Returns the tokens for the usage report."""
         if self.reported is None and not answer():
             return Spending(failed=failed)
         tokens = self.tokens(prompt=prompt, answer=answer)

@@ -21,7 +21,7 @@ DAY: Final = 24 * HOUR
 
 
 class Width(NamedTuple):
-    """A width of buckets in `seconds`, and how many a page has by `default` and at most: OpenAI's numbers."""
+    """A bucket's `seconds`, and how many a page has by `default` and at most: OpenAI's numbers."""
 
     seconds: int
     default: int
@@ -32,32 +32,30 @@ WIDTHS: Final = {"1h": Width(HOUR, 24, 168), "1d": Width(DAY, 7, 31)}
 GROUPS: Final = ("key", "model")
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "group_by", "limit", "page")
 LATEST: Final = 253_402_300_799
-"""The latest time of a query: the end of 9999, as in `datetime`, in seconds since 1970."""
+"""The end of 9999, as in `datetime`."""
 _PAGE: Final = "page_"
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed query: `buckets` buckets of `width` seconds from `first`, and the grouping. Times are in seconds since
-    1970.
-    """
+    """`buckets` buckets of `width` seconds from `first`. Times are in seconds since 1970."""
 
     first: int
-    """When the first bucket of the page begins, in seconds since 1970."""
+    """The beginning of the page's first bucket."""
     buckets: int
     width: int
     end: int
-    """The end that was asked for; the last bucket may end later."""
+    """As asked for; the last bucket may end later."""
     by_key: bool
     by_model: bool
 
     @property
     def after(self) -> int:
-        """The end of the last bucket of the page, in seconds since 1970."""
+        """The end of the page's last bucket."""
         return self.first + self.buckets * self.width
 
 
 class UsageRow(NamedTuple):
-    """The usage of a model (empty: all) in the bucket that begins at `start`: counts of turns, then tokens."""
+    """A model's usage (empty: all) in the bucket from `start`: turns, then tokens."""
 
     start: int
     model: str
@@ -132,7 +130,7 @@ class UsageLimitsList(TypedDict):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
-    """Parses a query; without times, the newest buckets up to `now` (seconds since 1970)."""
+    """Without times, takes the newest buckets up to `now` (seconds since 1970)."""
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.max_buckets, width.default)
@@ -161,7 +159,7 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
 def page_of(
     report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
 ) -> UsagePage:
-    """Returns a page of the report. Usage that is not `durable` counts from `since`."""
+    """Usage that is not `durable` counts from `since`."""
     by_start: dict[int, list[UsageRow]] = {}
     for row in rows:
         by_start.setdefault(row.start, []).append(row)
@@ -262,7 +260,7 @@ def _invalid(name: str, expected: str) -> Fault:
 def limits_object(
     agent: str, known: Sequence[AccountLimits], *, reported_at: float, now: float, reason: str
 ) -> UsageLimits:
-    """Returns the limits of the agent's account; if none are `known`, null and the `reason`."""
+    """If none are `known`, has null and the `reason`."""
     found = [_limit(each, reported_at, now) for each in known]
     return {
         "object": "usage.limits",

@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message, Reasoning, ToolCall
 
 DETAILS: Final = ("service_tier", "system_fingerprint")
-"""Fields that are passed on to the client."""
+"""Passed on to the client."""
 TOKEN_DETAILS: Final = {
     "prompt_tokens_details": ("audio_tokens", "cache_write_tokens"),
     "completion_tokens_details": (
@@ -35,13 +35,13 @@ TOKEN_DETAILS: Final = {
         "rejected_prediction_tokens",
     ),
 }
-"""Token counts without a field in `Usage`, which are passed on."""
+"""Counts without a field in `Usage`, which are passed on."""
 MAX_ANNOTATIONS: Final = 1000
 Kind: TypeAlias = Literal["function", "custom"]
 
 
 class ChatAnswer:
-    """Converts one answer to events. Private methods append to `out`."""
+    """Converts an answer to events. Private methods append to `out`."""
 
     def __init__(
         self,
@@ -50,21 +50,21 @@ class ChatAnswer:
         streamed_kind: Callable[[str], Kind | None],
         taken_ids: Container[str] = (),
     ) -> None:
-        """`streamed_kind` returns the kind of a tool whose calls are sent while they arrive, or None. `taken_ids`: of
-        earlier calls; a call with one of them gets a new id.
+        """`streamed_kind` returns the kind of a tool whose calls are sent while they arrive, or None. A call with one
+        of `taken_ids` gets a new id.
         """
         self.finish: str | None = None
         """The first finish reason, if any."""
         self.usage: Usage | None = None
-        """The last usage: servers that report it in each chunk send running totals."""
+        """The last: servers that report it in each chunk send running totals."""
         self.calls = ToolCalls(new_id, taken_ids)
         self.text: list[str] = []
-        """The texts and refusals so far."""
+        """Texts and refusals so far."""
         self.reasoning: list[str] = []
         self.reasoning_id = ""
-        """The id of the first item with reasoning."""
+        """Of the first item with reasoning."""
         self.message_id = ""
-        """The id of the last message, if any."""
+        """Of the last message, if any."""
         self.fields: dict[str, str] = {}
         """The `DETAILS` so far."""
         self.has_new_fields = False
@@ -79,15 +79,15 @@ class ChatAnswer:
         self._streamed_kind = streamed_kind
         self._think = ThinkTags()
         self._open: dict[str, str] = {}
-        """The ids of open items: `message`, `reasoning`, or by call."""
+        """Ids of open items: `message`, `reasoning`, or by call."""
 
     @property
     def begun(self) -> bool:
-        """Whether there is any content, call or finish reason."""
+        """Whether there is content, a call or a finish reason."""
         return bool(self.finish or self._open or self.message_id or self.reasoning_id or self.calls.all)
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
-        """Reads a chunk. Parts of an unexpected form are ignored."""
+        """Parts of an unexpected form are ignored."""
         usage = usage_in(chunk)
         if usage is not None:
             self.usage = usage
@@ -109,7 +109,7 @@ class ChatAnswer:
         return out
 
     def close(self) -> list[Event]:
-        """Ends the answer: returns held text, complete calls, and the ends of items."""
+        """Returns held text, complete calls, and the ends of items."""
         out: list[Event] = []
         self._add_split(self._think.close(), out)
         for call in self.calls.named():
@@ -157,7 +157,7 @@ class ChatAnswer:
             self._add_call(self.calls.feed({"index": 0, "function": legacy}, old_form=True), out)
 
     def _add_part(self, part: Any, out: list[Event]) -> None:
-        """Adds a part of a `content` that is a list, as Mistral's servers send."""
+        """Mistral's servers send a list as `content`."""
         if not isinstance(part, dict):
             return
         if isinstance(part.get("text"), str):
@@ -186,7 +186,7 @@ class ChatAnswer:
         out.append(ReasoningDelta(self._open["reasoning"], text))
 
     def _message(self, out: list[Event]) -> str:
-        """Returns the open message's id. Opens one if there is none."""
+        """Returns the open message's id, opening one if there is none."""
         if "message" not in self._open:
             self._end("reasoning", out)
             self.message_id = self._open["message"] = self._new_id("msg_")
@@ -207,7 +207,7 @@ class ChatAnswer:
             self._begin_call(call, kind, out)
 
     def _begin_call(self, call: Call, kind: Kind, out: list[Event]) -> None:
-        """Opens a call's item, with the arguments so far."""
+        """Opens the item, with the arguments so far."""
         self._end("reasoning", out)
         self._end("message", out)
         call.item_id = self._open[call.id] = self._new_id("fc_")
@@ -216,7 +216,7 @@ class ChatAnswer:
         self._add_arguments(call, "".join(call.arguments), out)
 
     def _add_arguments(self, call: Call, text: str, out: list[Event]) -> None:
-        """Adds a piece of arguments; for a custom tool, of its input."""
+        """For a custom tool, adds a piece of its input."""
         self._add_call_text(call, text if call.input is None else call.input.feed(text), out)
 
     def _add_call_text(self, call: Call, text: str, out: list[Event]) -> None:
@@ -230,9 +230,7 @@ class ChatAnswer:
 
 
 def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
-    """Converts an annotation to the form of the Responses API, whose fields are beside `type`. None for what is no
-    object.
-    """
+    """Puts an annotation's fields beside `type`, as the Responses API does; None if it is no object."""
     if not isinstance(annotation, dict):
         return None
     kind = annotation.get("type")
@@ -241,7 +239,7 @@ def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
 
 
 def _reasoning_in(delta: dict[str, Any]) -> str:
-    """Returns the reasoning of the first field that has any: servers with two repeat the text."""
+    """Reads the first field that has any: servers with two repeat the text."""
     for name in ("reasoning_content", "reasoning"):
         if said := text_at(delta, name):
             return said
@@ -250,12 +248,11 @@ def _reasoning_in(delta: dict[str, Any]) -> str:
 
 
 def usage_in(chunk: dict[str, Any]) -> Usage | None:
-    """Returns the tokens in a chunk's `usage`, or in Groq's `x_groq.usage`, if any."""
+    """Reads `usage`, or Groq's `x_groq.usage`."""
     return usage_of(chunk.get("usage") or value_at(chunk, "x_groq", "usage"))
 
 
 def _further_tokens(chunk: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Returns the `TOKEN_DETAILS` in `usage`."""
     found: dict[str, dict[str, int]] = {}
     for field, names in TOKEN_DETAILS.items():
         details = value_at(chunk, "usage", field)

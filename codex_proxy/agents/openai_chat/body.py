@@ -1,4 +1,4 @@
-"""Converts a turn to the body of a request to `/chat/completions`. Custom tools are functions with one string."""
+"""Converts a turn to the body of `/chat/completions`. Custom tools are functions with one string."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ OPTIONAL: Final[Mapping[str, bytes]] = {
     "strict": b"strict",
 }
 """Fields that are left out, or sent in another form, for an upstream that refuses them; with the word by which its
-error is recognised."""
+error is recognised.
+"""
 _NO_SCHEMAS: Final = re.compile(
     rb"json_schema.{0,200}(?:support|available|must be|expected|one of|unknown|invalid type)"
     rb"|(?:support|available|must be|expected|one of|unknown|invalid type).{0,200}json_schema",
@@ -34,8 +35,8 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the body for a turn with these `messages`. `refused` are names of `refused_field`: `OPTIONAL` ones are
-    left out or renamed; with `json_schema` a message describes the schema; with `parts` text parts are one string.
+    """`refused`: names of `refused_field`. `OPTIONAL` ones are left out or renamed; with `json_schema` a message
+    describes the schema; with `parts` text parts are one string.
     """
     told = [*messages, _schema_words(turn)] if _schema_in_words(turn, refused) else messages
     told = list(map(_without_parts, told)) if "parts" in refused else told
@@ -49,7 +50,6 @@ def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Colle
 
 
 def _answer_fields(turn: Turn, refused: Collection[str]) -> dict[str, Any]:
-    """Returns the fields that control the answer, without `refused` ones."""
     fields: dict[str, Any] = {
         "reasoning_effort": turn.effort,
         "verbosity": turn.verbosity,
@@ -75,14 +75,14 @@ def _schema_in_words(turn: Turn, refused: Collection[str]) -> bool:
 
 
 def _schema_words(turn: Turn) -> dict[str, Any]:
-    """Returns a system message with the schema, for a server that accepts none."""
+    """For a server that accepts no schema."""
     assert turn.output_schema is not None
     words = "Answer with JSON alone, that matches this JSON schema: " + bytes(turn.output_schema).decode()
     return {"role": "system", "content": words}
 
 
 def _without_parts(message: Any) -> Any:
-    """Returns the message with text parts joined to a string."""
+    """Joins text parts to a string."""
     content = message.get("content")
     if not _has_text_parts(message):
         return message

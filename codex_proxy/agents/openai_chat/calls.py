@@ -1,5 +1,5 @@
-"""Assembles tool calls from deltas. Servers number them in different ways: by an index, an id, both, or neither; the id
-in one delta, in all, or in none; several calls with the index 0.
+"""Assembles tool calls from deltas. Servers number them by an index, an id, both, or neither; the id is in one delta,
+in all, or in none; several calls may have the index 0.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from codex_proxy.agents.dialects.loose_values import object_at, text_at
 from codex_proxy.agents.upstream.stream import is_json
 
 MAX_ID_CHARS: Final = 64
-"""The longest id that OpenAI accepts."""
+"""OpenAI accepts no longer one."""
 _MAX_SCALAR_CHARS: Final = 1024
 _MARK: Final = re.compile(r'["{}\[\]]|\\.?', re.DOTALL)
 """What decides how deep JSON is nested."""
 
 
 class Call:
-    """One call, with the pieces of its arguments. `id` and `name` are empty until they have come."""
+    """`id` and `name` are empty until they have come."""
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
         self.item_id = ""
-        """The id of its item, once begun."""
+        """Empty until begun."""
         self.input: CustomInput | None = None
         """Reads a custom tool's input."""
         self.old_form = False
         """Whether it came as `function_call`."""
         self._seen = 0
-        """How many pieces `is_complete` has looked at, and their end: open brackets, in a string, behind a
-        backslash.
+        """How many pieces `is_complete` has looked at; then their end: open brackets, in a string, behind a backslash.
         """
         self._depth = 0
         self._in_string = self._escaped = self._has_brackets = False
@@ -74,17 +73,17 @@ class Call:
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """An entry of `tool_calls`: its call, and the arguments that it adds."""
+    """A call, and the arguments that an entry of `tool_calls` adds."""
 
     call: Call
     arguments: str
 
 
 class ToolCalls:
-    """The calls of one answer. `all` has them in order."""
+    """`all` has an answer's calls in order."""
 
     def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
-        """`taken`: ids of earlier calls; a call with one of them gets a new id."""
+        """A call with an id in `taken` gets a new one."""
         self.all: list[Call] = []
         self._new_id = new_id
         self._taken = taken
@@ -106,7 +105,7 @@ class ToolCalls:
         return Piece(call, said)
 
     def named(self) -> list[Call]:
-        """Returns the calls with a name, each with an id."""
+        """Returns calls with a name, each with an id."""
         made = [call for call in self.all if call.name]
         for call in made:
             call.id = call.id or self._new_id("call_")
@@ -143,7 +142,7 @@ class ToolCalls:
 
 
 def _arguments(value: Any) -> str:
-    """Returns a delta's arguments as JSON text. Some servers send an object."""
+    """Some servers send an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text_at(value)

@@ -44,14 +44,12 @@ FAILURES: Final = {
     "no_answer": NO_ANSWER,
     "too_long": TOO_LONG,
 }
-"""The failure for each kind of `StreamEvent` that is no answer."""
+"""By the kind of `StreamEvent` that is no answer."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
-"""Finish reasons of answers that were cut off, whose calls are ignored."""
+"""Answers that were cut off, whose calls are ignored."""
 
 
 class OpenAIChat(UpstreamTurn[ChatAnswer]):
-    """The `Dialect` of Chat Completions servers."""
-
     def __init__(self, model: str, context: UpstreamContext, *, reasoning_back: str = "") -> None:
         """`reasoning_back`: the field in which reasoning is sent back, or empty."""
         super().__init__(model, context)
@@ -59,10 +57,10 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._ends_with_calls = False
         """Whether an answer whose calls were all reported ends the turn: this server has nothing to add."""
         self._streamed: dict[str, Kind] = {}
-        """The kinds of tools whose calls are reported while they arrive."""
+        """Tools whose calls are reported while they arrive."""
         self._conversation = Conversation()
         self._tokens: dict[str, dict[str, int]] = {}
-        """The sums of counts in `AnswerDetails`."""
+        """Sums for `AnswerDetails`."""
 
     def facts(self) -> dict[str, Any]:
         own = {"reasoning_back": self._reasoning_back} if self._reasoning_back else {}
@@ -128,7 +126,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
     # --- the end of an answer -----------------------------------------------------------------------
 
     def _complete(self, answer: ChatAnswer, out: list[Event]) -> None:
-        """Adds the complete answer to the conversation, and ends the turn unless calls wait for outputs."""
+        """Ends the turn unless calls wait for outputs."""
         self._answer = None
         self._add_details(answer, out)  # before the first item, if the answer's items come only now
         out += answer.close()
@@ -170,7 +168,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
     def _add_calls(
         self, answer: ChatAnswer, calls: Sequence[Call], out: list[Event]
     ) -> list[ToolCallRequested]:
-        """Adds the calls to the conversation and, as raw items, to `out`. Returns the requests for their outputs."""
+        """Adds calls to the conversation and, as raw items, to `out`. Returns the requests for their outputs."""
         asks: list[ToolCallRequested] = []
         if self._reasoning_back and answer.reasoning:
             content = [{"type": "reasoning_text", "text": "".join(answer.reasoning)}]

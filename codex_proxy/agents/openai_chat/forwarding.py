@@ -34,7 +34,7 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 class Forwarding(ExchangeTurn[PassThrough]):
-    """Forwards the client's request; again if the upstream refuses `stream_options`, which asks for usage."""
+    """Repeats the request if the upstream refuses `stream_options`, which asks for usage."""
 
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
@@ -55,9 +55,7 @@ class Forwarding(ExchangeTurn[PassThrough]):
         self._pass(answer, answer.feed(data), out)
 
     def _end(self, answer: PassThrough, end: End, out: list[Event]) -> None:
-        """Completes the answer with `[DONE]`, a whole JSON object, or a finish reason on a connection that did not
-        fail.
-        """
+        """`[DONE]`, a whole JSON object, or a finish reason on a connection that did not fail completes the answer."""
         self._pass(answer, answer.close(), out)
         if self._ended:
             return
@@ -100,8 +98,8 @@ class Forwarding(ExchangeTurn[PassThrough]):
 
 
 def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[str] = ()) -> bytes:
-    """Returns the client's request with `model`. A stream also asks for usage, unless that is `refused`. `developer`
-    becomes `system`, which every server knows.
+    """A stream also asks for usage, unless that is `refused`. `developer` becomes `system`, which every server
+    knows.
     """
     fields: dict[str, Any] = {**request.fields, "model": model}
     if request.stream and _USAGE not in refused:

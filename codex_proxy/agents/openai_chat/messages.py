@@ -1,5 +1,5 @@
-"""Converts a history to chat messages, in which every call is directly followed by its output. Reasoning is left out,
-unless the upstream names a field for it.
+"""Converts a history to chat messages, in which outputs directly follow their calls. Reasoning is left out, unless the
+upstream names a field for it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from codex_proxy.core.items import (
 )
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""The output of a call without one, which servers refuse."""
+"""Servers refuse a call without an output."""
 IMAGE_BELOW: Final = "[image: see the next message]"
-"""In place of an image in a tool's output, which may only be text; the next user message has it."""
+"""For an image in a tool's output, which may only be text; the next user message has it."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
 """Every server accepts `system`; only OpenAI's accept `developer`."""
 
 
 class _Calls:
-    """An assistant message with calls, and their outputs, where known."""
+    """An assistant message with calls, and known outputs."""
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.message = message
@@ -39,15 +39,13 @@ class _Calls:
 
 
 class Conversation:
-    """The messages of a conversation."""
-
     def __init__(self, history: Iterable[HistoryItem] = (), *, reasoning_back: str = "") -> None:
-        """`reasoning_back`: the field in which reasoning is sent back with the calls that followed it, until the next
-        user message.
+        """`reasoning_back`: the field for reasoning, sent back with the calls that followed it, until the next user
+        message.
         """
         self._reasoning_back = reasoning_back
         self._reasoning = ""
-        """The reasoning before the next call."""
+        """Before the next call."""
         self._entries: list[dict[str, Any] | _Calls] = []
         self._unanswered: dict[str, _Calls] = {}
         self.call_ids: set[str] = set()
@@ -55,7 +53,7 @@ class Conversation:
             self.add(item)
 
     def add(self, item: HistoryItem) -> None:
-        """Appends a history item. An output goes behind its call, or is a user message if that is unknown."""
+        """An output goes behind its call, or is a user message if that is unknown."""
         if isinstance(item, RawHistoryItem):
             self._reasoning += reasoning_text(item.json) if self._reasoning_back else ""
             for each in items_of(item.json):
@@ -80,7 +78,7 @@ class Conversation:
         return out
 
     def _add_call(self, call: HistoryCall) -> None:
-        """Adds a call. Consecutive calls, and the text before them, form one message."""
+        """Consecutive calls, and the text before them, form one message."""
         last = self._entries[-1] if self._entries else None
         if not isinstance(last, _Calls) or last.answered:
             if isinstance(last, dict) and last["role"] == "assistant":
@@ -118,7 +116,7 @@ class Conversation:
 
 
 def _outputs(outputs: Mapping[str, HistoryOutput | None]) -> list[dict[str, Any]]:
-    """Returns a tool message for each output, then a user message with the images of all."""
+    """Returns a tool message for each output, then a user message with all images."""
     out: list[dict[str, Any]] = []
     images: list[ImagePart] = []
     for call_id, output in outputs.items():
@@ -142,7 +140,7 @@ def _message(item: HistoryMessage) -> dict[str, Any]:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """Returns a message's `content`: a string for a single text, since not every server takes parts."""
+    """Returns a string for a single text, since not every server takes parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts]

@@ -1,9 +1,7 @@
-"""Passes an answer's body on, and reads usage, finish reasons, errors and the end from it.
-
-The client gets the same bytes, in whole server-sent events, but without usage that it has not asked for, with the
-model's name as it used it, and without errors. JSON in place of a stream, or the reverse, is converted. For speed,
-events that are only a delta are not decoded: each begins and ends like the previous one, or its field names are
-counted.
+"""Passes an answer's body on, and reads usage, finish reasons, errors and the end from it. The client gets the same
+bytes, in whole server-sent events, but without usage that it has not asked for, with the model's name as it used it,
+and without errors. JSON in place of a stream, or the reverse, is converted. For speed, events that are only a delta are
+not decoded: each begins and ends like the previous one, or its field names are counted.
 """
 
 from __future__ import annotations
@@ -24,15 +22,15 @@ DONE: Final = b"data: [DONE]\n\n"
 _DELTA: Final = b'"choices":[{"index":0,"delta":{'
 _UNFINISHED: Final = b'"finish_reason":null'
 _SAID: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
-"""A text, a refusal, a call or audio. In a model's text quotes have a backslash."""
+"""A text, a refusal, a call or audio: in a model's text quotes have a backslash."""
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 class PassThrough:
-    """Passes one answer's body on: `feed` each chunk, then `close`; if it is not `over`, but has a finish reason, also
-    `finish`. All return bytes for the client.
+    """`feed` each chunk, then `close`; if it is not `over`, but has a finish reason, also `finish`. All return bytes
+    for the client.
     """
 
     def __init__(
@@ -43,43 +41,41 @@ class PassThrough:
         model_shown: str | None = None,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
-        """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name of the model.
-        `max_event`: the most bytes of an event, a JSON object, and of what comes without content.
+        """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name. `max_event`:
+        bytes of an event, a JSON object, and of what comes without content.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""
         self.fault: StreamEvent | None = None
-        """Why nothing more is passed on, if so."""
+        """Why nothing more is passed on."""
         self.usage: Usage | None = None
         """The last usage, if any."""
         self.finishes: dict[int, str] = {}
-        """The first finish reason of each choice."""
+        """The first of each choice."""
         self.failed = False
-        """Whether a finish reason is `error`, without a reason."""
+        """Whether a finish reason is `error`."""
         self.deltas = 0
-        """Passed events with content since the owner set this to 0."""
+        """Events with content since the owner set this to 0."""
         self.begun = False
         """Whether any content was read, reasoning included."""
         self.said = False
-        """Whether a text, a refusal or a call was read."""
+        """Whether a text, refusal or call was read."""
         self._held: list[bytes] = []
-        """The events before the first content: a failure can still have an HTTP status, and an empty answer a
-        header.
-        """
+        """Events before the first content: a failure can still have an HTTP status, an empty answer a header."""
         self._stream = stream
         self._wants_usage = wants_usage
         self._model_shown = model_shown
         self._max_event = max_event
         self._is_json: bool | None = None
-        """Whether the body is JSON, by its first character."""
+        """By the body's first character."""
         self._parts: list[bytes] = []
-        """The pieces of an incomplete event or object."""
+        """Of an incomplete event or object."""
         self._size = 0
-        """The bytes since the last event with a chunk, or before the first content."""
+        """Bytes since the last event with a chunk, or before the first content."""
         self._head = self._tail = b""
-        """What is before and after the text in the last delta's event."""
+        """Around the text in the last delta's event."""
         self._whole = WholeAnswer()
-        """The stream that is converted to one JSON object."""
+        """A stream that is converted to one object."""
         self._kept = 0
         """Its bytes."""
 
@@ -110,7 +106,7 @@ class PassThrough:
         return passed
 
     def close(self) -> bytes:
-        """Returns the last bytes: of an event without its blank line, or the converted object."""
+        """Returns the last bytes: an event without its blank line, or the converted object."""
         rest = _as_utf_8(b"".join(self._parts))
         self._parts.clear()
         if self.over or not rest.strip(_SPACE):
@@ -124,7 +120,7 @@ class PassThrough:
         return passed
 
     def finish(self) -> bytes:
-        """Completes an answer without `[DONE]`: returns that, or the object."""
+        """Returns `[DONE]`, or the object."""
         self.done = True
         return b"".join((*self._held, DONE)) if self._stream else self._whole_answer()
 
@@ -140,7 +136,7 @@ class PassThrough:
         return True
 
     def _needs_no_decoding(self, block: bytes) -> bool:
-        """Returns whether a block is only deltas of which nothing must be changed, and counts them."""
+        """Whether a block is only deltas that need no change; counts them."""
         if not (self._stream and self.begun) or self._held or self._model_shown is not None:
             return False
         count = self._like_the_last(block) or self._plain_deltas(block)
@@ -175,7 +171,7 @@ class PassThrough:
         return count
 
     def _block(self, chunk: bytes) -> bytes:
-        """Returns the events that are complete with this chunk, and keeps the rest."""
+        """Returns complete events, and keeps the rest."""
         end = 0 if self._is_json else _end_of_events(b"".join(self._parts[-2:])[-2:], chunk)
         if end > 0:
             block = b"".join((*self._parts, memoryview(chunk)[:end]))
@@ -201,7 +197,7 @@ class PassThrough:
             start = blank.end()
 
     def _event(self, lines: bytes, blank: bytes) -> Iterator[bytes]:
-        """Decodes one event (its lines, and the blank line). Yields the bytes to pass on; sets `fault` for an error."""
+        """Decodes an event (its lines, and the blank line). Yields bytes to pass on; sets `fault` for an error."""
         fields = [line for line in _LINE_END.split(lines) if line]
         data = [line[5:].strip() for line in fields if line.startswith(b"data:")]
         if not any(data):
@@ -252,7 +248,7 @@ class PassThrough:
         yield data
 
     def _replacement_of(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
-        """Records a chunk's contents. Returns what to send in its place; None: the same, empty: nothing."""
+        """Returns what to send in the chunk's place; None: the same, empty: nothing."""
         self._note(chunk)
         choices = chunk.get("choices")
         if choices:
@@ -291,7 +287,7 @@ class PassThrough:
     # --- one JSON object --------------------------------------------------------------------------------
 
     def _object(self, body: bytes) -> bytes:
-        """Converts a JSON body to what the client asked for, or sets `fault`."""
+        """Converts it to what the client asked for, or sets `fault`."""
         event = decoded_event(body.strip(_SPACE), "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)
@@ -316,7 +312,7 @@ class PassThrough:
 
 
 def _as_utf_8(data: bytes) -> bytes:
-    """Returns the bytes with U+FFFD in place of what is not UTF-8, at which SDKs fail."""
+    """Puts U+FFFD for what is not UTF-8, at which SDKs fail."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -325,15 +321,13 @@ def _as_utf_8(data: bytes) -> bytes:
 
 
 def _has_content(chunk: dict[str, Any]) -> bool:
-    """Returns whether a delta has a field other than `role`."""
+    """Whether a delta has a field other than `role`."""
     deltas = (each.get("delta") or each.get("message") for each in objects_in(chunk.get("choices")))
     return any(value for delta in deltas for name, value in object_at(delta).items() if name != "role")
 
 
 def _end_of_events(before: bytes, chunk: bytes) -> int:
-    """Returns the index behind the chunk's last complete event, or 0. `before` are two bytes: a blank line may
-    be cut.
-    """
+    """Returns the index behind the last complete event, or 0. `before`: two bytes, since a blank line may be cut."""
     end = chunk.rfind(b"\n\n")
     if end >= 0:
         return end + 2
@@ -345,7 +339,6 @@ def _end_of_events(before: bytes, chunk: bytes) -> int:
 
 
 def _with_model(body: bytes, name: str) -> bytes:
-    """Returns the JSON object with another model name."""
     try:
         fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:

@@ -11,22 +11,20 @@ CLOSE: Final = "</think>"
 
 
 class ThinkSplit(msgspec.Struct, frozen=True, gc=False):
-    """A piece of text, split into reasoning and answer."""
-
     reasoning: str = ""
     text: str = ""
 
 
 class ThinkTags:
-    """Splits one answer's text. `plain`: all further text is the answer."""
+    """`plain`: all further text is the answer."""
 
     def __init__(self) -> None:
         self.plain = False
         self._inside = False
         self._after = False
-        """Whether the closing tag was read and no answer yet."""
+        """The closing tag was read, and no answer yet."""
         self._spaces: list[str] = []
-        """White space before the text, part of the answer only if no tag follows."""
+        """Before the text: part of the answer only if no tag follows."""
         self._held = ""
         """What may be part of a tag."""
 
@@ -54,14 +52,14 @@ class ThinkTags:
         return ThinkSplit(reasoning, self._all_plain() if self._held else "")
 
     def close(self) -> ThinkSplit:
-        """Ends the text. Returns what was held back."""
+        """Returns what was held back."""
         if self._inside:
             held, self._held = self._held, ""
             return ThinkSplit(held)
         return ThinkSplit(text="" if self._after else self._all_plain())
 
     def _reasoning(self) -> str:
-        """Removes the reasoning from the held text, and returns it."""
+        """Removes the reasoning from the held text."""
         said, tag, rest = self._held.partition(CLOSE)
         if tag:
             self._inside, self._after, self._held = False, True, rest

@@ -1,5 +1,5 @@
-"""Converts a whole answer of Chat Completions to chunks, and the reverse, for servers that send the other one. Keeps
-unknown fields; raises nothing; linear.
+"""Converts a whole answer of Chat Completions to chunks, and the reverse. Keeps unknown fields; raises nothing;
+linear.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
 
 
 def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str, Any]]:
-    """Yields a whole answer's chunks: one with all choices and, if `wants_usage`, one with the usage."""
+    """Yields a chunk with all choices and, if `wants_usage`, one with the usage."""
     head = {name: value for name, value in answer.items() if name not in ("choices", "usage")}
     head["object"] = "chat.completion.chunk"
     choices = answer.get("choices")
@@ -26,7 +26,7 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
 
 
 class WholeAnswer:
-    """Combines chunks to a whole answer. `add` may change its chunks."""
+    """`add` may change its chunks."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
@@ -98,7 +98,7 @@ class _Text:
 
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """Converts a whole answer's choice to a chunk's, in which each call has an index."""
+    """Each call gets an index."""
     delta = dict(object_at(choice, "message"))
     if isinstance(delta.get("tool_calls"), list):
         delta["tool_calls"] = [

@@ -1,6 +1,6 @@
-"""Reads one answer of a Responses server: the events of a stream, or a whole response. Servers leave fields out
-(llama.cpp has neither indexes nor sequence numbers), so items are identified by their id, or else their index. No form
-of an event raises.
+"""Reads one answer of a Responses server: a stream's events, or a whole response. Servers leave fields out (llama.cpp
+has neither indexes nor sequence numbers), so items are identified by their id, or else their index. No form of an event
+raises.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
 )
 MAX_TIER: Final = 64
-"""The most characters of the name of a service tier."""
+"""Characters of a service tier's name."""
 Kind: TypeAlias = Literal["function", "custom"]
 _KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
-"""The kind of tool, by an item's type."""
+"""By an item's type."""
 _TEXTS: Final[Mapping[Kind, str]] = {"function": "arguments", "custom": "input"}
 """The field with the model's text."""
 _REASONING: Final[Mapping[str, ReasoningKind]] = {"summary": "summary", "content": "raw"}
-"""The kind of reasoning, by the field with its parts."""
+"""By the field with its parts."""
 _CALL_DELTAS: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
@@ -57,22 +57,20 @@ class Call(msgspec.Struct, frozen=True):
     text: str
     kind: Kind
     item_id: str = ""
-    """The id of its item if events have opened one while its text arrived."""
+    """If events have opened one while its text arrived."""
 
 
 class ResponsesAnswer:
-    """Collects one answer, and converts it to events. Private methods append to `out`."""
+    """Private methods append to `out`."""
 
     def __init__(
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
     ) -> None:
-        """`streamed`: the kind and name of each tool whose calls are events while they arrive; others are only stored
-        in `calls`.
-        """
+        """`streamed`: kind and name of tools whose calls are events while they arrive; others are only in `calls`."""
         self.usage: Usage | None = None
         self.calls: list[Call] = []
         self.items: list[dict[str, Any]] = []
-        """The model's complete output items."""
+        """Complete output items."""
         self.status = ""
         """See `_final_status`; empty before the end."""
         self.reason = ""
@@ -81,21 +79,21 @@ class ResponsesAnswer:
         self._new_id = new_id
         self._streamed = streamed
         self._begun: dict[str, tuple[dict[str, Any], list[str]]] = {}
-        """Incomplete calls by item id: the item as it began, and the pieces of its text."""
+        """Incomplete calls by item id: the item as it began, and pieces of its text."""
         self._reported: set[str] = set()
-        """The calls whose item was opened."""
+        """Calls whose item was opened."""
         self._inputs: dict[str, CustomInput] = {}
-        """Readers of custom tools' calls that travel as functions."""
+        """For custom tools' calls that travel as functions."""
         self._places: dict[int, str] = {}
         """Items' ids by `output_index`."""
         self._done: set[str] = set()
         self._refused: set[str] = set()
         """Messages whose refusal came in deltas."""
         self._cited: dict[str, int] = {}
-        """How many annotations came in events, by message."""
+        """Annotations that came in events, by message."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
-        """Reads an event, or a whole response. What has an unexpected form is ignored."""
+        """Reads an event, or a whole response. An unexpected form is ignored."""
         out: list[Event] = []
         kind = _type_of(event)
         if event.get("object") == "response":
@@ -130,8 +128,8 @@ class ResponsesAnswer:
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
     def _annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds an annotation of the first text part. Others come with the complete message: their positions depend on
-        the parts before.
+        """Annotations behind the first text part come with the complete message: their positions depend on the parts
+        before.
         """
         annotation = object_at(event, "annotation")
         if annotation and not event.get("content_index"):
@@ -140,7 +138,7 @@ class ResponsesAnswer:
             out.append(AnnotationAdded(id, encoded(annotation)))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Adds a piece of a call's text. One with neither id nor index is of the call that began last."""
+        """A piece with neither id nor index is of the call that began last."""
         id = self._known_id(event, {}) or next(reversed(self._begun), "")
         if id not in self._begun:
             return
@@ -152,7 +150,7 @@ class ResponsesAnswer:
                 out.append(ArgumentsDelta(id, said))
 
     def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
-        """Returns the id of an event's item: its own, that of its `output_index`, its call id, or a new one."""
+        """Returns the item's id: its own, that of its `output_index`, its call id, or a new one."""
         id = self._known_id(event, item) or self._new_id("item_")
         place = event.get("output_index")
         if isinstance(place, int):
@@ -181,7 +179,7 @@ class ResponsesAnswer:
         self._open_call(item, id, out)
 
     def _open_call(self, item: Mapping[str, Any], id: str, out: list[Event]) -> None:
-        """Opens a call's item, once, if its tool's calls are streamed and its name and id are known."""
+        """Opens the item, once, if calls of its tool are streamed and its name and id are known."""
         kind, name, call_id = _KINDS[_type_of(item)], text_at(item, "name"), text_at(item, "call_id")
         if id in self._reported or not (call_id and name):
             return
@@ -193,8 +191,8 @@ class ResponsesAnswer:
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Handles a complete item: adds what no delta had, and a `RawItem` for later requests. Ignores one that was
-        complete, or a call without a name.
+        """Adds what no delta had, and a `RawItem` for later requests. Ignores an item that was complete, or a call
+        without a name.
         """
         if id in self._done:
             return
@@ -229,8 +227,8 @@ class ResponsesAnswer:
         out.append(ItemEnded(id))
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
-        """Handles a complete call: stores it, and ends its item if it was opened. What `item` lacks is taken from the
-        event that began it and the pieces of its text, and set there. Returns False for a call without a name.
+        """Stores a complete call, and ends its item if it was opened. What `item` lacks is taken from the event that
+        began it and the pieces of its text, and set there. Returns False without a name.
         """
         begun, pieces = self._begun.pop(id, ({}, []))
         name = text_at(item, "name") or text_at(begun, "name")
@@ -270,8 +268,8 @@ class ResponsesAnswer:
 
 
 def _final_status(response: Mapping[str, Any], of_event: str) -> str:
-    """Returns a response's final status. `of_event` is the status in the last event's name. The worse of the two
-    counts; one that is not final means failed.
+    """`of_event`: the status in the last event's name. The worse of the two counts; one that is not final means
+    failed.
     """
     own = response.get("status")
     if own in ("failed", "cancelled") or of_event in ("failed", "cancelled"):
@@ -288,9 +286,7 @@ def _type_of(value: Mapping[str, Any]) -> str:
 
 
 def _opened(item: Mapping[str, Any], id: str) -> Item | None:
-    """Returns the item that an output item begins: message, reasoning or web search. None for calls and what clients do
-    not get.
-    """
+    """None for calls and what clients do not get."""
     kind = _type_of(item)
     if kind == "message":
         return Message(id, phase=text_at(item, "phase") or None)
@@ -302,7 +298,7 @@ def _opened(item: Mapping[str, Any], id: str) -> Item | None:
 
 
 def _shifted(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
-    """Returns an annotation with its positions moved from a part to the whole text."""
+    """Moves positions from a part to the whole text."""
     places = {name: annotation.get(name) for name in ("start_index", "end_index")}
     return annotation | {name: place + offset for name, place in places.items() if isinstance(place, int)}
 

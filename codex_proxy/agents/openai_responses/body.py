@@ -1,5 +1,5 @@
-"""Converts a turn to the body of a request to `/responses`. The upstream stores nothing: encrypted reasoning is sent
-back unchanged. Source: OpenAI's reference of the Responses API.
+"""Converts a turn to the body of `/responses`. The upstream stores nothing: encrypted reasoning is sent back unchanged.
+Source: OpenAI's reference of the Responses API.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import NamedTools, Turn
 
 CUSTOM: Final = "custom"
-"""In the set of refused fields: custom tools, which are then sent as functions."""
+"""Among refused fields: custom tools, which are then functions."""
 OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
-"""Fields (other than sampling) that are left out or changed if the upstream's error names them."""
+"""Fields (other than sampling) that are left out or changed if an error names them."""
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Returns the body for a turn with these input items, without `refused` fields."""
+    """Leaves out `refused` fields."""
     fields: dict[str, Any] = {
         "model": model,
         "input": items,
@@ -97,7 +97,7 @@ def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
 
 
 def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
-    """Returns the optional field that the upstream's error names, if any. `refused` are the earlier ones."""
+    """Returns the optional field that the error names, if any. `refused` are earlier ones."""
     if status not in _REFUSING:
         return None
     named = _param_of(error)
@@ -115,7 +115,7 @@ def refused_field(turn: Turn, refused: Collection[str], status: int, error: byte
 
 
 def _param_of(error: bytes) -> str:
-    """Returns the parameter that an error in OpenAI's shape names, or empty."""
+    """Reads an error in OpenAI's shape."""
     try:
         value = json.loads(error)
     except (ValueError, RecursionError):
@@ -127,7 +127,7 @@ def _param_of(error: bytes) -> str:
 
 
 def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -> list[Any]:
-    """Returns the history as input items, without empty messages."""
+    """Leaves out empty messages."""
     items: list[Any] = []
     for item in history:
         if isinstance(item, RawHistoryItem):
@@ -143,7 +143,7 @@ def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -
 
 
 def output_item(output: HistoryOutput, *, as_function: bool = False) -> dict[str, Any]:
-    """Returns the input item of an output. `as_function`: a custom tool's as that of a function."""
+    """`as_function`: a custom tool's output as a function's."""
     custom = output.kind == "custom" and not as_function
     kind = "custom_tool_call_output" if custom else "function_call_output"
     return {"type": kind, "call_id": output.call_id, "output": output_of(output.parts, _detail)}

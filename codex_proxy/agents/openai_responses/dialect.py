@@ -1,7 +1,5 @@
-"""The dialect of servers with the Responses API.
-
-An answer ends only with `response.completed`, `.incomplete`, `.failed` or `.cancelled`. The model's items are sent back
-unchanged.
+"""The dialect of servers with the Responses API. An answer ends only with `response.completed`, `.incomplete`,
+`.failed` or `.cancelled`. The model's items are sent back unchanged.
 """
 
 from __future__ import annotations
@@ -44,14 +42,12 @@ _CUT: Final = {
 
 
 class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
-    """The `Dialect` of servers with the Responses API."""
-
     def __init__(self, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
         self._said: list[Any] = []
-        """This turn's items: the model's, and outputs."""
+        """The model's items of this turn, and outputs."""
         self._streamed: frozenset[tuple[Kind, str]] = frozenset()
-        """The tools whose calls become items while they arrive."""
+        """Tools whose calls become items while they arrive."""
 
     def begin(self, turn: Turn) -> Step:
         self._turn = turn
@@ -125,7 +121,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    """Returns whether an event or a body is an error, in any form."""
+    """Whether it is an error, in any form."""
     if event.get("type") == "error" or event.get("object") == "error":
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")

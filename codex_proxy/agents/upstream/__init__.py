@@ -1,3 +1,1 @@
-"""The parts that the agents of model servers (upstreams) share: their settings, the HTTP client, and the base of their
-dialects.
-"""
+"""What the agents of model servers (upstreams) share: settings, HTTP client, and the base of their dialects."""

@@ -1,5 +1,5 @@
-"""The agent that sends its turns as HTTP requests to a model server (the upstream). A failed request is repeated, there
-or at its fallbacks, as long as no answer has begun.
+"""The agent that sends turns as HTTP requests to a model server (the upstream). A failed request is repeated, there or
+at its fallbacks, as long as no answer has begun.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class UpstreamAgent(AgentBase):
-    """An `Agent` whose turns are HTTP requests to an upstream, or to its fallbacks."""
+    """An `Agent`."""
 
     def __init__(
         self,
@@ -57,10 +57,9 @@ class UpstreamAgent(AgentBase):
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`name` is that of its table; empty for the only agent. `make_server` returns the model server, started, or
-        raises `Fault`. `peers` are all upstreams by name, among them the fallbacks. `queue_wait`: the most seconds to
-        wait at the limit of `concurrency`. `chance` returns a random number from 0 to 1, which varies the seconds
-        between attempts.
+        """`name`: of its table; empty for the only agent. `make_server` returns the model server, started, or raises
+        `Fault`. `peers`: all upstreams by name. `queue_wait`: the most seconds to wait at the limit of `concurrency`.
+        `chance` returns a random number from 0 to 1, which varies the seconds between attempts.
         """
         super().__init__()
         self.name = name or config.api.agent
@@ -68,7 +67,7 @@ class UpstreamAgent(AgentBase):
         self.config = config
         self.breaker = Breaker(config.breaker_failures, config.breaker_seconds)
         self.attempts: dict[Outcome, int] = {"answered": 0, "failed": 0, "left": 0}
-        """The number of ended attempts by outcome."""
+        """Ended attempts by outcome."""
         self._table_name = name
         self._title = f"The model server '{name}'" if name else "The model server"
         self._late = LateStart(self.name, make_server, clock)
@@ -84,7 +83,7 @@ class UpstreamAgent(AgentBase):
 
     @property
     def any_model(self) -> bool:  # type: ignore[override]
-        """Whether any model name is accepted: nobody has listed models, or it has not started."""
+        """Whether nobody has listed models, or it has not started."""
         server = self._late.value
         return server is None or server.any_model
 
@@ -117,8 +116,8 @@ class UpstreamAgent(AgentBase):
     # --- turns ----------------------------------------------------------------------------------
 
     async def open(self, turn: Turn) -> AgentSession:
-        """Opens a session that begins with the first attempt that can be opened, here or at a fallback. `turn.model` is
-        this upstream's name. Raises `Fault` if none can be opened.
+        """Opens a session with the first attempt that can be opened, here or at a fallback. `turn.model` is this
+        upstream's name. Raises `Fault` if none can.
         """
 
         async def open_attempt(target: UpstreamTarget, may_wait: bool) -> OpenAttempt:
@@ -139,8 +138,8 @@ class UpstreamAgent(AgentBase):
             self._transports.discard(session.transport)
 
     def _targets(self, turn: Turn) -> list[UpstreamTarget]:
-        """Returns the upstreams for a turn: this one, then its fallbacks, each with its own name for the model; without
-        those that the client may not use, or that cannot pass on a request unchanged.
+        """Returns this upstream, then its fallbacks, each with its own name for the model; without those that the
+        client may not use, or that cannot pass on a request unchanged.
         """
         targets = [self._target(turn, turn.model)]
         for fallback in self.config.fallback:
@@ -157,17 +156,15 @@ class UpstreamAgent(AgentBase):
         return UpstreamTarget(self.name, model, retries, self.config.retry_wait)
 
     def _same_model(self, model: str) -> str:
-        """Returns the model's name if this upstream has it; else its default model, if any."""
+        """Returns the name if this upstream has it; else its default model, if any."""
         if self.any_model or any(each.id == model for each in self.models()):
             return model
         return self.config.default_model or ""
 
     async def open_attempt(self, turn: Turn, model: str, *, may_wait: bool) -> OpenAttempt:
-        """Opens an attempt at this upstream, with its name for the `model`. `may_wait`: for another turn to end, if too
-        many are running.
-
-        Raises `NotAskedError` if it has not started, its breaker is open, or too many turns are running; `Fault` if it
-        cannot be asked for this turn.
+        """Opens an attempt at this upstream. `may_wait`: for another turn to end, if too many are running. Raises
+        `NotAskedError` if it has not started, its breaker is open, or too many turns are running; `Fault` if it cannot
+        be asked for this turn.
         """
         server = await self._enter(may_wait=may_wait)
         try:
@@ -183,7 +180,7 @@ class UpstreamAgent(AgentBase):
         return OpenAttempt(self._table_name, own, dialect, self, server.client, headers)
 
     async def _enter(self, *, may_wait: bool) -> ModelServer:
-        """Takes a place for an attempt, and returns the model server. Raises `NotAskedError`."""
+        """Takes a place for an attempt. Raises `NotAskedError`."""
         try:
             server = await self._late.for_turn()
         except Fault as fault:
@@ -205,17 +202,17 @@ class UpstreamAgent(AgentBase):
 
     @property
     def total_timeout(self) -> float | None:
-        """The most seconds of such a request with its answer, if limited."""
+        """Seconds for such a request with its answer, if limited."""
         return self.config.total_timeout
 
     @property
     def passed_paths(self) -> tuple[str, ...] | None:
-        """The paths that the settings name; None: any may be tried."""
+        """Those that the settings name; None: any may be tried."""
         return self.config.paths
 
     async def pass_on(self, request: PassedRequest) -> UpstreamAnswer:
-        """Sends a request that is no turn, and returns its answer when that has begun. Raises the `Fault` of the last
-        attempt, or the error of the client's bytes.
+        """Sends a request that is no turn, and returns its begun answer. Raises the `Fault` of the last attempt, or the
+        error of the client's bytes.
         """
         turn = Turn(model=request.model, history=(), origin=request.origin)
 
@@ -249,9 +246,7 @@ class UpstreamAgent(AgentBase):
         return answer
 
     def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Counts an attempt's outcome, and reports it to the breaker. Only failures that are the upstream's fault count
-        against it.
-        """
+        """Only failures that are the upstream's fault count against it."""
         self.attempts[outcome] += 1
         if outcome == "left":
             self.breaker.gave_up()

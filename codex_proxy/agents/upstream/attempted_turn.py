@@ -1,8 +1,7 @@
-"""The dialect of a turn that may take several attempts, at one upstream or at others. Each attempt has a dialect of its
-own, for its upstream's API.
-
-An attempt's events are held back until its answer begins. If it fails before that, they are dropped and another attempt
-is made; if there is none, the turn fails. After that no other attempt is made, since the client has read a part.
+"""The dialect of a turn that may take several attempts, at one upstream or several; each attempt has a dialect for its
+upstream's API. An attempt's events are held back until its answer begins. If it fails before that, they are dropped and
+another attempt is made; if there is none, the turn fails. Later no other attempt is made, since the client has read a
+part.
 """
 
 from __future__ import annotations
@@ -29,21 +28,21 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
 
 HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
-"""Types of events that are no part of an answer."""
+"""No part of an answer."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
     """An attempt that its upstream has admitted."""
 
     name: str
-    """The upstream's name; empty for the only agent."""
+    """Empty for the only agent."""
     turn: Turn
     """The turn as the upstream gets it."""
     dialect: Dialect[Message]
 
     @property
     def marks(self) -> OriginMarks | None:
-        """The marks for its encrypted content, so that no other upstream gets that; None if there is only one."""
+        """Marks encrypted content, so that no other upstream gets it; None if there is only one."""
         return OriginMarks(self.name) if self.name else None
 
 
@@ -61,8 +60,8 @@ class AttemptedTurn(SingleTurn):
     def __init__(
         self, first: Attempt, on_failure: Callable[[Failure], bool], on_answer: Callable[[], int]
     ) -> None:
-        """`on_failure` is called when an attempt has failed before its answer. It returns whether another may follow;
-        then an `Attempt` or `NoAttempt` is received. `on_answer` is called when an answer begins or the turn fails; it
+        """`on_failure` is called when an attempt has failed before its answer, and returns whether another may follow:
+        then an `Attempt` or `NoAttempt` is received. `on_answer` is called when an answer begins or the turn fails, and
         returns the number of attempts.
         """
         self._name = first.name
@@ -77,7 +76,7 @@ class AttemptedTurn(SingleTurn):
 
     @property
     def current(self) -> tuple[Dialect[Message], str]:
-        """The current attempt's dialect, and its upstream's name."""
+        """The current dialect, and its upstream's name."""
         return self._dialect, self._name
 
     @property
@@ -88,7 +87,7 @@ class AttemptedTurn(SingleTurn):
         return self._pass_on(self._dialect.begin(turn))
 
     def receive(self, messages: Sequence[AttemptMessage]) -> Step:
-        """Reads messages of the current attempt, or begins the next one. What comes after a failure is ignored."""
+        """Reads the current attempt's messages, or begins the next one. What comes after a failure is ignored."""
         first = messages[0]
         if isinstance(first, Attempt):
             self._name, self._marks, self._dialect = first.name, first.marks, first.dialect
@@ -110,7 +109,7 @@ class AttemptedTurn(SingleTurn):
         return self._pass_on(self._dialect.eof(ended))
 
     def _pass_on(self, step: Step) -> Step:
-        """Returns the attempt's step as the session gets it: without events while they are held back."""
+        """Returns the step without events while they are held back."""
         if self._marks is not None:
             step = Step(self._marks.mark(step.events), step.writes, step.close_stdin)
         if self._is_answering:
@@ -125,7 +124,7 @@ class AttemptedTurn(SingleTurn):
         return self._begin_answer(step)
 
     def _begin_answer(self, step: Step) -> Step:
-        """Returns the step with all held events. From now on no other attempt is made."""
+        """Returns the step with all held events."""
         self._is_answering = True
         events, self._held = self._held, []
         starts = [event for event in events if type(event) is TurnStarted]

@@ -1,6 +1,6 @@
-"""Decides which upstream gets the next attempt of a turn, and when (`AttemptPlan`); and when nothing more is sent to an
-upstream that keeps failing (`Breaker`). Pure. The caller must not make another attempt once a part of an answer was
-sent to the client.
+"""Decides which upstream gets a turn's next attempt, and when (`AttemptPlan`), and when an upstream that keeps failing
+gets nothing more (`Breaker`). Pure. The caller must not make another attempt once a part of an answer was sent to the
+client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 FIRST_WAIT: Final = 0.5
-"""Seconds before the first repetition; doubled for each one after it."""
+"""Seconds before the first repetition; doubled for each later one."""
 MAX_WAIT: Final = 8.0
 
 RETRIED: Final = frozenset(
@@ -24,52 +24,50 @@ RETRIED: Final = frozenset(
         K.AGENT_RATE_LIMITED,
     }
 )
-"""Failures after which the same upstream is asked again."""
+"""The same upstream is asked again."""
 RETRIED_ELSEWHERE: Final = RETRIED | {
     *(K.UPSTREAM_TIMEOUT, K.UPSTREAM_UNAUTHORIZED, K.USAGE_LIMIT_REACHED, K.INSUFFICIENT_QUOTA),
     *(K.CONCURRENCY_EXCEEDED, K.AGENT_MISCONFIGURED, K.AGENT_NOT_AUTHENTICATED),
 }
-"""Failures after which another upstream is asked."""
+"""Another upstream is asked."""
 BLAMED: Final = frozenset(
     {
         *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE),
         K.UPSTREAM_TIMEOUT,
     }
 )
-"""Failures that the breaker counts: the upstream does not work. A usage limit or an invalid key does not count."""
+"""The breaker counts these; a usage limit or an invalid key does not count."""
 
 
 Outcome: TypeAlias = Literal["answered", "failed", "left"]
-"""How an attempt has ended; `left`: the client left before."""
+"""`left`: the client left before."""
 
 
 class UpstreamTarget(msgspec.Struct, frozen=True):
-    """One upstream for a turn, its name for the `model`, and how many times a failed attempt is repeated."""
+    """An upstream, its name for the `model`, and how often a failed attempt is repeated."""
 
     name: str
     model: str
     retries: int = 0
     max_retry_after: float = 30.0
-    """With a longer `Retry-After` this upstream is not tried again in this turn."""
+    """With a longer `Retry-After` it is not tried again in this turn."""
 
 
 class NextAttempt(msgspec.Struct, frozen=True):
-    """The next attempt's upstream, and the seconds to wait before."""
+    """`wait`: seconds before it."""
 
     target: UpstreamTarget
     wait: float = 0.0
 
 
 class AttemptPlan:
-    """Decides which upstream gets each attempt of one turn. `target` is the current one."""
+    """`target` is the current one."""
 
     def __init__(self, targets: Sequence[UpstreamTarget], chance: Callable[[], float]) -> None:
-        """`targets` are the upstreams in order, at least one. `chance` returns a random number from 0 to 1, which
-        varies the waits.
-        """
+        """`targets`: at least one, in order. `chance` returns a random number from 0 to 1, which varies the waits."""
         self.target, *self._others = targets
         self.attempts = 1
-        """The number of attempts, the current one included."""
+        """The current one included."""
         self._chance = chance
         self._retried = 0
 
@@ -95,8 +93,8 @@ class AttemptPlan:
         return NextAttempt(self.target)
 
     def _wait_here(self, failure: Failure) -> float | None:
-        """Returns the seconds before the attempt is repeated at the same upstream. None: it is not, by the failure's
-        kind, the number of `retries`, too long a wait, or because another upstream has no rate limit to wait for.
+        """Returns the seconds before it is repeated at the same upstream. None: it is not, by the failure's kind, the
+        number of `retries`, too long a wait, or because another upstream has no rate limit to wait for.
         """
         if failure.kind not in RETRIED or self._retried >= self.target.retries:
             return None
@@ -115,7 +113,7 @@ STATES: Final[tuple[BreakerState, ...]] = ("closed", "open", "half-open")
 
 class Breaker:
     """An upstream's circuit breaker. After some failures in a row it is open for a time; then half open: one attempt is
-    made, whose failure opens it again. A success closes it. `now` is in seconds of a monotonic clock.
+    made, whose failure opens it again. A success closes it. `now`: seconds of a monotonic clock.
     """
 
     def __init__(self, failures: int, seconds: float) -> None:
@@ -132,12 +130,12 @@ class Breaker:
         return "open" if self.seconds_left(now) > 0 else "half-open"
 
     def seconds_left(self, now: float) -> float:
-        """Returns the seconds until the next attempt may be made."""
+        """Returns the seconds until the next attempt."""
         return 0.0 if self._opened_at is None else max(0.0, self._opened_at + self._seconds - now)
 
     def admits(self, now: float) -> bool:
-        """Returns whether an attempt may be made now. If so, the caller must make it and report the outcome: a
-        half-open breaker admits no other until then.
+        """Returns whether an attempt may be made. If so, the caller must make it and report the outcome: a half-open
+        breaker admits no other until then.
         """
         if self._opened_at is None:
             return True
@@ -147,15 +145,14 @@ class Breaker:
         return True
 
     def note_success(self) -> None:
-        """Closes the breaker: the upstream has answered."""
         self._failures, self._opened_at, self._probing = 0, None, False
 
     def note_failure(self, now: float) -> None:
-        """Counts a failure. Opens the breaker if it was half open, or allows no more."""
+        """Opens the breaker if it was half open, or allows no more."""
         self._failures += 1
         if self._probing or (self._max_failures and self._failures >= self._max_failures):
             self._opened_at, self._probing = now, False
 
     def gave_up(self) -> None:
-        """Records that an attempt ended without a result. A half-open breaker admits another."""
+        """The attempt had no result: a half-open breaker admits another."""
         self._probing = False

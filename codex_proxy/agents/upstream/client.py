@@ -1,5 +1,5 @@
-"""The HTTP client of one upstream, and the exchange of a request and its answer. It follows no redirects, keeps no
-cookies, requests no compression, reads no .netrc. Errors become a `Failure` without addresses.
+"""The HTTP client of one upstream, and an exchange of request and answer. It follows no redirects, keeps no cookies,
+requests no compression, reads no .netrc. Errors become a `Failure` without addresses.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from codex_proxy.core.passing import Body, RestOfBody
 
 MAX_HEADER_BYTES: Final = 16_384
 MAX_LIST_BYTES: Final = 8 << 20
-"""The most bytes of a list of models. Several hundred models take a tenth."""
+"""Of a list of models; several hundred take a tenth."""
 KEEPALIVE_SECONDS: Final = 30.0
-"""Seconds that an unused connection is kept; many servers close theirs after 60."""
+"""Seconds for an unused connection; many servers close theirs after 60."""
 STEP_BYTES: Final = 64 << 10
-"""The bytes of a large body that are sent at a time."""
+"""Of a large body, at a time."""
 DRAIN_SECONDS: Final = 0.25
-"""Seconds for the last bytes of a finished answer, so that its connection can be reused."""
+"""Seconds for a finished answer's last bytes, so that its connection can be reused."""
 LIST_SECONDS: Final = 15.0
 TRACE_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
     "trace_headers", default=MappingProxyType({})
 )
-"""Headers with which an upstream continues the turn's trace."""
+"""With these an upstream continues the turn's trace."""
 JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
 
 Deliver = Callable[[Sequence[Message], int], None]
-"""Receives an exchange's messages, and their size in bytes."""
+"""Receives messages, and their size in bytes."""
 Send = Callable[[Callable[[], None]], Coroutine[Any, Any, aiohttp.ClientResponse]]
 
 _PACKED: Final = Failure(
@@ -50,8 +50,6 @@ _PACKED: Final = Failure(
 
 
 class UpstreamClient:
-    """Sends requests to one upstream."""
-
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self._secrets = Secrets(upstream.hidden)
@@ -87,15 +85,14 @@ class UpstreamClient:
         path: str = "",
         rest: RestOfBody | None = None,
     ) -> Exchange:
-        """Starts a POST request in a task, and returns its `Exchange`. `deliver` gets a `Head`, bytes of the body, and
-        an `End`, which has the failure if the request fails. `path`: the endpoint; empty for that of the upstream's
-        API. `rest` follows the body, as it comes.
+        """Starts a POST request in a task. `deliver` gets a `Head`, bytes of the body, and an `End`, with the failure
+        if the request fails. `path`: empty for that of the upstream's API. `rest` follows the body, as it comes.
         """
         sent = self._sender(body, rest, headers, path or self._upstream.config.api.path, deliver)
         return Exchange(sent, self._upstream.config, self._secrets.reader(), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
-        """Returns the status, headers and body of GET /models. Raises `aiohttp.ClientError` or `OSError`."""
+        """Returns status, headers and body of GET /models. Raises `aiohttp.ClientError` or `OSError`."""
         assert self._session is not None
         async with (
             asyncio.timeout(LIST_SECONDS),
@@ -160,7 +157,7 @@ class UpstreamClient:
 
 
 class Exchange:
-    """One HTTP request and its answer, in a task, which passes messages to `deliver`."""
+    """One HTTP request and its answer, in a task."""
 
     def __init__(self, sent: Send, limits: UpstreamConfig, secrets: SecretsReader, deliver: Deliver) -> None:
         self._send = sent
@@ -175,13 +172,13 @@ class Exchange:
         self._timer = asyncio.timeout(None)
         self._loop = asyncio.get_running_loop()
         self._deadline = math.inf
-        """The current read's deadline, by the loop's clock."""
+        """Of the current read, by the loop's clock."""
         self._check: asyncio.TimerHandle | None = None
         """Checks the deadline, and is set again then: a timer for each read would cost more than the read."""
         self.task = self._loop.create_task(self._run())
 
     def finish(self) -> None:
-        """Stops passing on. The remaining bytes are dropped for `DRAIN_SECONDS`, then the connection is closed."""
+        """Stops passing on. Remaining bytes are dropped for `DRAIN_SECONDS`, then the connection is closed."""
         if not self._over:
             self._over = True
             self._may_read.set()
@@ -189,14 +186,14 @@ class Exchange:
                 self._set_timer(DRAIN_SECONDS)
 
     def pause(self) -> None:
-        """Stops reading; the upstream has to wait."""
+        """The upstream has to wait."""
         self._may_read.clear()
 
     def resume(self) -> None:
         self._may_read.set()
 
     async def close(self) -> None:
-        """Stops the exchange, and waits until its connection is closed, or (after `finish`) the answer has ended."""
+        """Waits until the connection is closed, or (after `finish`) the answer has ended."""
         if not self._over:
             self._over = True
             self.task.cancel()
@@ -254,7 +251,6 @@ class Exchange:
                 response.close()
 
     def _await_next(self) -> None:
-        """Sets the next read's deadline."""
         if self._over:
             self._set_timer(DRAIN_SECONDS)
         else:
@@ -272,7 +268,7 @@ class Exchange:
         self._check = self._loop.call_at(when, self._check_deadline)
 
     def _check_deadline(self) -> None:
-        """Makes a late read fail with a timeout, or sets the timer again."""
+        """Lets a late read fail, or sets the timer again."""
         self._check = None
         if self._deadline <= self._loop.time():
             self._timer.reschedule(self._deadline)
@@ -296,9 +292,7 @@ def _pieces(body: Body) -> Sequence[bytes | memoryview]:
 async def _in_steps(
     body: Body, rest: RestOfBody | None, sent: Callable[[], None], deliver: Deliver
 ) -> AsyncIterator[bytes]:
-    """Yields a body and what follows; calls `sent` before each step, because only from then on an answer can be waited
-    for.
-    """
+    """Yields a body and what follows; calls `sent` before each step, because only then an answer can be waited for."""
     for piece in _pieces(body):
         for start in range(0, len(piece), STEP_BYTES):
             sent()
@@ -315,7 +309,7 @@ async def _in_steps(
 
 
 def _certificates(upstream: Upstream) -> ssl.SSLContext:
-    """Returns a TLS context with the system's certificates and the upstream's `ca_file`."""
+    """The system's certificates and the upstream's `ca_file`."""
     context = ssl.create_default_context()
     if upstream.config.ca_file is not None:
         context.load_verify_locations(upstream.config.ca_file)
@@ -323,7 +317,7 @@ def _certificates(upstream: Upstream) -> ssl.SSLContext:
 
 
 def failure_of(error: Exception) -> Failure:
-    """Converts the error of a request without an answer. Its own text has the address, and is left out."""
+    """Converts the error of a request without an answer. Its text has the address, and is left out."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientSSLError):
         why = (
             "its certificate is not trusted, or TLS fails. The operator of this server must check "

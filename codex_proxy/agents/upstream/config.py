@@ -1,4 +1,4 @@
-"""The configuration of an upstream: its table in the settings file, address, key and capabilities."""
+"""An upstream's configuration: its table in the settings file, address, key and capabilities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHORTEST_SECRET: Final = 8
 """Characters of a header's value: a shorter one is a switch, and a part of other words."""
 _SHORTEST_KEY: Final = 12
 _HOLDS_A_KEY: Final = re.compile(r"key|token|secret|auth|cookie|passw|credential", re.IGNORECASE)
-"""Names of headers whose values prove who asks."""
+"""Headers that prove who asks."""
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS: Final = frozenset(
     {
@@ -27,19 +27,17 @@ _OWN_HEADERS: Final = frozenset(
         *("transfer-encoding", "connection", "x-codex-hops"),
     }
 )
-"""Headers that a table may not set."""
+"""A table may not set these."""
 _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
-"""Further headers with which clients prove who they are."""
+"""Further headers by which clients prove who they are."""
 
 
 class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
-    """An API that an upstream can offer."""
-
     agent: str
     api: str
     """Its name in error messages."""
     path: str
-    """Is appended to the upstream's address."""
+    """Follows the upstream's address."""
     capabilities: frozenset[Capability]
 
 
@@ -68,7 +66,7 @@ RESPONSES: Final = UpstreamApi(
     ),
 )
 APIS: Final[Mapping[str, UpstreamApi]] = {"chat": CHAT, "responses": RESPONSES}
-"""The API for each `wire`."""
+"""By `wire`."""
 DEFAULT: Final = "default"
 """The table of a single upstream."""
 
@@ -85,7 +83,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_table(cls, table: str) -> SettingNames:
-        """Returns the names for a table like `[upstreams.groq]`; empty: settings of the server."""
+        """`table`: like `[upstreams.groq]`; empty: settings of the server."""
         if not table:
             return cls()
         return cls(
@@ -200,7 +198,7 @@ class UpstreamConfig(BaseModel):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """A request that needs another capability is refused."""
+        """A request that needs another one is refused."""
         return self.api.capabilities - frozenset(self.cannot) - self.kind.cannot
 
     @property
@@ -210,36 +208,36 @@ class UpstreamConfig(BaseModel):
 
     @property
     def reasoning_field(self) -> str:
-        """The field in which a model gets its reasoning back, or empty."""
+        """In which a model gets its reasoning back, or empty."""
         given = self.reasoning_back or self.kind.reasoning_back
         return "" if given == "none" else given
 
     def with_defaults(self, **values: Any) -> UpstreamConfig:
-        """Returns this configuration with `values` for keys that are not set."""
+        """`values` are for keys that are not set."""
         return self.model_copy(
             update={key: each for key, each in values.items() if key not in self.model_fields_set}
         )
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """One upstream: its configuration, and the address and key that follow from it."""
+    """An upstream's configuration, and the address and key that follow from it."""
 
     config: UpstreamConfig
     name: str = ""
-    """Its name in the settings; empty for the only one."""
+    """Empty for the only one."""
     names: SettingNames = SettingNames()
     url: str
-    """The base address, without a trailing slash."""
+    """Without a trailing slash."""
     key: str = ""
-    """The key of every request, or empty."""
+    """Of every request, or empty."""
     clients_key: bool = False
     """Whether each client's own key is sent instead."""
     proxy: str | None = None
-    """The HTTP proxy, if any."""
+    """If any."""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers of every request."""
+        """Of every request."""
         key = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         return {name: value.get_secret_value() for name, value in self.config.headers.items()} | key
 
@@ -250,15 +248,15 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Texts that must not appear in a message to a client."""
+        """Must not appear in a message to a client."""
         headers = (value.get_secret_value() for value in self.config.headers.values())
         values = (value for value in headers if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Texts that are removed from all that the upstream sends: the key, and headers that hold one. A short text is
-        no key but a placeholder (`lm-studio`).
+        """Is removed from all that the upstream sends: the key, and headers that hold one. A short text is no key but a
+        placeholder (`lm-studio`).
         """
         headers = self.config.headers.items()
         keys = (value.get_secret_value() for name, value in headers if _HOLDS_A_KEY.search(name))
@@ -267,7 +265,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """What identifies it in log lines: its name, if any. Its address is not logged."""
+        """Its name, if any. Its address is not logged."""
         return {"upstream": self.name} if self.name else {}
 
     def __repr__(self) -> str:

@@ -1,5 +1,5 @@
-"""The pool of connections to one upstream. One is used again only if nothing has come on it since the last answer: that
-would be read as the next answer.
+"""The connections to one upstream. One is used again only if nothing has come on it since the last answer: that would
+be read as the next answer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aiohttp.payload import AsyncIterablePayload, BytesPayload, Payload
 
 
 class UpstreamConnection(ResponseHandler):
-    """While it is idle, until the next request is written, the first byte closes it."""
+    """While idle, until the next request is written, the first byte closes it."""
 
     is_idle = False
 
@@ -29,7 +29,7 @@ class UpstreamConnection(ResponseHandler):
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes, or the connection's end, have come that the event loop has not read."""
+        """Whether bytes, or the end, have come that the event loop has not read."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -46,8 +46,8 @@ class UpstreamConnection(ResponseHandler):
 
 
 class _RequestBody(Payload):
-    """A body that ends its connection's idle time right before it is written: bytes can still come after aiohttp has
-    taken the connection from the pool. A base class beside one of aiohttp's payloads.
+    """Ends its connection's idle time right before it is written: bytes can still come after aiohttp has taken the
+    connection from the pool. A base class beside one of aiohttp's payloads.
     """
 
     def __init__(self, value: Any, on_write: Callable[[bool], None]) -> None:
@@ -74,7 +74,7 @@ class StreamedBody(_RequestBody, AsyncIterablePayload):
 
 
 class UpstreamConnections(aiohttp.TCPConnector):
-    """A connector whose idle connections stay without a byte, or are closed."""
+    """Idle connections stay without a byte, or are closed."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)

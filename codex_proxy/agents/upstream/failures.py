@@ -1,6 +1,6 @@
 """Converts an upstream's errors to failures. Known are OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`,
 FastAPI's `{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with one
-in a string and with errors in a stream, and HTML pages. The failure quotes the upstream's text, without addresses and
+in a string and with errors in a stream, and HTML pages. A failure quotes the upstream's text, without addresses and
 keys; not if it refuses the key, which may be in it.
 """
 
@@ -23,7 +23,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 K = FaultKind
 
 MAX_ERROR_BYTES: Final = 1 << 20
-"""The most bytes of an error's body that are read."""
+"""That are read of an error's body."""
 _MAX_WAIT: Final = 7 * 86400.0  # seconds; more is no time to wait but a broken clock
 
 CLOSED: Final = Failure(
@@ -70,12 +70,12 @@ _MODEL = re.compile(
     re.IGNORECASE,
 )
 _NO_KEY_OF_LITELLM: Final = "no_db_connection"
-"""How LiteLLM's proxy refuses a key if it has no database, with the status 400."""
+"""How LiteLLM's proxy refuses a key without a database, with the status 400."""
 _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _NOT_THE_REQUEST: Final = {K.UPSTREAM_ERROR, K.UPSTREAM_TIMEOUT, K.UPSTREAM_DISCONNECTED, K.UNAVAILABLE}
 """Failures that are no fault of the request, although a status may say so."""
 _NO_ENDPOINT: Final = frozenset({404, 405, 501})
-"""The statuses of a server without the endpoint."""
+"""Of a server without the endpoint."""
 _REDIRECTED: Final = (
     "The model server answered with a redirect (HTTP {}), which this server does not follow. "
     "The operator must set the final address."
@@ -83,8 +83,6 @@ _REDIRECTED: Final = (
 
 
 class ErrorReader:
-    """Converts the errors of one upstream to failures."""
-
     def __init__(
         self,
         secrets: Sequence[str] = (),
@@ -93,8 +91,8 @@ class ErrorReader:
         path: str = CHAT.path,
         setting_names: SettingNames = SettingNames(),  # noqa: B008
     ) -> None:
-        """`secrets` are replaced by `[hidden]`. `clients_key`: a 401 is the client's fault. `path` is the endpoint;
-        `setting_names` are what a message advises to check.
+        """`secrets` are replaced by `[hidden]`. `clients_key`: a 401 is the client's fault. `setting_names`: what a
+        message advises to check.
         """
         self._secrets = tuple(secret for secret in secrets if secret)
         self._path = path
@@ -104,9 +102,7 @@ class ErrorReader:
         self._key_refused = CLIENTS_KEY_REFUSED if clients_key else of_operator
 
     def of_response(self, status: int, headers: Mapping[str, str], body: bytes, now: float) -> Failure:
-        """Returns the failure for an answer with an error status or a redirection. `now`: seconds since 1970, for dates
-        in headers.
-        """
+        """Converts an error status or redirection. `now`: seconds since 1970, for dates in headers."""
         if 300 <= status < 400:
             return Failure(kind=K.UPSTREAM_ERROR, message=_REDIRECTED.format(status))
         failure = self._failure_in(_value_of(body), status)
@@ -116,7 +112,7 @@ class ErrorReader:
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
     def _no_endpoint(self, status: int, body: bytes) -> Failure:
-        """Returns the failure for a server without the endpoint, by a status without another reason."""
+        """The server lacks the endpoint, by a status without another reason."""
         words = self._without_secrets(cleaned(words_in(_value_of(body))))
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
         names = self._names
@@ -127,7 +123,7 @@ class ErrorReader:
         return Failure(kind=K.AGENT_MISCONFIGURED, message=message, quoted=words)
 
     def of_event(self, value: Any) -> Failure:
-        """Returns the failure for an error inside an answer. `value`: its decoded JSON."""
+        """Converts an error inside an answer. `value`: its decoded JSON."""
         error = value.get("error", value) if isinstance(value, dict) else value
         return self._failure_in(value, _status_in(error))
 
@@ -159,9 +155,7 @@ class ErrorReader:
 
 
 def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
-    """Corrects `found`, the result of `failure_from_text`, whose rules are made for Codex. `text` is the error's code,
-    type and message.
-    """
+    """Corrects `failure_from_text`, whose rules are made for Codex. `text`: the error's code, type and message."""
     # llama.cpp says 500 where the input is to blame.
     if (status is None or status in (400, 404, 413, 422, 500)) and _CONTEXT.search(text):
         return K.CONTEXT_LENGTH_EXCEEDED
@@ -178,7 +172,7 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
 
 
 def _as_text(words: str, code: object, kind: object) -> str:
-    """Returns an error as the JSON text that `failure_from_text` reads."""
+    """For `failure_from_text`."""
     vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
     error = {
         "message": words,
@@ -189,7 +183,7 @@ def _as_text(words: str, code: object, kind: object) -> str:
 
 
 def _status_in(error: Any) -> int | None:
-    """Returns the HTTP status that an error has as its code, if any."""
+    """Returns the HTTP status that an error has as its code."""
     code = error.get("code") if isinstance(error, dict) else None
     if isinstance(code, str) and len(code) == 3 and code.isdecimal():
         code = int(code)
@@ -198,7 +192,7 @@ def _status_in(error: Any) -> int | None:
 
 
 def _value_of(body: bytes) -> Any:
-    """Returns the body's decoded JSON, that of a stream's first event, or its text."""
+    """Returns decoded JSON, that of a stream's first event, or the text."""
     text = body[:MAX_ERROR_BYTES].decode("utf-8", "replace")
     first = text.removeprefix("data:").lstrip().partition("\n")[0] if text.startswith("data:") else text
     try:
@@ -241,7 +235,7 @@ def _field_fault(each: Any) -> str:
 
 
 def _wait_of(headers: Mapping[str, str], now: float) -> float | None:
-    """Returns the seconds that the headers ask to wait, if any."""
+    """Returns the seconds that the headers ask for."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         given = headers.get(name, "").strip()
         if not given:

@@ -1,4 +1,4 @@
-"""Reads a server's list of models: OpenAI's shape, and what others add to it."""
+"""Reads a server's list of models: OpenAI's shape, and what others add."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_NAME_CHARS: Final = 200
 
 
 def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
-    """Returns the models in a list, the first as the default; None if the body is no list, or has too many values."""
+    """Returns the models, the first as the default; None if the body is no list, or has too many values."""
     if has_too_many_values(body):
         return None
     try:
@@ -47,7 +47,7 @@ def models_in(body: bytes) -> tuple[AgentModel, ...] | None:
 
 
 def _is_name(value: Any) -> TypeGuard[str]:
-    """Returns whether a value is a text that can be shown."""
+    """Whether it can be shown."""
     return isinstance(value, str) and 0 < len(value.strip()) <= _MAX_NAME_CHARS and value.isprintable()
 
 
@@ -58,8 +58,8 @@ def _window_of(model: dict[str, Any]) -> int | None:
 
 
 def models_of(wanted: Sequence[str], listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-    """Returns the models to serve, the default first. `wanted` are names, and patterns with `*` for those in `listed`;
-    empty: `listed`.
+    """Returns the models to serve, the default first. `wanted`: names, and patterns with `*` for `listed`; empty:
+    `listed`.
     """
     if not wanted:
         return tuple(listed)

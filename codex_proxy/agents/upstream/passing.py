@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.upstream.agent import UpstreamAgent
 
 HELD_BYTES: Final = 256 << 10
-"""The most bytes that wait for a slow client; then the upstream has to wait."""
+"""More for a slow client makes the upstream wait."""
 _KEPT_HEADERS: Final = ("content-type", "content-disposition")
 
 NO_PATH: Final = (
@@ -30,7 +30,7 @@ NO_PATH: Final = (
 
 
 class UpstreamAnswer:
-    """One attempt, whose request is sent at once. `agent` gets the outcome, once."""
+    """One attempt, sent at once. `agent` gets the outcome, once."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class UpstreamAnswer:
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens that the answer has told of so far, if any."""
+        """What the answer has told of so far."""
         return self._usage.usage
 
     def _deliver(self, messages: Sequence[Message], size: int) -> None:

@@ -1,5 +1,5 @@
-"""Presets for common model servers, by their documentation and tests. A request that a server answers with an error is
-refused, or sent in another way.
+"""Presets for common model servers, by their documentation and tests. What a server answers with an error is refused,
+or sent in another way.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ PresetName: TypeAlias = Literal[
 
 
 class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
-    """The defaults for one kind of model server, and what it cannot do."""
+    """The defaults for a kind of model server, and what it cannot do."""
 
     url: str
-    """Its base URL, with `/v1`."""
+    """With `/v1`."""
     key_env: str = ""
     """The variable that usually has its key."""
     needs_key: bool = False
     cannot: frozenset[Capability] = frozenset()
-    """The capabilities of `openai-chat` that it lacks."""
+    """Capabilities of `openai-chat` that it lacks."""
     reasoning_back: str = ""
-    """The field in which its models expect their reasoning back, with their calls."""
+    """Where its models expect their reasoning back, with their calls."""
     refuses: frozenset[str] = frozenset()
-    """Optional fields that it answers with an error, by the names of `openai_chat.body`."""
+    """Optional fields that it answers with an error, by their names in `openai_chat.body`."""
 
 
 NO_PRESET: Final = UpstreamPreset(url="")

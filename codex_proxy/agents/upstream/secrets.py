@@ -1,5 +1,5 @@
-"""Replaces secrets in what an upstream sends, before anything reads it, by `[hidden]`, also where JSON has some
-characters escaped.
+"""Replaces secrets in what an upstream sends by `[hidden]`, before anything reads it, also where JSON has characters
+escaped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _HIDDEN: Final = HIDDEN.encode()
 
 
 class Secrets:
-    """Texts to be replaced: in a whole text (`hide`), or in chunks (`reader`)."""
+    """Replaces them in a whole text (`hide`), or in chunks (`reader`)."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         """`secrets` are printable ASCII."""
@@ -36,7 +36,7 @@ class Secrets:
         return SecretsReader(self)
 
     def begun_in(self, data: bytes) -> int:
-        """Returns how many bytes at the end may begin a secret."""
+        """Returns how many last bytes may begin a secret."""
         if data.endswith(b"\n") or not self.texts:
             return 0
         tail = data[-6 * len(self.texts[0]) :]
@@ -47,7 +47,7 @@ class Secrets:
 
 
 class SecretsReader:
-    """Replaces the secrets in one answer's chunks. What may begin one is held back until the next chunk, or `close`."""
+    """Reads one answer's chunks. What may begin a secret is held back until the next chunk, or `close`."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
@@ -69,7 +69,7 @@ class SecretsReader:
 
 
 def _pattern_of(char: int) -> bytes:
-    """Returns a pattern for a character, as it is and as JSON may write it."""
+    """Matches a character as it is and as JSON may write it."""
     plain = re.escape(bytes([char]))
     escaped = b"\\\\u00(?i:%02x)" % char
     return (
@@ -80,7 +80,7 @@ def _pattern_of(char: int) -> bytes:
 
 
 def _may_begin(data: bytes, secret: bytes) -> bool:
-    """Returns whether `data` begins the secret, as it is or as JSON may write it."""
+    """Whether `data` begins the secret, as it is or as JSON may write it."""
     at = 0
     for char in secret:
         rest = data[at : at + 6].lower()

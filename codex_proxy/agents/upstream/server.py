@@ -1,4 +1,4 @@
-"""A model server: the connections to it, the list of its models, and the requests of turns."""
+"""A model server: its connections, its list of models, and the requests of turns."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from codex_proxy.core.turn import HOPS_HEADER, Origin, Turn
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 5.0
-"""Seconds between requests for the list while it cannot be reached."""
+"""Between requests for a list that cannot be reached."""
 MAX_HOPS: Final = 8
-"""The most servers like this one on a request's way."""
+"""Servers like this one on a request's way."""
 
 _LOOP: Final = (
     "This server's upstream sent the request back to this server. The operator must set "
@@ -48,11 +48,11 @@ NO_CLIENTS_KEY: Final = Failure(
 
 
 MakeDialect: TypeAlias = Callable[[Turn, str, UpstreamContext], Dialect[Message]]
-"""Creates a turn's dialect, from the upstream's name for the model, and what its turns share."""
+"""Creates a turn's dialect, from the upstream's name for the model and what its turns share."""
 
 
 class ModelServer:
-    """A model server: its models, which a task keeps current, and its `client`."""
+    """Its models are kept current by a task."""
 
     def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
         self._upstream = upstream
@@ -70,14 +70,14 @@ class ModelServer:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Requests the list of models now and at intervals. `trouble` reports a server that cannot be reached."""
+        """Requests the list now and at intervals. `trouble` reports a server that cannot be reached."""
         await self.client.start()
         await self._refresh_models()
         self._watch = asyncio.get_running_loop().create_task(self._refresh_models_at_intervals())
 
     def prepare(self, turn: Turn) -> tuple[Turn, Dialect[Message], dict[str, str]]:
-        """Returns the turn as this upstream gets it, its dialect, and its headers. Raises `Fault` as `headers_for`, or
-        if no model is named.
+        """Returns the turn as this upstream gets it, its dialect and headers. Raises `Fault` as `headers_for`, or if no
+        model is named.
         """
         headers = self.headers_for(turn.origin)
         model = turn.model or next((model.id for model in self._models if model.is_default), "")
@@ -88,9 +88,7 @@ class ModelServer:
         return turn, self._make_dialect(turn, model, self._context), headers
 
     def headers_for(self, origin: Origin) -> dict[str, str]:
-        """Returns the headers of a request. Raises `Fault` if it has come from this server itself or through too many,
-        or lacks the client's key.
-        """
+        """Raises `Fault` if the request came from this server itself or through too many, or lacks the client's key."""
         hops = origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
             message = _LOOP.format(self._upstream.names.url)
@@ -117,7 +115,7 @@ class ModelServer:
         return self._models
 
     def trouble(self) -> Failure | None:
-        """Returns the failure of the newest request for the list, if it failed."""
+        """Returns why the newest request for the list failed, if it did."""
         return self._trouble
 
     async def close(self) -> None:
@@ -127,7 +125,7 @@ class ModelServer:
         await self.client.close()
 
     def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
-        """Returns the models for clients, from the upstream's list and the settings."""
+        """Returns the models for clients, by list and settings."""
         window = self._upstream.config.context_window
         found = models_of(self._upstream.config.models, listed)
         return tuple(
@@ -182,7 +180,7 @@ def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Messa
 async def request_models_once(
     upstream: Upstream, clock: Clock
 ) -> tuple[Failure | None, tuple[AgentModel, ...]]:
-    """Requests the list once, for `doctor`. Returns the failure, if any, and the models."""
+    """For `doctor`. Returns the failure, if any, and the models."""
     server = ModelServer(upstream, clock, _no_turns)
     await server.client.start()
     try:

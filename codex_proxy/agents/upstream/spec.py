@@ -1,6 +1,4 @@
-"""What the specs of agents of model servers share: settings, the upstream that these describe, and the check of
-`doctor`.
-"""
+"""What the specs of model servers' agents share: settings, their upstream, and the check of `doctor`."""
 
 from __future__ import annotations
 
@@ -23,18 +21,17 @@ if TYPE_CHECKING:
     from codex_proxy.agents.upstream.server import MakeDialect
 
 CLIENTS_KEY: Final = "client"
-"""The PROXY_UPSTREAM_KEY with which each client's own key is sent."""
+"""This PROXY_UPSTREAM_KEY sends each client's own key."""
 ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
-"""The variable in which open-responses-server expects the address. With it, that program's variable for the key is
-used, too."""
+"""Where open-responses-server expects the address. With it, that program's variable for the key is used, too."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 UPSTREAM_SETTINGS: Final = frozenset({"upstream_url", "upstream_key", "idle_timeout"})
-"""Settings that are short for keys of `[upstreams.default]`."""
+"""Short for keys of `[upstreams.default]`."""
 _MAX_KEY_CHARS: Final = 10_000
 
 
 def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamAgent:
-    """Returns the agent, not yet started. Raises `NoAgentError` if a setting of a single upstream is invalid; one of
+    """Returns the agent, not yet started. Raises `NoAgentError` for an invalid setting of a single upstream; one of
     several says that when it starts.
     """
     from codex_proxy.agents.upstream.agent import UpstreamAgent
@@ -65,7 +62,7 @@ def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamA
 def upstream_spec(
     api: UpstreamApi, *, summary: str, make: Callable[[AgentContext], Awaitable[Agent]]
 ) -> AgentSpec:
-    """Declares the agent of the servers that offer `api`. `make` calls `make_upstream`."""
+    """Declares the agent of servers with `api`. `make` calls `make_upstream`."""
     return AgentSpec(
         name=api.agent,
         summary=summary,
@@ -80,7 +77,7 @@ def upstream_spec(
 
 
 async def _check_upstream(context: AgentContext) -> list[Check]:
-    """Returns the check of `doctor`: whether the upstream answers, and how many models it lists."""
+    """Checks for `doctor` whether the upstream answers, and how many models it lists."""
     from codex_proxy.agents.upstream.server import request_models_once
 
     try:
@@ -109,9 +106,7 @@ async def _check_upstream(context: AgentContext) -> list[Check]:
 
 
 def upstream_of(context: AgentContext) -> Upstream:
-    """Returns the upstream that the settings describe. Raises `NoAgentError` if address, key or a file is missing or
-    invalid.
-    """
+    """Returns the upstream of the settings. Raises `NoAgentError` if address, key or a file is missing or invalid."""
     config, settings = context.upstream or UpstreamConfig(), context.settings
     api = config.api
     names = SettingNames.of_table(context.upstream_table)
@@ -143,9 +138,7 @@ def upstream_of(context: AgentContext) -> Upstream:
 
 
 def _checked_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
-    """Returns the base URL: `/v1` is added to one without a path, the endpoint of `api` removed. Raises
-    `NoAgentError`.
-    """
+    """Adds `/v1` to a URL without a path, and removes the endpoint of `api`. Raises `NoAgentError`."""
     wrong = f"{names.url} must be an address like http://127.0.0.1:11434/v1"
     try:
         parts = urlsplit(given.strip())
@@ -165,7 +158,7 @@ def _checked_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
 def _key_of(
     config: UpstreamConfig, given: SecretStr | None, environ: Mapping[str, str], names: SettingNames
 ) -> str:
-    """Returns the key, or empty. `given` is the setting `upstream_key`. Raises `NoAgentError` if it is set twice,
+    """Returns the key, or empty. `given`: the setting `upstream_key`. Raises `NoAgentError` if it is set twice,
     missing, or has impossible characters.
     """
     if sum(each is not None for each in (given, config.key_file, config.key_env)) > 1:
@@ -185,8 +178,8 @@ def _key_of(
 
 
 def _key_in_environment(config: UpstreamConfig, environ: Mapping[str, str], names: SettingNames) -> str:
-    """Returns the key in the variable of the table, the preset or open-responses-server, or empty. Raises
-    `NoAgentError` if a needed one is not set.
+    """Reads the variable of the table, the preset or open-responses-server. Raises `NoAgentError` if a needed one is
+    not set.
     """
     # A key that lies about for a provider is sent to that provider's own address only.
     variable, is_needed = config.key_env or "", config.key_env is not None
@@ -215,7 +208,7 @@ def _read_key(file: Path, name: str) -> str:
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
-    """Returns the HTTP proxy for an address, by the variables `http_proxy` and so on, if any."""
+    """Returns the proxy by `http_proxy` and so on, if any."""
     given = {name.lower(): value for name, value in environ.items() if name.isupper()}
     given |= {name: value for name, value in environ.items() if name.islower()}
     proxies = {

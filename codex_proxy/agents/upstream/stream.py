@@ -1,4 +1,4 @@
-"""The messages of one HTTP exchange (a `Head`, bytes of the body, an `End`), and the reader of the body: server-sent
+"""The messages of an HTTP exchange (a `Head`, bytes of the body, an `End`), and the reader of the body: server-sent
 events, or one JSON object. Only `data:` lines count, and `event: error`.
 """
 
@@ -15,12 +15,11 @@ from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 
 MAX_LINE_BYTES: Final = 16 << 20
-"""The most bytes of one event or JSON answer. The longest have base64 audio or images."""
+"""Of one event or JSON answer. The longest have base64 audio or images."""
 MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
-"""The most bytes of an answer. The longest streams have a third."""
+"""The longest streams have a third."""
 MAX_EVENT_MARKS: Final = 1 << 20
-"""The most commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest events have
-ten thousand."""
+"""Commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest have ten thousand."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -30,7 +29,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """The end of the exchange, always its last message."""
+    """Always the last message."""
 
     failure: Failure | None = None
     """Why the answer is incomplete, if so."""
@@ -40,11 +39,12 @@ Message: TypeAlias = Head | bytes | End
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """One event of an answer's body. `value` is the decoded JSON of a `chunk` or `error`."""
+    """`value`: the decoded JSON of a `chunk` or `error`."""
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
     """`done`: `[DONE]`; `no_json`: cannot be decoded; `no_answer`: neither a stream nor a JSON object; `too_long`: a
-    limit is exceeded, and no events follow."""
+    limit is exceeded, and no events follow.
+    """
     value: Any = None
 
 
@@ -53,7 +53,7 @@ _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 
 
 class AnswerReader:
-    """Reads the body of one answer: `feed` each chunk, then `close`. Nothing is raised."""
+    """`feed` each chunk, then `close`. Nothing is raised."""
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._max_line = max_line
@@ -62,10 +62,10 @@ class AnswerReader:
         self._body: list[bytes] = []
         self._size = 0
         self._event = b""
-        """The event name of the next data."""
+        """The name of the next event."""
 
     def feed(self, chunk: bytes) -> list[StreamEvent]:
-        """Returns the events that are complete with this chunk."""
+        """Returns the events that this chunk completes."""
         if self._form == "unknown":
             found = self._recognised(chunk)
             if found:
@@ -131,7 +131,7 @@ class AnswerReader:
 
 
 def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
-    """Returns an event with decoded JSON, or of the kind `no_json` or `too_long`."""
+    """Returns a decoded event, or `no_json` or `too_long`."""
     if has_too_many_values(data):
         return StreamEvent("too_long")
     try:
@@ -148,12 +148,12 @@ def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
 
 
 def has_too_many_values(data: bytes) -> bool:
-    """Returns whether decoding the JSON might hold everybody up."""
+    """Whether decoding might hold everybody up."""
     return len(data) > MAX_EVENT_MARKS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_EVENT_MARKS
 
 
 def is_error(chunk: dict[str, Any]) -> bool:
-    """Returns whether a chunk or answer is an error, in any form."""
+    """Whether it is an error, in any form."""
     if chunk.get("error"):
         return True
     if chunk.get("object") == "error":

@@ -1,5 +1,5 @@
-"""The `Transport` of a turn at an upstream: sends its requests where its current attempt is made, and opens the next
-attempt after a failed one.
+"""The `Transport` of a turn at an upstream: sends requests where the current attempt is made, and opens the next after
+a failed one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NotAskedError(Fault):
 
 
 class OpenAttempt(Attempt, frozen=True):
-    """An attempt, and how its requests are sent."""
+    """And how its requests are sent."""
 
     agent: UpstreamAgent
     """Is told of the attempt's end."""
@@ -50,9 +50,9 @@ async def make_attempt(
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> T | None:
     """Makes the attempt `following` (None: the first of the plan), or the first later one that succeeds, and returns
-    the result. `make` makes one; its second argument is whether it waits if too many turns are running. `failure` is
-    that of the attempt before, if any: then returns None if no attempt is left. Otherwise, and if `may_repeat` returns
-    False, raises the last `Fault`.
+    the result. `make`'s second argument: whether it waits if too many turns are running. `failure`: of the attempt
+    before, if any; then returns None if no attempt is left. Otherwise, and if `may_repeat` returns False, raises the
+    last `Fault`.
     """
     following = following or NextAttempt(plan.target)
     while following is not None:
@@ -83,19 +83,19 @@ class UpstreamTransport:
         open_attempt: Callable[[UpstreamTarget, bool], Awaitable[OpenAttempt]],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        """`open_attempt` opens an attempt; its second argument: whether it waits if too many turns are running. It
-        raises `Fault` or `NotAskedError`.
+        """`open_attempt`'s second argument: whether it waits if too many turns are running. It raises `Fault` or
+        `NotAskedError`.
         """
         self._plan = plan
         self._open_attempt = open_attempt
         self._sleep = sleep
         self._current: OpenAttempt | None = None
         self._is_recorded = False
-        """Whether the current attempt's outcome was reported."""
+        """Whether the current outcome was reported."""
         self._next_attempt: asyncio.Task[None] | None = None
         self._reader: TransportReader | None = None
         self._exchanges: list[Exchange] = []
-        """All of the turn. The last one is current."""
+        """Of the turn; the last one is current."""
 
     async def open_first(self) -> Attempt:
         """Opens the first attempt that can be opened. Raises `Fault`."""
@@ -106,9 +106,7 @@ class UpstreamTransport:
     # --- what the dialect reports ---------------------------------------------------------------
 
     def on_failure(self, failure: Failure) -> bool:
-        """Ends the current attempt, which has failed before its answer. Starts to open the next one, and returns True,
-        if there is one.
-        """
+        """Ends the current attempt. Starts to open the next one, and returns True, if there is one."""
         self.close_stdin()
         self._record("failed", failure)
         self._leave()
@@ -120,7 +118,7 @@ class UpstreamTransport:
         return True
 
     def on_answer(self) -> int:
-        """Records that the current attempt is answered. Returns the number of attempts."""
+        """Returns the number of attempts."""
         self._record("answered")
         return self._plan.attempts
 
@@ -159,7 +157,7 @@ class UpstreamTransport:
         self._reader = reader
 
     def send(self, writes: bytes) -> None:
-        """Sends a request. What has not come of the previous answer is dropped."""
+        """Drops what has not come of the previous answer."""
         assert self._current is not None
         self.close_stdin()
         exchange = self._current.client.post(writes, self._current.headers, self._deliver)
@@ -179,11 +177,11 @@ class UpstreamTransport:
             self._exchanges[-1].resume()
 
     def set_idle(self, idle: bool) -> None:
-        """Does nothing: the session ends with its turn."""
+        """The session ends with its turn."""
 
     async def release(self, *, finished: bool) -> None:
-        """Closes the current request's connection unless the answer has ended, by which the upstream notices that the
-        client has left.
+        """Closes the current connection unless the answer has ended: so the upstream notices that the client
+        has left.
         """
         self._reader = None
         if self._next_attempt is not None:

@@ -1,5 +1,5 @@
-"""The base classes of dialects that send HTTP requests to a model server. A turn makes one exchange after another,
-until it has an answer or fails.
+"""The base of dialects that send HTTP requests to a model server: one exchange after another, until there is an answer
+or a failure.
 """
 
 from __future__ import annotations
@@ -52,31 +52,29 @@ class UpstreamContext(msgspec.Struct, frozen=True):
 
     errors: ErrorReader
     refused: set[str]
-    """Optional fields that it refuses, and that are not sent. A turn adds those that it finds."""
+    """Optional fields that it refuses. A turn adds those that it finds."""
     new_id: Callable[[str], str]
     now: Callable[[], float]
 
 
 class ExchangeTurn(SingleTurn, ABC, Generic[A]):
-    """A dialect's methods return events, and the body of the next request (empty for none). `A`: what reads or collects
-    an answer.
-    """
+    """Methods return events, and the next request's body (empty for none). `A`: what reads or collects an answer."""
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
-        """`model`: the upstream's name. `context`: what its turns share."""
+        """`model`: the upstream's name."""
         self._model = model
         self._errors = context.errors
         self._refused = context.refused
         self._now = context.now
         self._answer: A | None = None
-        """The answer that is being read or waited for; None while tools run, and after the end."""
+        """Being read or waited for; None while tools run, and after the end."""
         self._error: Head | None = None
         self._error_body = bytearray()
         self._writes = b""
         """The next request's body, or empty."""
 
     def receive(self, messages: Sequence[Message]) -> Step:
-        """Reads messages of the current exchange. Those after an answer's end are ignored."""
+        """Reads the current exchange. Messages after an answer's end are ignored."""
         out: list[Event] = []
         self._writes = b""
         for message in messages:
@@ -103,11 +101,11 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
 
     @abstractmethod
     def _new_answer(self) -> A:
-        """Returns a new object for the next answer."""
+        """Returns what reads the next answer."""
 
     @abstractmethod
     def _request(self) -> bytes:
-        """Returns the body of the next request."""
+        """Returns the next request's body."""
 
     @abstractmethod
     def _read_body(self, answer: A, data: bytes, out: list[Event]) -> None:
@@ -119,7 +117,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
 
     @abstractmethod
     def _refused_field(self, status: int, body: bytes) -> str | None:
-        """Returns the optional field that the error names; None if none, or one that was not sent."""
+        """Returns the optional field that the error names, if it was sent."""
 
     # --- one exchange -----------------------------------------------------------------------------
 
@@ -131,9 +129,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         return self._request()
 
     def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
-        """Fails the turn or, if the error names an optional field, repeats the request without it, also in later
-        requests.
-        """
+        """Fails the turn or, if the error names an optional field, repeats the request, and later ones, without it."""
         field = self._refused_field(head.status, body)
         if field is not None:
             self._refused.add(field)
@@ -148,7 +144,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
 
 
 class UpstreamTurn(ExchangeTurn[A]):
-    """A dialect that reads an API's answers, and makes further requests with the outputs of the model's calls."""
+    """Reads an API's answers, and makes further requests with the outputs of calls."""
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
@@ -172,7 +168,7 @@ class UpstreamTurn(ExchangeTurn[A]):
         return cls(model, UpstreamContext(ErrorReader(), refused, context.new_id, context.now), **own)
 
     def answer(self, request_id: str, reply: Reply) -> Step:
-        """Adds a call's output to the conversation. Sends the next request if no output is missing."""
+        """Adds a call's output. Sends the next request if none is missing."""
         if request_id not in self._asked or not isinstance(reply, ToolReply) or self._ended:
             return NOTHING
         output = self._put_output(self._asked.pop(request_id), reply.parts)
@@ -189,8 +185,8 @@ class UpstreamTurn(ExchangeTurn[A]):
         """Adds a call's output to the conversation; returns it as a raw item."""
 
     def _ends_without_last_event(self, answer: A, out: list[Event]) -> bool:
-        """Called when the body has ended without the API's last event. Completes the answer and returns True if the API
-        allows that.
+        """The body has ended without the API's last event. Completes the answer and returns True if the API allows
+        that.
         """
         return False
 
@@ -209,9 +205,7 @@ class UpstreamTurn(ExchangeTurn[A]):
             out += self._failed(end.failure or BROKEN_OFF)
 
     def _request_outputs(self, calls: Sequence[ToolCallRequested], out: list[Event]) -> None:
-        """Requests the calls' outputs. An invalid call gets an error as its output; if all are invalid, `_writes` is
-        the next request.
-        """
+        """An invalid call gets an error as its output; if all are invalid, `_writes` is the next request."""
         for call in calls:
             wrong = None if call.item_reported else self._fault_in_call(call)
             if wrong is None:
@@ -224,18 +218,18 @@ class UpstreamTurn(ExchangeTurn[A]):
             self._writes = self._next_request()
 
     def _add_usage(self, usage: Usage | None, out: list[Event]) -> None:
-        """Adds an answer's tokens to the turn's, and reports the sum."""
+        """Reports the turn's sum."""
         if usage is not None:
             self._spent = usage if self._spent is None else self._spent + usage
             out.append(UsageReported(self._spent, "provider"))
 
     def _check_number_of(self, calls: Sequence[object]) -> None:
-        """Raises `TooMuchHeld` if an answer has too many calls."""
+        """Raises `TooMuchHeld` for too many calls."""
         if len(calls) > MAX_UNANSWERED:
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def _fault_in_call(self, call: ToolCallRequested) -> tuple[str, str] | None:
-        """Returns what is invalid about a call: a `Notice`'s code, and an error for the model."""
+        """Returns a `Notice`'s code, and an error for the model."""
         if all(tool.name != call.name for tool in self._turn.tools):
             return (
                 "unoffered_call",

@@ -1,6 +1,4 @@
-"""Reads token counts: of a `usage` object, and of an answer that is passed on, in chunks of JSON or server-sent events.
-Pure.
-"""
+"""Reads token counts: of a `usage` object, and of an answer that is passed on, in chunks. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +14,11 @@ _NAME: Final = b'"usage"'
 _OBJECT: Final = re.compile(rb"\s*+:\s*+(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})")
 _BEGUN: Final = re.compile(rb"\s*+(?::\s*+(?:\{.*)?)?", re.DOTALL)
 _MAX_HELD: Final = 1024
-"""The most bytes of an unfinished `usage` object; 300 are usual."""
+"""Of an unfinished `usage` object; 300 are usual."""
 
 
 def count_of(fields: Any, name: str) -> int | None:
-    """Returns a count in a decoded object, if it has one."""
+    """Returns a count in a decoded object, if any."""
     value = fields.get(name) if isinstance(fields, dict) else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -30,9 +28,7 @@ def count_of(fields: Any, name: str) -> int | None:
 
 
 def usage_of(given: Any) -> Usage | None:
-    """Returns the tokens in a decoded `usage`, of Chat Completions or Responses; None if it does not count the
-    input.
-    """
+    """Reads Chat Completions' or Responses' `usage`; None if it does not count the input."""
     for input, output in (("prompt", "completion"), ("input", "output")):
         count = count_of(given, f"{input}_tokens")
         if count is not None:
@@ -47,7 +43,7 @@ def usage_of(given: Any) -> Usage | None:
 
 
 class PassedUsage:
-    """Finds the tokens in an answer of unknown form. `usage` is the last so far."""
+    """Finds the tokens in an answer of unknown form. `usage` is the last."""
 
     def __init__(self) -> None:
         self.usage: Usage | None = None

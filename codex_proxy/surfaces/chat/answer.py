@@ -1,5 +1,5 @@
-"""Reads the fields of a chat request that determine the form of the answer. Raises `Fault` INVALID_REQUEST with
-`param`. Source: docs/contract.md#parameters-of-chat-completions.
+"""Reads the fields of a chat request that determine the answer's form. Raises `Fault` INVALID_REQUEST with `param`.
+Source: docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SAMPLING: Final = (
     *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
     *("top_k", "min_p", "repetition_penalty"),
 )
-"""How the model chooses its tokens: validated, and without effect unless the agent supports them."""
+"""Validated, and without effect unless the agent supports them."""
 
 
 def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
-    """Returns the names of the parameters without effect that the wire model does not mark."""
+    """Returns parameters without effect that the wire model does not mark."""
     given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
@@ -40,7 +40,7 @@ def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
 
 
 def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
-    """Returns which of `logprobs` and `top_logprobs` ask for log probabilities."""
+    """Returns those of `logprobs` and `top_logprobs` that do."""
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
         raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")
@@ -49,7 +49,7 @@ def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
 
 
 def check_choices(request: ChatRequest, max_choices: int) -> None:
-    """Raises `Fault` INVALID_REQUEST if `n` exceeds `max_choices`."""
+    """Raises `Fault` if `n` exceeds `max_choices`."""
     count = 1 if request.n is None else request.n
     if max_choices == 1 and count != 1:
         raise bad_request("Invalid value for 'n': only 1 is accepted.", "n", UNSUPPORTED)
@@ -57,7 +57,7 @@ def check_choices(request: ChatRequest, max_choices: int) -> None:
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Returns the format of `response_format`. Raises `Fault` for one that is off, or without its schema."""
+    """Raises `Fault` for a format that is off, or without its schema."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return Format()
@@ -78,9 +78,7 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
 
 
 def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
-    """Raises `Fault` INVALID_REQUEST for audio, and for log probabilities if `logprobs` (PROXY_LOGPROBS) is
-    `refuse`.
-    """
+    """Raises `Fault` for audio, and for log probabilities if `logprobs` is `refuse`."""
     refuse_logprobs({name: name for name in logprobs_asked_for(request)}, logprobs)
     if "audio" in (request.modalities or ()):
         raise _unsupported("modalities", "The agent answers in text: the only modality is 'text'.")

@@ -1,4 +1,4 @@
-"""One choice of a chat answer: its stream frames, and the whole message, made of the same encoded fragments. Sources:
+"""One choice of a chat answer: its frames and its message, of the same encoded fragments. Sources:
 docs/contract.md#streams, docs/wire-rules.md#chat-completions.
 """
 
@@ -19,13 +19,13 @@ _CALL_ENDS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class Call:
-    """A tool call in a stream. Its first chunk has the id and the name."""
+    """A tool call in a stream."""
 
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`index`: the call's number. `arguments`: their beginning, in the first chunk. `legacy`: sent as
-        `function_call`. `before`, `after`: the bytes around its delta.
+        """`arguments`: their beginning, in the first chunk. `legacy`: sent as `function_call`. `before`, `after`: the
+        bytes around its delta.
         """
         name = json_text(item.name)
         first = json_text(arguments)
@@ -43,11 +43,11 @@ class Call:
         self._item = item
 
     def legacy(self) -> FunctionCall:
-        """Returns the call in the form of `function_call`."""
+        """Returns the call as a `function_call`."""
         return {"name": msgspec.Raw(json_text(self._item.name)), "arguments": self.arguments.whole()}
 
     def whole(self) -> ChatCall:
-        """Returns the call in the form that it has in a whole message."""
+        """Returns the call of a whole message."""
         name = msgspec.Raw(json_text(self._item.name))
         id = msgspec.Raw(json_text(self._item.call_id))
         if self._item.kind == "custom":
@@ -56,9 +56,7 @@ class Call:
 
 
 class Choice:
-    """One `choices[index]`: renders its chunks (appended to `out`) and keeps their text for the whole answer.
-    `finish_reason` is empty until `finish`.
-    """
+    """One `choices[index]`: appends its chunks to `out`, and keeps their text for the whole answer."""
 
     def __init__(self, index: int, before: bytes, after: bytes, *, legacy: bool, whole_calls: bool) -> None:
         """`before`, `after`: the bytes around the choice in every chunk. `legacy`: calls are `function_call`.
@@ -77,7 +75,7 @@ class Choice:
         self._message_order = SerialOutput()
         self._last_message: str | None = None
         self._begins: dict[str, int] = {}
-        """The number of fragments before each message, for those behind another one."""
+        """The fragments before each message that is behind another one."""
         self._at_line_start = True
         self._whole_calls = whole_calls
         self._call_order = SerialOutput(whole=whole_calls)
@@ -89,7 +87,7 @@ class Choice:
         return Text(self._before + b'{"%b":' % field, b"}" + self._after)
 
     def begin(self, out: list[bytes]) -> None:
-        """Appends the first chunk of the choice, the only one with `role`."""
+        """Appends the first chunk, the only one with `role`."""
         out += (self._before, b'{"role":"assistant"}', self._after)
 
     # --- text ---------------------------------------------------------------------------------
@@ -98,7 +96,7 @@ class Choice:
         self._message_order.open(id)
 
     def add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
-        """Adds deltas to the text of the open message `id`, or keeps them while an earlier message is open."""
+        """Adds deltas of the open message `id`; keeps them while an earlier one is open."""
         if id != self._message_order.current_id:
             self._message_order.keep(id, "".join(texts))
         elif id == self._last_message:
@@ -108,7 +106,7 @@ class Choice:
             self._content.add_all(texts[1:], out)
 
     def _add_to_content(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds text of the message `id` to the one `content` of the choice, behind a blank line."""
+        """Adds text to the one `content`, behind a blank line if it is another message's."""
         if id != self._last_message:
             if self._last_message is not None:
                 text = BLANK_LINE + text
@@ -117,7 +115,6 @@ class Choice:
         self._content.add(text, out)
 
     def close(self, id: str, out: list[bytes]) -> None:
-        """Ends the message or call `id`, if there is one."""
         self._close_message(id, out)
         self._close_call(id, out)
 
@@ -127,7 +124,7 @@ class Choice:
                 self._add_to_content(ready_id, text, out)
 
     def place_of(self, id: str) -> int:
-        """Returns the index in `content` at which the text of the message `id` begins."""
+        """Returns where in `content` the message `id` begins."""
         before = self._begins.get(id)
         return 0 if before is None else self._content.length(before) + len(BLANK_LINE)
 
@@ -137,13 +134,13 @@ class Choice:
     # --- reasoning and activity ---------------------------------------------------------------
 
     def add_reasoning(self, id: str, part: int, text: str, out: list[bytes]) -> None:
-        """Adds a delta of part `part` of the reasoning summary `id`, behind a blank line if it is a new one."""
+        """Adds a delta of a part of the summary `id`."""
         text = self._reasoning.separated((id, part), text)
         self._at_line_start = text.endswith("\n")
         self._reasoning.add(text, out)
 
     def add_activity(self, did: str, out: list[bytes]) -> None:
-        """Adds a line to `reasoning_content` that describes what the agent did (`did`)."""
+        """Adds a line about what the agent did."""
         line = f"{' '.join(did.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
         self._reasoning.part = None
@@ -178,7 +175,6 @@ class Choice:
         return call
 
     def add_arguments(self, id: str, text: str, out: list[bytes]) -> None:
-        """Adds a delta to the arguments of the call `id`, or keeps it while an earlier call is open."""
         if id == self._call_order.current_id:
             self._calls[id].arguments.add(text, out)
         else:
@@ -197,14 +193,14 @@ class Choice:
     # --- the end ------------------------------------------------------------------------------
 
     def finish(self, event: TurnEnded, out: list[bytes]) -> None:
-        """Appends the last chunk, with the `finish_reason`; before it, an empty content if there was no other."""
+        """Appends the last chunk; before it, an empty content if there was none."""
         if not (self._content or self._refusal or self._calls):
             self._content.add("", out)
         self.finish_reason = self._reason((event.choice_stops or {}).get(self.index, event.stop))
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """Returns the `finish_reason` for a `Stop` or a provider's own reason, which stays."""
+        """Returns the `finish_reason`; a provider's own reason stays."""
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
         if not self._calls:
@@ -212,7 +208,6 @@ class Choice:
         return "function_call" if self._legacy_calls else "tool_calls"
 
     def whole(self) -> ChatChoice:
-        """Returns the choice object of a whole answer."""
         message: ChatMessage = {
             "role": "assistant",
             "content": self._content.whole() if self._content else None,
@@ -233,6 +228,6 @@ class Choice:
         }
 
     def tokens(self) -> int:
-        """Returns an estimate of the tokens of content, refusal and calls' arguments."""
+        """Estimates the tokens of content, refusal and arguments."""
         texts = [self._content, self._refusal, *(call.arguments for call in self._calls.values())]
         return json_tokens(bytes(text.whole()) for text in texts)

@@ -1,6 +1,5 @@
-"""Decides what of a chat request goes unchanged to an upstream of Chat Completions: all of it (`ForwardedRequest`) if
-this server has nothing to do in the turn, else what a `Turn` cannot represent. Values keep their bytes. Source:
-docs/upstreams.md.
+"""Decides what of a chat request goes unchanged to an upstream: all of it (`ForwardedRequest`) if this server has
+nothing to do in the turn, else what no `Turn` represents. Values keep their bytes. Source: docs/upstreams.md.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from codex_proxy.surfaces.chat.messages import has_instructions
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED
 
 Fields: TypeAlias = Mapping[str, msgspec.Raw]
-"""The members of a JSON object, each as the bytes that the client wrote."""
+"""A JSON object's members, as the client wrote them."""
 
 TURN_FIELDS: Final = frozenset(
     {
@@ -35,25 +34,25 @@ _EFFORT: Final = frozenset({"effort", "summary"})
 
 
 class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Which parts of a request may go unchanged to an upstream of Chat Completions."""
+    """What may go unchanged to an upstream."""
 
     whole: bool
     """Whether whole requests may: not if this server adds MCP tools, or has other chunks."""
     web_images: bool
-    """Whether the upstream gets web addresses of images."""
+    """Whether it gets web addresses of images."""
     images: bool = True
-    """Whether the model accepts images."""
+    """Whether the model accepts them."""
     instructions: bool = True
     """Whether the model accepts a system prompt."""
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
-    """Returns the members of a JSON object as the bytes that the client wrote."""
+    """Returns the members as the client wrote them."""
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
 def unknown_fields(request: wire.ChatRequest, fields: Fields) -> tuple[str, ...]:
-    """Returns unknown fields and types of parts (`messages[].content[].TYPE`) for a header, at most `MAX_NAMED`."""
+    """Returns unknown fields and types of parts, at most `MAX_NAMED`, for a header."""
     known = _known_fields()
     named = [name for name in fields if name not in known and FIELD_NAME.fullmatch(name)]
     types = [part.type for part in _parts(request) if isinstance(part, wire.OtherPart)]
@@ -68,8 +67,8 @@ def _known_fields() -> frozenset[str]:
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether the whole request goes to the upstream: `policy` allows it, and it has neither tools nor a format, or
-    asks for what only a forwarded answer can contain (`only_in_bytes`).
+    """Whether `policy` allows it, and the request has neither tools nor a format, or asks for what only a forwarded
+    answer contains (`only_in_bytes`).
     """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
@@ -82,7 +81,6 @@ def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_w
 
 
 def has_images(request: wire.ChatRequest) -> bool:
-    """Whether any message has an image."""
     return any(isinstance(part, wire.ImagePart) for part in _parts(request))
 
 
@@ -92,12 +90,12 @@ def _parts(request: wire.ChatRequest) -> Iterator[object]:
 
 
 def wants_text(request: wire.ChatRequest) -> bool:
-    """Whether the answer is plain text: no `response_format`, or `text`."""
+    """Whether there is no `response_format`, or `text`."""
     return request.response_format is None or request.response_format.type == "text"
 
 
 def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
-    """Returns the parameters that work only if the request is forwarded."""
+    """Returns parameters that work only if the request is forwarded."""
     spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
     asked = {
         "n": request.n is not None and request.n > 1,
@@ -111,7 +109,6 @@ def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
 def forwarded_request(
     request: wire.ChatRequest, fields: Fields, *, effort: str | None, model_asked: str
 ) -> ForwardedRequest:
-    """Returns the whole request as it is forwarded. `fields` are its members as raw JSON."""
     kept = {name: value for name, value in fields.items() if name != "reasoning"}
     if effort is not None:
         kept["reasoning_effort"] = msgspec.Raw(msgspec.json.encode(effort))
@@ -125,7 +122,7 @@ def forwarded_request(
 
 
 def passed_fields(fields: Fields) -> dict[str, msgspec.Raw]:
-    """Returns the fields that no `Turn` represents, as raw JSON, without null values."""
+    """Returns the fields that no `Turn` represents, without nulls."""
     represented = TURN_FIELDS | {"reasoning"}
     kept = {
         name: value for name, value in fields.items() if name not in represented and bytes(value) != _NULL
@@ -134,12 +131,11 @@ def passed_fields(fields: Fields) -> dict[str, msgspec.Raw]:
 
 
 def sampling_in(fields: Fields) -> dict[str, Any]:
-    """Returns the request's sampling parameters as written, without null values."""
+    """Returns the sampling parameters as written, without nulls."""
     return {name: fields[name] for name in SAMPLING if name in fields and bytes(fields[name]) != _NULL}
 
 
 def messages_in(fields: Fields) -> Sequence[msgspec.Raw]:
-    """Returns the request's messages, each as the bytes that the client wrote."""
     return msgspec.json.decode(fields["messages"], type=list[msgspec.Raw])
 
 

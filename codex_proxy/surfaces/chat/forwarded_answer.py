@@ -1,4 +1,4 @@
-"""The answer to a forwarded chat request: the upstream's bytes, and an error frame if the turn fails later. Source:
+"""The answer to a forwarded request: the upstream's bytes, and an error frame if the turn fails later. Source:
 docs/contract.md#failures-of-a-stream.
 """
 
@@ -14,7 +14,7 @@ from codex_proxy.surfaces.errors import error_frame
 
 
 class ForwardedAnswer(Renderer):
-    """Passes on the bytes of an answer. An output token is a delta, if the upstream reports no usage."""
+    """Without reported usage, a delta counts as an output token."""
 
     def __init__(self, **options: Unpack[RenderOptions]) -> None:
         super().__init__(**options)

@@ -1,6 +1,6 @@
-"""Converts the messages of a chat request to the history of a turn, oldest first. System messages become the
-developer's, tool and function messages outputs, in the order of their calls. Raises `Fault` INVALID_REQUEST for calls
-and outputs that do not match, and for parts that no agent accepts. Source: docs/contract.md#messages-and-parts.
+"""Converts chat messages to history, oldest first: system messages become the developer's, tool and function messages
+outputs, in the order of their calls. Raises `Fault` INVALID_REQUEST for calls and outputs that do not match, and parts
+that no agent accepts. Source: docs/contract.md#messages-and-parts.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history. `pdfs`: the texts of PDFs (None: none are read). `originals`: the messages as raw JSON, if
-    the agent takes audio, files or unknown parts so.
+    """`pdfs`: the texts of PDFs (None: none are read). `originals`: the messages as raw JSON, for an agent that takes
+    audio, files or unknown parts so.
     """
     history = _History(pdfs, originals)
     for index, message in enumerate(messages):
@@ -45,7 +45,7 @@ def history_of(
 
 
 def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
-    """Returns the web addresses of images, each with its first field."""
+    """Returns images' web addresses, each with its first field."""
     found: dict[str, str] = {}
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message, wire.UserMessage | wire.ToolMessage) else None
@@ -57,12 +57,10 @@ def web_images(messages: Iterable[wire.AnyMessage]) -> dict[str, str]:
 
 
 def has_instructions(messages: Iterable[wire.AnyMessage]) -> bool:
-    """Whether any message is an instruction (role `system` or `developer`)."""
     return any(isinstance(message, wire.InstructionMessage) for message in messages)
 
 
 def has_calls(messages: Iterable[wire.AnyMessage]) -> bool:
-    """Whether any message has a call of the client's tools or an output."""
     return any(
         isinstance(message, wire.ToolMessage | wire.FunctionMessage)
         or (isinstance(message, wire.AssistantMessage) and bool(message.tool_calls or message.function_call))
@@ -103,7 +101,7 @@ class _History(HistoryWithCalls):
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
     def settle(self, missing: str = "") -> None:
-        """Adds the outputs of the last calls. Raises `Fault` INVALID_REQUEST if one is missing."""
+        """Adds the last calls' outputs. Raises `Fault` if one is missing."""
         unanswered = [call.call_id for call in self.unanswered]
         if unanswered and self._legacy:
             raise bad_request(
@@ -197,7 +195,7 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
 
 
 def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns the parts with a participant's name in front of the text."""
+    """Puts a participant's name in front of the text."""
     if not name:
         return parts
     # Agents have no field for the name.
@@ -208,7 +206,6 @@ def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _assistant_parts(message: wire.AssistantMessage, param: str) -> tuple[Part, ...]:
-    """Returns the texts and the refusal of an assistant message; none with calls only."""
     content = message.content or ()
     if isinstance(content, str):
         texts = [content]

@@ -1,5 +1,5 @@
-"""Parses a chat request into a `Turn` and what is needed to answer it. Raises `Fault`: INVALID_REQUEST with `param`,
-MODEL_NOT_FOUND, or NOT_ALLOWED. Sources: docs/contract.md#parameters-of-chat-completions,
+"""Parses a chat request into a `Turn` and what its answer needs. Raises `Fault`: INVALID_REQUEST with `param`,
+MODEL_NOT_FOUND, NOT_ALLOWED. Sources: docs/contract.md#parameters-of-chat-completions,
 docs/contract.md#messages-and-parts, docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
@@ -52,7 +52,7 @@ from codex_proxy.surfaces.request_options import (
 
 FIELDS: Final = FieldNames()
 FUNCTIONS_FIELDS: Final = FieldNames(tool_schema="functions[{}].parameters")
-"""The names of fields in requests that use `functions`, the older form of `tools`."""
+"""For requests with `functions`, the older form of `tools`."""
 
 
 class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
@@ -61,11 +61,11 @@ class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
     include_usage: bool
     """Whether the stream gets a chunk with the usage."""
     choices: int
-    """The number of choices in the answer (`n`)."""
+    """The number of choices (`n`)."""
     service_tier: str | None = None
-    """The tier that the answer names; None if the request names none."""
+    """The tier in the answer; None if the request names none."""
     legacy_function_call: bool
-    """Whether the request has `functions`, so that calls are answered as `function_call`."""
+    """Whether calls are answered as `function_call`."""
 
 
 def parse(
@@ -75,8 +75,8 @@ def parse(
     context: ParseContext,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """Parses a body. `pdfs`: the texts of PDFs (None: none are read). `forward_policy` returns what may go unchanged to
-    a model's upstream, or None.
+    """`pdfs`: the texts of PDFs (None: none are read). `forward_policy` returns what may go unchanged to a model's
+    upstream, or None.
     """
     notes = FieldNotes()
     request = parse_as(ChatRequest, body, notes)
@@ -114,7 +114,6 @@ def parse(
 def _forwarded(
     request: ChatRequest, resolved: ResolvedModel, fields: Fields, context: ParseContext
 ) -> ParsedChat:
-    """Returns a request that is forwarded as a whole. `fields` are its members as raw JSON."""
     place = place_of(resolved, context, request.metadata, client_acts=True)
     effort = _effort(request) or resolved.effort
     forwarded = forwarded_request(request, fields, effort=effort, model_asked=_model_asked(request))
@@ -129,7 +128,7 @@ def _converted(
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
-    """Returns a request that becomes a turn. `originals`: its messages as raw JSON, if the agent takes such."""
+    """`originals`: the messages as raw JSON, for an agent that takes such."""
     settings = context.settings
     refuse_unsupported(request, settings.logprobs)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_tools(request)
@@ -167,7 +166,7 @@ def _converted(
 
 
 def _parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
-    """Returns the parsed request; `more` are further fields of `ParsedChat`."""
+    """`more`: further fields."""
     has_functions = bool(request.functions)
     return ParsedChat(
         turn=turn,
@@ -187,7 +186,7 @@ def _model_asked(request: ChatRequest) -> str:
 
 
 def _client_acts(request: ChatRequest, wanted: Format) -> bool:
-    """Whether the client seems to be an agent: it sends tools, calls, a format or instructions."""
+    """Whether the client seems to be an agent itself."""
     return (
         bool(request.tools or request.functions)
         or wanted.kind != "text"

@@ -1,5 +1,5 @@
-"""Renders the events of a turn as a chat completion, streamed or whole, from the same `Choice`s. Sources:
-docs/contract.md#streams, docs/contract.md#failures-of-a-stream.
+"""Renders a turn as a chat completion, streamed or whole, from the same `Choice`s. Sources: docs/contract.md#streams,
+docs/contract.md#failures-of-a-stream.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class StreamMetrics(msgspec.Struct, frozen=True):
 
 
 Measure: TypeAlias = Callable[[int], StreamMetrics]
-"""Returns a stream's timings at its end, from the number of completion tokens."""
+"""Returns a stream's timings, from its completion tokens."""
 
 
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
-"""The form of chunks: OpenAI's, or codex-completions-api's (`usage: null`, all choices in one chunk)."""
+"""OpenAI's chunks, or codex-completions-api's (`usage: null`, all choices in one)."""
 
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
@@ -54,9 +54,8 @@ NOBODY: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """`include_usage` adds a chunk to a stream. `legacy_function_call`: calls are `function_call`. `whole_calls`: each
-    call is one delta (docs/contract.md#streams). `show_activity`: the agent's actions are lines of reasoning. `metrics`
-    returns times for the usage chunk.
+    """`whole_calls`: each call is one delta (docs/contract.md#streams). `show_activity`: the agent's actions are lines
+    of reasoning. `metrics` returns times for the usage chunk.
     """
 
     def __init__(
@@ -92,10 +91,9 @@ class ChatRenderer(StreamRenderer):
         self._measure = metrics
         self._routed = False
         self._cited: list[tuple[tuple[Choice, ...], AnnotationAdded]] = []
-        """The annotations, each with the choices that have its message."""
+        """Each with the choices that have its message."""
 
     def _make_choices(self, count: int) -> None:
-        """Makes the choices and the bytes that begin every chunk."""
         head = {"id": self._envelope["id"], "object": "chat.completion.chunk"}
         body = json_bytes({**head, **self._envelope, **self._details.fields})
         self._chunk_head = b"data: " + body[:-1] + b',"choices":['
@@ -130,7 +128,7 @@ class ChatRenderer(StreamRenderer):
     def _each(
         self, targets: tuple[Choice, ...], out: list[bytes], say: Callable[..., None], *args: object
     ) -> None:
-        """Renders an event for each choice by `say(choice, *args, out)`: a chunk each, or one for all in the profile
+        """Calls `say(choice, *args, out)` for each choice: a chunk each, or one for all in the profile
         `codex-completions-api`.
         """
         if not self._joined:
@@ -159,7 +157,7 @@ class ChatRenderer(StreamRenderer):
         self._each(self._choices_with(event.id, out), out, Choice.refuse, event.id, event.text)
 
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
+        """Raw reasoning is not sent to clients."""
         if event.kind == "summary":
             targets = self._choices_with(event.id, out)
             self._each(targets, out, Choice.add_reasoning, event.id, event.part, event.text)
@@ -168,7 +166,7 @@ class ChatRenderer(StreamRenderer):
         self._each(self._choices_with(event.id, out), out, Choice.add_arguments, event.id, event.text)
 
     def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
-        """Returns the choices with the item `id`; sends every choice's first chunk before."""
+        """Returns the choices with the item `id`, and begins the stream."""
         targets = self._targets.get(id, NOBODY)
         if targets and not self.visible:
             self._begin(out)
@@ -189,7 +187,7 @@ class ChatRenderer(StreamRenderer):
             self._each(self._choices_with(item.id, out), out, Choice.add_activity, line)
 
     def _choices_for(self, item: Item) -> tuple[Choice, ...]:
-        """Returns the choices of an item: the agent's, or all if it names none."""
+        """Returns the agent's choices, or all if it names none."""
         if item.choice is None:
             return self._choices
         self._routed = True
@@ -215,7 +213,7 @@ class ChatRenderer(StreamRenderer):
         out.append(DONE)
 
     def _annotations_chunk(self) -> bytes:
-        """Returns a chunk with the annotations, directly before the finish reasons."""
+        """Is sent directly before the finish reasons."""
         # Some are known only at the end.
         choices = []
         for choice in self._choices:
@@ -225,7 +223,6 @@ class ChatRenderer(StreamRenderer):
         return self._chunk_head + b",".join(choices) + self._chunk_end
 
     def _annotations(self, choice: Choice) -> msgspec.Raw | list[dict[str, Any]]:
-        """Returns the annotations of a choice's message; an empty list if there are none."""
         if self._details.annotations:
             return msgspec.Raw(self._details.annotations)
         return [
@@ -238,7 +235,7 @@ class ChatRenderer(StreamRenderer):
         self._cited.append((self._choices_with(event.id, out), event))
 
     def _on_details(self, event: AnswerDetails, out: list[bytes]) -> None:
-        """Keeps fields of the answer; those known before its first item are in the chunks."""
+        """Details known before the first item are in all chunks."""
         is_new = event.fields != self._details.fields
         self._details = event
         # Clients expect the same fields in all chunks.
@@ -248,7 +245,7 @@ class ChatRenderer(StreamRenderer):
     # --- usage ----------------------------------------------------------------------------------
 
     def _figures(self) -> ChatUsage:
-        """Returns the `usage` of the turn. Each of several choices with the same output counts."""
+        """Each of several choices with the same output counts."""
         usage, copies = self._tokens(), 1 if self._routed else len(self._choices)
         completion = usage.output * copies
         figures: ChatUsage = {
@@ -268,7 +265,7 @@ class ChatRenderer(StreamRenderer):
         return self._count_tokens()  # the limit is one for each choice
 
     def _count_tokens(self) -> int:
-        """Returns an estimate of the answer's tokens, at most `max_tokens` a choice."""
+        """Counts at most `max_tokens` a choice."""
         counted = self._choices if self._routed else self._choices[:1]
         return sum(self._limited(choice.tokens()) for choice in counted)
 
@@ -282,7 +279,7 @@ class ChatRenderer(StreamRenderer):
 
 
 def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
-    """Converts an annotation of the Responses API. `offset` is where the message begins in `content`."""
+    """Nests an annotation of the Responses API. `offset`: where its message begins in `content`."""
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):
         if isinstance(fields.get(name), int):

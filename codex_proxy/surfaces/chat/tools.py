@@ -1,5 +1,5 @@
-"""Reads the tools of a chat request (`tools`, or the older `functions`), and its `tool_choice`. Raises `Fault`
-INVALID_REQUEST. Source: docs/contract.md#tools-and-tool_choice.
+"""Reads `tools` (or the older `functions`) and `tool_choice`. Raises `Fault` INVALID_REQUEST. Source:
+docs/contract.md#tools-and-tool_choice.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_
 
 
 def offered_tools(request: wire.ChatRequest) -> OfferedTools:
-    """Returns the offered tools and the tool choice. Raises `Fault` for invalid or duplicate tools, `tools` with
-    `functions`, and a choice that is not offered.
-    """
+    """Raises `Fault` for invalid or duplicate tools, `tools` with `functions`, and a choice that is not offered."""
     legacy = bool(request.functions)
     if legacy and request.tools:
         raise bad_request("Give either 'tools' or 'functions', not both.", "functions")

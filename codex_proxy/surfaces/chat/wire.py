@@ -1,5 +1,5 @@
-"""The pydantic models of a Chat Completions request; marks of `field_lists` say which fields are ignored or refused.
-`parse.py` checks what depends on settings or several fields. Sources: docs/contract.md#parameters-of-chat-completions,
+"""The pydantic models of a chat request; `field_lists` marks what is ignored or refused, `parse.py` checks what depends
+on settings or several fields. Sources: docs/contract.md#parameters-of-chat-completions,
 docs/contract.md#messages-and-parts, OpenAI's own types for the ranges.
 """
 

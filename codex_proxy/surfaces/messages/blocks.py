@@ -1,5 +1,5 @@
-"""Converts content blocks to parts of the history. A bad image or unknown block raises `Fault` INVALID_REQUEST in the
-user's newest message only, because clients send their history each time; elsewhere, and for unreadable documents, a
+"""Converts content blocks to parts of the history. Only in the user's newest message a bad image or unknown block
+raises `Fault` INVALID_REQUEST, because clients send their history each time; elsewhere, and for unreadable documents, a
 note takes its place. Source: docs/messages.md#content.
 """
 
@@ -21,18 +21,18 @@ _PDF: Final = "application/pdf"
 _MAX_TITLE: Final = 200
 _USER_BLOCKS: Final = ("text", "image", "document", "search_result", "tool_result")
 TOOL_CHANGES: Final = {"tool_addition": "can be called", "tool_removal": "can no longer be called"}
-"""Blocks that change which tools are offered, with words for the model."""
+"""Blocks that change the offered tools, with words for the model."""
 _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """Converts the blocks of one request. `ignored` collects parameters without effect, `web_images` web addresses."""
+    """`ignored`: parameters without effect; `web_images`: addresses, each with its field."""
 
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
     ) -> None:
-        """`pdfs`: the texts of PDFs (None: none are read). `notes` gets fields without effect. `takes_images`: the
-        agent passes images on. `fetches`: web images stay in earlier messages too.
+        """`pdfs`: the texts of PDFs (None: none are read). `takes_images`: the agent passes images on. `fetches`: web
+        images stay in earlier messages too.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -44,9 +44,7 @@ class BlockReader:
         self._fetches = fetches
 
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of a message's or result's content, without empty texts. `newest`: it is the user's newest
-        message.
-        """
+        """Yields the parts of a message or result, without empty texts. `newest`: of the user's newest message."""
         if isinstance(content, str):
             if content:
                 yield TextPart(content)
@@ -55,7 +53,7 @@ class BlockReader:
             yield from self.parts_of_block(block, f"{param}[{index}]", newest=newest)
 
     def parts_of_block(self, block: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block at `param`; otherwise as `parts`."""
+        """Yields the parts of one block, as `parts`."""
         kind = block_type(block)
         self.note_fields(block)
         if kind == "text":
@@ -83,20 +81,19 @@ class BlockReader:
             yield TextPart(f"[A content block ({shown}) was left out: this model cannot read it.]")
 
     def note_fields(self, block: Any) -> None:
-        """Adds the block's fields that have no effect to the notes."""
         served = BLOCK_FIELDS.get(block_type(block))
         if served is not None and not served.issuperset(block):
             self._notes.add_unknown(block, served, "messages[].content[]")
 
     def note_left_out(self, block: Any) -> None:
-        """Adds the type of a block that the model does not get to `ignored`."""
+        """Adds its type to `ignored`."""
         kind = block_type(block)
         self.ignored[f"messages[].content[]{'.' + kind if FIELD_NAME.fullmatch(kind) else ''}"] = None
 
     # --- images -----------------------------------------------------------------------------------
 
     def _image(self, source: Any, param: str, *, newest: bool) -> Part:
-        """Returns the image of a `source`, or a note for a bad one."""
+        """Returns the image, or a note for a bad one."""
         source = source if isinstance(source, dict) else {}
         try:
             if not self._takes_images:
@@ -149,9 +146,7 @@ class BlockReader:
             yield self._file(source, title, head, param)
 
     def _file(self, source: dict[str, Any], title: str, head: str, param: str) -> TextPart:
-        """Returns a base64 document as text if it can be read, else a note with its `title`. `head`: the lines before
-        the text.
-        """
+        """Returns a base64 document as text, else a note. `head`: the lines before the text."""
         media_type = _text(source, "media_type") or "of no type"
         data = _text(source, "data")
         try:
@@ -170,7 +165,7 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        """Returns the text of a PDF; None if it cannot be read, or not yet (the request is then parsed again)."""
+        """Returns None if it cannot be read, or not yet: the request is then parsed again."""
         if self._pdfs is None or not raw:
             return None
         try:
@@ -180,13 +175,11 @@ class BlockReader:
 
 
 def block_type(block: Any) -> str:
-    """Returns a block's `type`, or an empty string."""
     kind = block.get("type") if isinstance(block, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
 def changed_tool(block: dict[str, Any]) -> str:
-    """Returns the tool that a block of `TOOL_CHANGES` names, or an empty string."""
     tool = block.get("tool")
     tool = tool if isinstance(tool, dict) else {}
     defined = tool.get("definition")
@@ -194,12 +187,11 @@ def changed_tool(block: dict[str, Any]) -> str:
 
 
 def text_of(block: dict[str, Any]) -> str:
-    """Returns the `text` of a text block, or an empty string."""
     return _text(block, "text")
 
 
 def results_text(block: dict[str, Any]) -> str:
-    """Returns a result of Anthropic's tools as text: a line for each entry."""
+    """Returns a result of Anthropic's tools: a line for each entry."""
     content = block.get("content")
     lines: list[str] = []
     for each in content if isinstance(content, list) else [content]:

@@ -1,5 +1,5 @@
-"""The types of a message of Anthropic's API, and its content blocks, as stream frames and whole. SDKs need the `event:`
-line of every frame, and the end of every block. Source: docs/messages.md.
+"""Anthropic's message: its types, and its content blocks as frames and whole. SDKs need every frame's `event:` and
+every block's end. Source: docs/messages.md.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from codex_proxy.surfaces.answer_types import Count, JsonText, Object, one_of
 from codex_proxy.surfaces.base import BLANK_LINE, Text, json_bytes, json_text, raw_text
 
 SIGNATURE: Final = "cxp1"
-"""The `signature` of thinking blocks, by which this server knows its own."""
+"""By which this server knows its own thinking blocks."""
 
 BLOCK_TYPES: Final = (
     *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"),
 )
-"""All types of blocks ever sent: some SDKs fail on others."""
+"""All that are ever sent: some SDKs fail on others."""
 EVENT_TYPES: Final = (
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop", "ping", "error"),
 )
-"""All types of events ever sent: some SDKs fail on others."""
+"""All that are ever sent: some SDKs fail on others."""
 
 STOP_REASONS: Final = ("end_turn", "tool_use", "max_tokens", "refusal", "stop_sequence")
-"""All values of `stop_reason` that are ever sent."""
+"""All that are ever sent."""
 
 
 class ContentBlock(TypedDict, total=False):
@@ -78,7 +78,7 @@ class MessageEvent(TypedDict):
 
 
 def frame(type: str, fields: dict[str, Any]) -> bytes:
-    """Returns one server-sent event; its data has `type` and these fields."""
+    """Returns a server-sent event whose data has `type` and `fields`."""
     return b"event: %b\ndata: %b\n\n" % (type.encode(), json_bytes({"type": type, **fields}))
 
 
@@ -86,26 +86,25 @@ PING: Final = frame("ping", {})
 
 
 class GrowingBlock:
-    """A message or reasoning that becomes a block of `text` or `thinking`. Until it is opened, `kept` has its texts;
-    `over`: it has ended. Methods append SSE frames to `out`.
+    """A message or reasoning that becomes a block of `text` or `thinking`. `kept`: its texts until it is opened;
+    `over`: it has ended. Methods append frames to `out`.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.is_open = False
         self.kept: list[str] = []
-        """The texts that came while another block was open."""
         self.over = False
         self._part: int | None = None
 
     def with_break(self, part: int, text: str) -> str:
-        """Returns a delta, behind a blank line if the one before was of another summary part."""
+        """Returns `text`, behind a blank line if it begins another summary part."""
         text = BLANK_LINE + text if self._part not in (None, part) else text
         self._part = part
         return text
 
     def open(self, index: int, out: list[bytes]) -> None:
-        """Begins the block, and gives it the kept texts. `index` is its place in the answer's `content`."""
+        """Begins the block with the kept texts. `index`: its place in `content`."""
         self.is_open = True
         self._index = index
         before = (
@@ -118,7 +117,6 @@ class GrowingBlock:
         self.add(self.kept, out)
 
     def add(self, texts: list[str], out: list[bytes]) -> None:
-        """Appends the frames of the deltas `texts` to `out`."""
         self._text.add_all(texts, out)
 
     def close(self, out: list[bytes]) -> None:
@@ -130,7 +128,7 @@ class GrowingBlock:
 
     @property
     def text(self) -> bytes:
-        """The whole text as one JSON string."""
+        """The whole text as JSON."""
         return bytes(self._text.whole())
 
     def whole(self) -> dict[str, Any]:
@@ -139,7 +137,7 @@ class GrowingBlock:
 
 
 class WholeBlock:
-    """A block sent in one piece: its type, its fields, and `input`, the JSON text of an object (or None)."""
+    """A block sent in one piece. `input`: the JSON text of an object, or None."""
 
     def __init__(self, kind: str, index: int, fields: dict[str, Any], input: str | None = None) -> None:
         self._head = {"type": kind, **fields}
@@ -156,7 +154,7 @@ class WholeBlock:
 
     @property
     def text(self) -> bytes:
-        """`input` as a JSON string, for counting tokens."""
+        """`input` as JSON, for counting tokens."""
         return json_text(self._input or "")
 
     def whole(self) -> dict[str, Any]:

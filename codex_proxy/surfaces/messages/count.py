@@ -1,6 +1,5 @@
-"""Two counts of a request's tokens: an upper bound for `POST /v1/messages/count_tokens`, since after too small a number
-clients shorten too late; and an estimate for an answer's first event, from a sample of a long text. The first raises
-`Fault`: INVALID_REQUEST, or MODEL_NOT_FOUND.
+"""A request's tokens: an upper bound for `POST /v1/messages/count_tokens`, since after too small a number clients
+shorten too late (raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND); and an estimate for an answer's first event.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.usage import parts_in, texts_in
 
 _REQUEST: Final = 16
-"""The tokens at the beginning of an answer and around the instructions."""
+"""At the beginning of an answer and around instructions."""
 _MESSAGE: Final = 8
 _TOOL: Final = 16
 _BLOCK: Final = 4
@@ -34,15 +33,15 @@ _TILE_TOKENS: Final = 170
 _PATCH: Final = 32
 _PATCH_TOKENS: Final = 1.7
 _MAX_IMAGE: Final = 2_700
-"""The tokens of the largest image, and of one of unknown size."""
+"""Of the largest image, and one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
-"""Characters that are counted exactly: a million tokens. Later texts count a token for two."""
+"""Characters counted exactly, a million tokens; later a token for two."""
 
 _STATE_CHARS: Final = 5
-"""Characters of encrypted reasoning per token, at least."""
+"""Encrypted reasoning per token, at least."""
 _PDF_CHARS: Final = 3
-"""Base64 characters of a PDF per token, at least."""
+"""Base64 of a PDF per token, at least."""
 _MAX_PDF: Final = 200_000
 
 _SEALED: Final = frozenset({"data", "signature", "encrypted_content"})
@@ -51,7 +50,6 @@ _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "s
 
 
 def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
-    """Returns an upper bound of the tokens of a request."""
     request = parse_as(MessagesRequest, body)
     resolve(request.model or DEFAULT_NAME, catalog)
     counter = _Counter()
@@ -69,14 +67,13 @@ def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
 
 
 class _Counter:
-    """Counts the parts of one request, with a cache of pieces of text."""
+    """Counts parts, with a cache of pieces of text."""
 
     def __init__(self) -> None:
         self._known: dict[str, Piece] = {}
         self._chars = 0
 
     def content(self, content: Any) -> int:
-        """Returns the tokens of `content`: a string or a list of blocks."""
         if isinstance(content, str):
             return self._text(content)
         if isinstance(content, list):
@@ -84,7 +81,7 @@ class _Counter:
         return 0
 
     def value(self, value: Any) -> int:
-        """Returns the tokens of a JSON value: a string as it is, others as JSON."""
+        """Counts a string as it is, others as JSON."""
         if value is None:
             return 0
         return self._text(value if isinstance(value, str) else msgspec.json.encode(value).decode())
@@ -119,7 +116,7 @@ class _Counter:
 
 
 def _image(source: Any) -> int:
-    """Returns the tokens of an image by its size, in tiles or patches."""
+    """Counts an image by its size, in tiles or patches."""
     data = source.get("data") if isinstance(source, dict) else None
     info = image_info(data) if isinstance(data, str) else None
     if info is None:
@@ -134,24 +131,24 @@ def _sealed(value: Any) -> int:
 
 
 def _shown(tool: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tool definition without the fields that the model does not get (`_NOT_OFFERED`)."""
+    """Leaves out fields that the model does not get."""
     return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}
 
 
 # --- the estimate ---------------------------------------------------------------------------------
 
 IMAGE_TOKENS: Final = 800
-"""About the tokens of an image, which providers scale down."""
+"""Providers scale images down."""
 TOOL_TOKENS: Final = 12
-"""The tokens that a tool takes in addition to its name, description and schema."""
+"""In addition to name, description and schema."""
 
 _SLICES: Final = 12
 _SLICE: Final = 160
-"""Characters of each counted slice of a long request, spread evenly."""
+"""Characters of each counted slice, spread evenly."""
 
 
 def prompt_tokens(turn: Turn) -> int:
-    """Returns an estimate of a turn's input: history, images, tools, schema."""
+    """Estimates a turn's input: history, images, tools, schema."""
     images = sum(isinstance(part, ImagePart) for part in parts_in(turn.history))
     return _tokens_in(" ".join(_texts(turn))) + images * IMAGE_TOKENS + len(turn.tools) * TOOL_TOKENS
 

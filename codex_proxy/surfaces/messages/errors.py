@@ -1,5 +1,5 @@
-"""The errors of Anthropic's API: status and type of each kind of fault, and when clients must not try again. Claude
-Code repeats a 401 for minutes unless `x-should-retry` forbids it, and summarises on a 400 "prompt is too long".
+"""The errors of Anthropic's API, and when clients must not try again. Claude Code repeats a 401 for minutes unless
+`x-should-retry` forbids it, and summarises on a 400 "prompt is too long".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
 class FaultRow(NamedTuple):
-    """Status and type of a kind of fault. `lasting`: the same request always fails."""
+    """`lasting`: the same request always fails."""
 
     status: int
     type: str
@@ -32,7 +32,7 @@ _STATUSES: Final[dict[FaultKind, int]] = {
     FaultKind.UNAVAILABLE: 529,
     FaultKind.STOPPING: 529,
 }
-"""The statuses that differ from those of OpenAI's APIs."""
+"""Where they differ from OpenAI's."""
 _TYPES: Final = {
     401: "authentication_error",
     402: "billing_error",
@@ -44,7 +44,7 @@ _TYPES: Final = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""The types by status; others are `invalid_request_error`."""
+"""Others are `invalid_request_error`."""
 _LASTING: Final = frozenset(
     {
         FaultKind.INVALID_API_KEY,
@@ -55,7 +55,7 @@ _LASTING: Final = frozenset(
         FaultKind.UPSTREAM_UNAUTHORIZED,
     }
 )
-"""The faults of requests that always fail."""
+"""The same request always fails."""
 
 
 def _row(kind: FaultKind) -> FaultRow:
@@ -66,14 +66,14 @@ def _row(kind: FaultKind) -> FaultRow:
 TABLE: Final = {kind: _row(kind) for kind in fault_table.TABLE}
 
 THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
-"""The code of a refused `thread`, on which SDKs send the whole conversation."""
+"""On this code SDKs send the whole conversation."""
 
 MAX_WAIT: Final = 60
-"""The longest `Retry-After`, in seconds, that Claude Code and the SDKs obey."""
+"""Seconds; Claude Code and the SDKs obey no longer one."""
 
 
 def status_of(failure: Failure) -> int:
-    """Returns the status of a fault before the first byte of the answer."""
+    """Returns the status before the first byte of the answer."""
     return TABLE[failure.kind].status
 
 
@@ -105,7 +105,7 @@ class AnthropicError(TypedDict):
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """Returns the error, with `details` where SDKs act on them, and the field before the message."""
+    """With `details` where SDKs act on them, and the field before the message."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"
@@ -117,14 +117,12 @@ def error_body(failure: Failure, request_id: str) -> bytes:
 
 
 def error_event(failure: Failure, request_id: str) -> bytes:
-    """Returns the SSE event `error`, which ends a stream that has begun."""
+    """Returns the event that ends a stream."""
     return b"event: error\ndata: " + error_body(failure, request_id) + b"\n\n"
 
 
 def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
-    """Returns the failure as `prompt is too long: N tokens > M maximum`. `tokens` is an estimate, `window` the model's
-    context window, if known.
-    """
+    """Returns `prompt is too long: N tokens > M maximum`. `tokens`: an estimate; `window`: the model's, if known."""
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
     most = window or max(1, tokens - 1)

@@ -1,6 +1,6 @@
-"""Converts the messages of a request to the history of a turn, oldest first. Instructions become developer messages in
-place. A call without a result gets one that says so; a result without its call becomes text of the user. Raw items from
-`redacted_thinking` return to their places. Raises `Fault` INVALID_REQUEST for the user's newest message only. Source:
+"""Converts messages to history, oldest first. Instructions become developer messages in place. A call without a result
+gets one that says so; a result without its call becomes the user's text. Raw items of `redacted_thinking` return to
+their places. Raises `Fault` INVALID_REQUEST for the user's newest message only. Source:
 docs/messages.md#the-conversation.
 """
 
@@ -36,21 +36,21 @@ from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""Begins the block in which Claude Code identifies itself, which would defeat the provider's cache."""
+"""Claude Code's own block, which would defeat the provider's cache."""
 NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 _NEXT_MESSAGE: Final = "next_user_message"
-"""The `clear_at` of an instruction that is shown until the user's next message."""
+"""The `clear_at` that ends with the user's next message."""
 _SEARCHED: Final = "[Results of a search:]\n"
 _SUMMED_UP: Final = "[A summary of the conversation so far:]\n"
 _UNSHOWN: Final = frozenset({"thinking", "redacted_thinking", "server_tool_use"})
-"""Blocks of an answer that the model is never shown as text."""
+"""Never shown to the model as text."""
 
 
 def instructions_of(system: wire.Content | None) -> str:
-    """Returns the text of `system`, without Claude Code's own block."""
+    """Leaves out Claude Code's own block."""
     if system is None or isinstance(system, str):
         texts = [system or ""]
     else:
@@ -69,9 +69,7 @@ def _instruction(block: Any, param: str) -> str:
 def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history. `reader` converts blocks; raw items of another agent or model than `identity`
-    are left out.
-    """
+    """Raw items of another agent or model than `identity` are left out."""
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
     for index, message in enumerate(messages):
@@ -82,7 +80,7 @@ def history_of(
 
 
 def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
-    """Returns the names of the tools that the messages refer to (`tool_reference`) or call."""
+    """Returns tools that a `tool_reference` or a call names."""
     names: set[str] = set()
     for message in messages:
         for block in _blocks(message.content):
@@ -106,7 +104,7 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
 def with_tool_changes(
     tools: Sequence[dict[str, Any]], messages: Iterable[wire.InputMessage]
 ) -> list[dict[str, Any]]:
-    """Returns the tools as `tool_addition` and `tool_removal` blocks leave them."""
+    """Applies `tool_addition` and `tool_removal` blocks."""
     offered = list(tools)
     removed: set[str] = set()
     for message in messages:
@@ -125,13 +123,11 @@ def with_tool_changes(
 
 
 def has_calls(messages: Iterable[wire.InputMessage]) -> bool:
-    """Whether any message has a call of the client's tools or a result."""
     kinds = ("tool_use", "tool_result")
     return any(block_type(block) in kinds for message in messages for block in _blocks(message.content))
 
 
 def has_instructions(messages: Iterable[wire.InputMessage]) -> bool:
-    """Whether any message is an instruction (role `system` or `developer`)."""
     return any(message.role in _INSTRUCTING for message in messages)
 
 
@@ -141,9 +137,9 @@ class _History(HistoryWithCalls):
         self._reader = reader
         self._identity = identity
         self._answering = False
-        """Whether the last message was one of the model."""
+        """Whether the last message was the model's."""
         self._seen: set[str] = set()
-        """The ids of raw items in the history: a client may send an answer twice."""
+        """Ids of raw items: a client may send an answer twice."""
 
     def read(self, message: wire.InputMessage, param: str, *, newest: bool) -> None:
         if message.role == "assistant":
@@ -179,9 +175,7 @@ class _History(HistoryWithCalls):
             self.add(HistoryMessage("user", tuple(parts)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
-        """Stores the first result of a call of the last answer; yields the parts of any other, with a note, for the
-        user's message.
-        """
+        """Stores a call's first result; yields any other's parts, with a note, for the user's message."""
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
         if block.get("is_error") is True:
@@ -195,7 +189,7 @@ class _History(HistoryWithCalls):
     # --- what the model texts ----------------------------------------------------------------------
 
     def _add_answer(self, content: wire.Content | None) -> None:
-        """Adds a message of the model, with the raw items of its `redacted_thinking` in their places."""
+        """Adds a message of the model, with its raw items in place."""
         texts: list[HistoryMessage] = []
         calls: dict[str, HistoryCall] = {}
         state: list[Element] = []
@@ -228,7 +222,7 @@ class _History(HistoryWithCalls):
     def _in_place(
         self, state: Sequence[Element], texts: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
-        """Yields texts, calls and raw items of an answer in the order of `state`, then those that are not in it."""
+        """Yields an answer in the order of `state`, then what is not in it."""
         left = list(texts)
         for element in state:
             if isinstance(element, dict):
@@ -254,7 +248,7 @@ class _History(HistoryWithCalls):
 
 
 def _past_call(block: dict[str, Any]) -> HistoryCall | None:
-    """Converts a `tool_use` block; None without id or name."""
+    """Returns None without id or name."""
     call_id, name = block.get("id"), block.get("name")
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
         # No result could refer to it.
@@ -265,7 +259,7 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Returns a failed result with `Error: ` in front, unless its beginning says "error"."""
+    """Puts `Error: ` in front, unless its beginning says "error"."""
     first = parts[0] if parts else TextPart("")
     text = first.text if isinstance(first, TextPart) else ""
     if "error" in text[:40].lower():

@@ -1,6 +1,4 @@
-"""The lists of models in Anthropic's form. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for invalid query
-parameters.
-"""
+"""Lists of models in Anthropic's form. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for the query."""
 
 from __future__ import annotations
 
@@ -46,7 +44,6 @@ class PageQuery(msgspec.Struct, frozen=True):
 
 
 def page_query(limit: str | None, after_id: str | None, before_id: str | None) -> PageQuery:
-    """Parses the query of a page."""
     size = DEFAULT_PAGE
     if limit is not None:
         size = number_in(limit, len(str(MAX_PAGE)))
@@ -60,14 +57,14 @@ def page_query(limit: str | None, after_id: str | None, before_id: str | None) -
 
 
 def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns the listed names, those without `claude` or `anthropic` a second time with `claude-`."""
+    """Those without `claude` or `anthropic` a second time with `claude-`."""
     names = listed_names(catalog, env)
     # Claude Code lists no other names.
     return list(dict.fromkeys([*names, *map(with_claude_prefix, names)]))
 
 
 def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel:
-    """Returns a model's object under this name. `created`: seconds since 1970."""
+    """`created`: seconds since 1970."""
     model = model_of(name, catalog)
     shown = (model.display_name if model is not None else "") or name
     return {
@@ -84,7 +81,7 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> AnthropicModelList:
-    """Returns a page of these models; `created` is the time of each."""
+    """`created`: the time of each model."""
     first, last = 0, len(names)
     if query.after_id:
         first = _place(names, query.after_id, "after_id") + 1

@@ -1,5 +1,5 @@
-"""Parses a request of Anthropic's Messages API into a `Turn` and what is needed to answer it. Raises `Fault`:
-INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. Source: docs/messages.md.
+"""Parses a Messages request into a `Turn` and what its answer needs. Raises `Fault`: INVALID_REQUEST with `param`,
+MODEL_NOT_FOUND, NOT_ALLOWED. Source: docs/messages.md.
 """
 
 from __future__ import annotations
@@ -45,23 +45,21 @@ FIELDS: Final = FieldNames(
     parallel_calls="tool_choice.disable_parallel_tool_use",
 )
 SAMPLING: Final = ("temperature", "top_p", "top_k")
-"""The sampling fields of a request; Anthropic's newer versions have none of them."""
+"""Anthropic's newer versions have none of them."""
 
 _BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
-"""The largest budget of thinking tokens for each effort."""
+"""The largest budget of each effort."""
 _LARGEST: Final = "xhigh"
 
 
 class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
-    """A parsed request of the Messages API."""
-
     fields: FieldNames = FIELDS
     thinking: bool
-    """Whether the client asks for `thinking` blocks, and so for the model's raw items."""
+    """Whether `thinking` blocks, and so raw items, are asked for."""
     client_names: dict[str, str]
-    """The client's names of tools, by the model's, if they differ."""
+    """The client's names of tools by the model's, if they differ."""
     refetches: bool
-    """Whether one is in an earlier message, and left out if it cannot be fetched."""
+    """Whether an image is in an earlier message, and left out if it cannot be fetched."""
 
 
 def parse(
@@ -73,8 +71,8 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """Parses a body. `identity` names a turn's agent and model, of which raw items are used. `pdfs`: the texts of PDFs.
-    `takes_images`: whether the agent passes images on. `fetches=False`: web images of earlier messages become notes.
+    """`identity` names a turn's agent and model, whose raw items are used. `pdfs`: the texts of PDFs. `fetches=False`:
+    web images of earlier messages become notes.
     """
     notes = FieldNotes()
     request = parse_as(MessagesRequest, body, notes)
@@ -105,7 +103,7 @@ def parse(
 def _turn(
     request: MessagesRequest, offered: MessagesTools, context: ParseContext
 ) -> tuple[Turn, WorkdirParam]:
-    """Returns the turn without its history, and what named its folder."""
+    """Returns the turn without history, and what named its folder."""
     catalog, schema = context.catalog, _schema_of(request)
     resolved = resolve(request.model or DEFAULT_NAME, catalog)
     acts = _client_acts(request, offered, schema)
@@ -129,7 +127,7 @@ def _turn(
 
 
 def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgspec.Raw | None) -> bool:
-    """Whether the client seems to be an agent itself: it sends tools, calls, a format or instructions."""
+    """Whether the client seems to be an agent itself."""
     return (
         bool(request.tools or offered.tools or schema is not None or instructions_of(request.system))
         or has_instructions(request.messages)
@@ -138,7 +136,7 @@ def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgsp
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """Returns the answer's schema, if any. Raises `Fault` for other formats, or a `json_schema` without one."""
+    """Raises `Fault` for other formats, or a `json_schema` without one."""
     config = request.output_config
     wanted, field = request.output_format, "output_format"
     if config is not None and config.format is not None:
@@ -158,7 +156,7 @@ def _metadata(request: MessagesRequest) -> dict[str, str | None]:
 
 
 def _sampling(request: MessagesRequest) -> dict[str, float]:
-    """Returns `temperature`, `top_p` and `top_k` if they are numbers."""
+    """Leaves out what is no number."""
     return {
         name: value
         for name in SAMPLING
@@ -180,12 +178,11 @@ def _ignored(request: MessagesRequest) -> tuple[str, ...]:
 
 
 def _wants_thinking(thinking: Thinking | None) -> bool:
-    """Whether the client asks for `thinking` blocks."""
     return thinking is not None and thinking.type in ("enabled", "adaptive", "between_tools")
 
 
 def _effort_asked(request: MessagesRequest) -> str | None:
-    """Returns the effort of the newest message that has one, else of `output_config`."""
+    """Returns the newest message's, else that of `output_config`."""
     for message in reversed(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
             return message.output_config.effort
@@ -193,9 +190,7 @@ def _effort_asked(request: MessagesRequest) -> str | None:
 
 
 def _effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns a turn's effort; None for the agent's default. `by_name` is that of the model's name, `efforts` are the
-    model's.
-    """
+    """Returns None for the agent's default. `by_name`: the model name's; `efforts`: the model's."""
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":
         return nearest_effort("none", efforts)

@@ -1,6 +1,6 @@
-"""Renders the events of a turn as an answer of Anthropic's Messages API, streamed or whole, from the same blocks. One
-block is open at a time; calls come at the end, after the model's raw items, so that a client that cuts its history at a
-call keeps both. Source: docs/messages.md#streams.
+"""Renders a turn as an Anthropic message, streamed or whole, from the same blocks. One block is open at a time; calls
+come last, behind the model's raw items, so that a client that cuts its history at a call keeps both. Source:
+docs/messages.md#streams.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Call:
 
 
 class MessagesRenderer(StreamRenderer):
-    """Renders a turn as a message; private methods append SSE frames to `out`."""
+    """Private methods append frames to `out`."""
 
     def __init__(
         self,
@@ -78,9 +78,8 @@ class MessagesRenderer(StreamRenderer):
         show_activity: bool = True,
         **options: Unpack[RenderOptions],
     ) -> None:
-        """`thinking`: the client asked for thinking blocks. `state_identity`: the agent and model, if the answer has
-        the model's raw items. `web_search`: the agent's searches are blocks. `client_names`: see `MessagesTools`.
-        `show_activity`: what the agent does is thinking.
+        """`state_identity`: agent and model, if the answer has raw items. `web_search`: searches are blocks.
+        `client_names`: see `MessagesTools`. `show_activity`: the agent's actions are thinking.
         """
         super().__init__(**options)
         self._prompt_tokens = cache(self._prompt_tokens)
@@ -92,20 +91,20 @@ class MessagesRenderer(StreamRenderer):
         self._show_activity = show_activity and thinking
         self._blocks: list[GrowingBlock | WholeBlock] = []
         self._growing: dict[str, GrowingBlock] = {}
-        """Messages and reasoning that have not ended, by id."""
+        """Those that have not ended, by the item's id."""
         self._open_block: GrowingBlock | None = None
         self._waiting: deque[GrowingBlock] = deque()
         self._calls: dict[str, _Call] = {}
         self._raw: list[bytes] = []
         self._ran_tools = False
-        """Whether calls have run in this turn that the client does not see."""
+        """Whether calls ran that the client does not see."""
         self._searches = 0
         self._stop_sequence: str | None = None
 
     # --- what an exchange asks ------------------------------------------------------------------
 
     def estimate_prompt(self) -> None:
-        """Estimates the request for the first event, while the agent starts."""
+        """For the first event, while the agent starts."""
         self._prompt_tokens()
 
     def _whole(self) -> bytes:
@@ -159,7 +158,7 @@ class MessagesRenderer(StreamRenderer):
         out.append(frame("message_stop", {}))
 
     def _finish(self, stop: str, sequence: str | None, calls: int) -> None:
-        """Sets `finish_reason`; `sequence` is the client's stop sequence that ended the turn, if any."""
+        """`sequence`: the stop sequence that ended the turn, if any."""
         reason = _STOP_REASONS.get(stop, "end_turn")
         if reason == "end_turn" and sequence is not None:
             reason, self._stop_sequence = "stop_sequence", sequence
@@ -178,7 +177,7 @@ class MessagesRenderer(StreamRenderer):
         self._add_text(event.id, [event.text], out)
 
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
+        """Raw reasoning is not sent to clients."""
         block = self._growing.get(event.id)
         if event.kind == "summary" and block is not None:
             self._add_text(event.id, [block.with_break(event.part, event.text)], out)
@@ -204,7 +203,7 @@ class MessagesRenderer(StreamRenderer):
         self._blocks.append(block)
 
     def _close(self, block: GrowingBlock, out: list[bytes]) -> None:
-        """Closes the block of a finished item, then opens those that wait."""
+        """Closes a finished item's block, then opens those that wait."""
         block.over = True
         if block is not self._open_block:
             return
@@ -218,7 +217,6 @@ class MessagesRenderer(StreamRenderer):
                 self._open_block = None
 
     def _send(self, kind: str, fields: dict[str, Any], out: list[bytes], input: str | None = None) -> None:
-        """Sends a whole block: start, `input` in one delta, end."""
         if not self.visible:
             self._begin(out)
         block = WholeBlock(kind, len(self._blocks), fields, input)
@@ -246,7 +244,7 @@ class MessagesRenderer(StreamRenderer):
             self._close(block, out)
 
     def _send_search(self, item: Activity, out: list[bytes]) -> None:
-        """Sends a search as the two blocks of Anthropic's own, unless another block is open."""
+        """Sends the two blocks of Anthropic's own search, unless another is open."""
         if self._open_block is not None:
             return
         self._searches += 1
@@ -275,8 +273,8 @@ class MessagesRenderer(StreamRenderer):
     # --- the end --------------------------------------------------------------------------------
 
     def _send_state(self, out: list[bytes]) -> None:
-        """Sends the model's raw items as `redacted_thinking` if the turn had calls: without them providers ignore
-        earlier reasoning.
+        """Sends raw items as `redacted_thinking`, if the turn had calls: without them providers ignore earlier
+        reasoning.
         """
         if self._state_identity is None or not (self._calls or self._ran_tools):
             return
@@ -285,7 +283,7 @@ class MessagesRenderer(StreamRenderer):
             self._send("redacted_thinking", {"data": data}, out)
 
     def _send_calls(self, out: list[bytes]) -> int:
-        """Sends the calls that were not cut off, and returns how many."""
+        """Returns how many calls were not cut off."""
         sent = 0
         for call in self._calls.values():
             custom = call.item.kind == "custom"

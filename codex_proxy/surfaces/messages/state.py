@@ -1,6 +1,6 @@
-"""Packs the model's raw items of an answer into the `data` of a `redacted_thinking` block: base64 of a version byte, a
-digest of agent and model, and zlib of a JSON array (raw items, 0 for a message, a call's id for a call). It is neither
-encrypted nor signed. What is damaged, or of another version, agent or model, counts as none.
+"""Packs an answer's raw items into a `redacted_thinking` block's `data`: base64 of a version byte, a digest of agent
+and model, and zlib of a JSON array (raw items, 0 for a message, a call's id for a call), neither encrypted nor signed.
+What is damaged, or of another version, agent or model, counts as none.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 
 VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
-"""The most unpacked bytes of a block; encrypted reasoning has some KiB per step."""
+"""Unpacked; encrypted reasoning has some KiB per step."""
 MAX_GROWTH: Final = 16
-"""How many times a block may grow when unpacked; encrypted reasoning hardly compresses."""
+"""How many times a block may grow; encrypted reasoning hardly compresses."""
 _FREE_BYTES: Final = 4096
 _DIGEST_BYTES: Final = 12
 
@@ -31,19 +31,19 @@ FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "custom_tool_call": ("type", "id", "call_id", "name", "input"),
     "custom_tool_call_output": ("type", "call_id", "output"),
 }
-"""The kept items, and their fields that a model accepts."""
+"""The kept items, and the fields that a model accepts."""
 _TEXTS: Final = ("id", "call_id", "name", "arguments", "encrypted_content")
-"""The fields of items that are strings if an item has them."""
+"""Fields that are strings, if present."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-"""Items that are outputs of calls; raw items have none of the client's calls."""
+"""Raw items have none of the client's calls."""
 
 Element: TypeAlias = dict[str, Any] | int | str
-"""A raw item, `0` for the next message of the answer, or the id of a call."""
+"""A raw item, `0` for the next message, or a call's id."""
 
 
 def packed(raw: Iterable[bytes], identity: str) -> str | None:
-    """Returns raw items as a block's `data`; None if the client sends all of them itself, or one is not JSON."""
+    """Returns None if the client sends all of them itself, or one is not JSON."""
     try:
         elements = _elements(raw)
         plain = msgspec.json.encode(elements)
@@ -58,7 +58,7 @@ def packed(raw: Iterable[bytes], identity: str) -> str | None:
 
 
 def unpacked(data: str, identity: str) -> list[Element]:
-    """Returns the elements of a block's `data`; none of another identity or version, or damaged."""
+    """Returns none of another identity or version, or damaged."""
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
     except (binascii.Error, ValueError):
@@ -76,7 +76,7 @@ def unpacked(data: str, identity: str) -> list[Element]:
 
 
 def _most(size: int) -> int:
-    """Returns the most bytes to which a block of this size may grow."""
+    """Returns to how many bytes a block may grow."""
     return min(MAX_BYTES, _FREE_BYTES + MAX_GROWTH * size)
 
 

@@ -1,6 +1,6 @@
-"""Reads a request's tools in Anthropic's form, and its `tool_choice`. A tool with `defer_loading` is offered once a
-`tool_reference`, a call or `tool_choice` names it, or if Anthropic's servers are to search for tools. Raises `Fault`
-INVALID_REQUEST, also for a tool that only these run. Source: docs/messages.md#tools.
+"""Reads Anthropic's tools and `tool_choice`. A tool with `defer_loading` is offered once a `tool_reference`, a call or
+`tool_choice` names it, or if Anthropic's servers are to search. Raises `Fault` INVALID_REQUEST, also for a tool that
+only these run. Source: docs/messages.md#tools.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ UNSUPPORTED: Final = "unsupported_tool"
 _WEB_SEARCH: Final = re.compile(r"web_search_\d+")
 _TOOL_SEARCH: Final = re.compile(r"tool_search_tool_\w+")
 _SCHEMALESS: Final = re.compile(r"(bash|text_editor|memory|computer)_\d+")
-"""Matches the types of client tools without a schema, which only Anthropic's models know."""
+"""Client tools without a schema, which only Anthropic's models know."""
 _CHOICES: Final = ("auto", "any", "tool", "none")
 _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
 class MessagesTools(OfferedTools, frozen=True, kw_only=True):
-    """What the model is offered. `parallel`: several calls in one answer are allowed. `client_names`: the client's
-    names of tools, by those for the model, if they differ.
+    """`parallel`: several calls in one answer. `client_names`: the client's names of tools by the model's, if they
+    differ.
     """
 
     parallel: bool = True
     web_search: bool = False
     client_names: dict[str, str]
     ignored: tuple[str, ...] = ()
-    """The names of parameters without an effect, for a response header."""
+    """Parameters without effect, for a header."""
 
 
 def offered_tools(
@@ -48,9 +48,7 @@ def offered_tools(
     referenced: Collection[str],
     notes: FieldNotes,
 ) -> MessagesTools:
-    """Returns the offered tools and the tool choice. `referenced`: the names of tools in the history. `notes` gets the
-    fields of tools without effect.
-    """
+    """`referenced`: tools in the history. `notes` gets fields without effect."""
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []
     web_search = False
@@ -84,7 +82,7 @@ def offered_tools(
 def loaded_names(
     given: Sequence[dict[str, Any]], choice: GivenToolChoice | None, referenced: Collection[str]
 ) -> set[str]:
-    """Returns the names of the tools that are offered even if they have `defer_loading`."""
+    """Returns tools that are offered even with `defer_loading`."""
     names = set(referenced)
     if choice is not None and choice.type == "tool" and choice.name:
         names.add(choice.name)
@@ -97,7 +95,7 @@ _SEARCH_OPTIONS: Final = (
     *("max_uses", "allowed_domains", "blocked_domains"),
     *("user_location", "response_inclusion", "allowed_callers"),
 )
-"""Options of the web search tool for which the agent has no setting."""
+"""For which the agent has no setting."""
 
 
 def _type_of(tool: dict[str, Any]) -> str:

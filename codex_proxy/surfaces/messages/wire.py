@@ -1,6 +1,6 @@
-"""The pydantic model of a request of Anthropic's Messages API; marks of `field_lists` say which fields are ignored or
-refused. Contents of messages and tools are not validated, because clients send their history each time. Source:
-docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
+"""The pydantic model of a Messages request; `field_lists` marks what is ignored or refused. Contents and tools are not
+validated, because clients send their history each time. Source: docs/messages.md, requests of Claude Code 2.1.330 and
+of Anthropic's SDKs.
 """
 
 from __future__ import annotations
@@ -135,9 +135,7 @@ BLOCK_FIELDS: Final[Mapping[str, frozenset[str]]] = {
         "compaction": "content",
     }.items()
 }
-"""The served fields of each block; others are ignored and named, but for `cache_control`, without which caches work
-here.
-"""
+"""The served fields of each block; others are ignored and named, but for `cache_control`."""
 
 TOOL_FIELDS: Final = frozenset(
     {
@@ -145,4 +143,4 @@ TOOL_FIELDS: Final = frozenset(
         *("strict", "defer_loading", "allowed_callers", "cache_control"),
     }
 )
-"""The served fields of a client's tool; others are ignored and named."""
+"""Others are ignored and named."""

@@ -91,7 +91,7 @@ class OllamaError(TypedDict):
 
 
 def error_body(failure: Failure) -> bytes:
-    """Returns the JSON body of an error. The name of the field is put before a message that does not contain it."""
+    """The field's name is put before a message without it."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"
@@ -100,5 +100,5 @@ def error_body(failure: Failure) -> bytes:
 
 
 def error_line(failure: Failure) -> bytes:
-    """Returns the line that ends a stream that has begun."""
+    """Returns the line that ends a stream."""
     return error_body(failure) + b"\n"

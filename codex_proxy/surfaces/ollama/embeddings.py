@@ -1,5 +1,5 @@
-"""Converts Ollama's requests for embeddings to OpenAI's, and OpenAI's answers to Ollama's. Raises `Fault`:
-INVALID_REQUEST for a wrong body, UPSTREAM_ERROR for a wrong answer.
+"""Converts Ollama's requests for embeddings and OpenAI's answers. Raises `Fault`: INVALID_REQUEST, or UPSTREAM_ERROR
+for a wrong answer.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class OllamaEmbeddingsRequest(RequestModel):
 
 
 class EmbeddingsAsked(msgspec.Struct, frozen=True):
-    """A request in OpenAI's form (`body`), the client's name of the `model`, and the names of fields without effect."""
+    """`body` is OpenAI's; `model` the client's name."""
 
     body: bytes
     model: str
@@ -51,7 +51,6 @@ class EmbeddingsAsked(msgspec.Struct, frozen=True):
 
 
 def read_embed(body: bytes) -> EmbeddingsAsked:
-    """Reads a body of `/api/embed`."""
     notes = FieldNotes()
     request = parse_as(OllamaEmbedRequest, body, notes)
     given = [request.input] if isinstance(request.input, str) else request.input
@@ -59,7 +58,6 @@ def read_embed(body: bytes) -> EmbeddingsAsked:
 
 
 def read_embeddings(body: bytes) -> EmbeddingsAsked:
-    """Reads a body of `/api/embeddings`."""
     notes = FieldNotes()
     request = parse_as(OllamaEmbeddingsRequest, body, notes)
     return _asked(request.model, [request.prompt], None, notes)
@@ -72,14 +70,13 @@ def _asked(model: str, given: list[str], dimensions: int | None, notes: FieldNot
 
 
 def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:
-    """Returns the answer of `/api/embed`. `answer` is OpenAI's."""
+    """`answer` is OpenAI's."""
     vectors, tokens = _read(answer)
     figures = {"total_duration": times.total, "load_duration": times.load, "prompt_eval_count": tokens}
     return json_bytes({"model": raw_text(model), "embeddings": vectors, **figures})
 
 
 def embeddings_body(answer: bytes) -> bytes:
-    """Returns the answer of `/api/embeddings`."""
     vectors, _ = _read(answer)
     if not vectors:
         raise Fault(_NONE)
@@ -87,7 +84,7 @@ def embeddings_body(answer: bytes) -> bytes:
 
 
 def _read(answer: bytes) -> tuple[list[list[float]], int]:
-    """Returns the vectors of OpenAI's answer in the order of the inputs, and the input's tokens."""
+    """Returns the vectors in the order of inputs, and the input's tokens."""
     try:
         value = msgspec.json.decode(answer)
         found = sorted(value["data"], key=lambda entry: entry.get("index", 0))

@@ -1,7 +1,7 @@
-"""Converts the messages of a request of Ollama's API to the history of a turn, oldest first. Its clients may leave out
-the ids of calls: an output belongs to the call that it names, else to the first call of its tool without an output,
-else to the first call without one. A call without an output gets a text that says so; an output without a call becomes
-a message of the user. Raises `Fault` INVALID_REQUEST for an unreadable image.
+"""Converts Ollama's messages to history, oldest first. Clients may leave out ids of calls: an output belongs to the
+call that it names, else to the first unanswered call of its tool, else to the first unanswered one. A call without an
+output gets a text that says so; an output without a call becomes the user's. Raises `Fault` INVALID_REQUEST for an
+unreadable image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _INSTRUCTING: Final = ("system", "developer")
 
 
 def history_of(messages: Sequence[wire.ChatMessage]) -> tuple[HistoryItem, ...]:
-    """Returns the history of a turn. Raises `Fault` INVALID_REQUEST for an image that is not base64, or no image."""
     history = _History()
     for index, message in enumerate(messages):
         history.read(message, index)
@@ -31,9 +30,7 @@ def history_of(messages: Sequence[wire.ChatMessage]) -> tuple[HistoryItem, ...]:
 
 
 def message_parts(text: str | None, images: Sequence[str] | None, param: str) -> tuple[Part, ...]:
-    """Returns the text and the images of a message. `param` is the path of the images. Raises `Fault`
-    INVALID_REQUEST.
-    """
+    """`param`: the path of the images."""
     texts = [TextPart(text)] if text else []
     return (
         *texts,
@@ -42,24 +39,20 @@ def message_parts(text: str | None, images: Sequence[str] | None, param: str) ->
 
 
 def _image(data: str, param: str) -> Part:
-    """Returns an image. Some clients send a data URL instead of plain base64. The type in the head is corrected."""
+    """Some clients send a data URL. The type in the head is corrected."""
     url = data if data[:5].lower() == "data:" else f"data:image/png;base64,{data}"
     return image_part(url, None, param)
 
 
 def has_instructions(messages: Sequence[wire.ChatMessage]) -> bool:
-    """Whether any message is an instruction (role `system` or `developer`)."""
     return any(message.role in _INSTRUCTING for message in messages)
 
 
 def has_calls(messages: Sequence[wire.ChatMessage]) -> bool:
-    """Whether any message has a call of the client's tools or the output of one."""
     return any(message.role == "tool" or message.tool_calls for message in messages)
 
 
 class _History(HistoryWithCalls):
-    """Reads the messages into a history."""
-
     def read(self, message: wire.ChatMessage, index: int) -> None:
         parts = message_parts(message.content, message.images, f"messages[{index}].images")
         if message.role == "tool":
@@ -76,7 +69,7 @@ class _History(HistoryWithCalls):
             self.items.append(HistoryMessage("user" if message.role == "user" else "developer", parts))
 
     def _call(self, call: wire.PastCall, made_id: str) -> None:
-        """Adds a call. A call without an id of its own gets `made_id`, which is the same in every request."""
+        """`made_id` is the same in every request."""
         call_id = call.id if call.id and call.id not in self.calls else made_id
         arguments = bytes(schema_json(call.function.arguments or {})).decode("utf-8")
         past = HistoryCall(call_id, model_name(call.function.name), arguments)
@@ -92,7 +85,7 @@ class _History(HistoryWithCalls):
         self.add(HistoryMessage("user", (text, *images)))
 
     def _call_answered(self, message: wire.ChatMessage) -> str | None:
-        """Returns the id of the call whose output a message is; None if there is no such call."""
+        """Returns None if there is no such call."""
         waiting = self.unanswered
         if message.tool_call_id in self.calls and message.tool_call_id not in self.outputs:
             return message.tool_call_id

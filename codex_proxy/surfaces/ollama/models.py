@@ -1,6 +1,5 @@
-"""Describes models in the form of `/api/tags` and `/api/show`. Size and digest are invented, because no model is a
-file. Editors read the length of the context from `model_info`, at `ARCHITECTURE.context_length`. Source:
-docs/ollama.md.
+"""Models in the form of `/api/tags` and `/api/show`. Size and digest are invented: no model is a file. Editors read the
+context's length in `model_info`, at `ARCHITECTURE.context_length`. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from codex_proxy.surfaces.base import raw_text
 from codex_proxy.surfaces.ollama.answer import OllamaEntry, OllamaModel, OllamaModelDetails
 
 VERSION: Final = "0.20.0"
-"""The version of Ollama's API that is reported. Copilot Chat refuses a version before 0.6.4."""
+"""Copilot Chat refuses a version before 0.6.4."""
 
 OLLAMA_PORT: Final = 11434
-"""The port at which Ollama's clients look for it."""
+"""Where clients look for Ollama."""
 
 RUNNING: Final = "Ollama is running"
-"""The text with which Ollama answers at its base URL, by which clients recognise it."""
+"""The answer at its base URL, by which clients recognise it."""
 
 NO_OLLAMA: Final = (
     "This is codex-proxy, not Ollama: agents and model servers give the answers, and no models are kept here that "
@@ -29,7 +28,7 @@ NO_OLLAMA: Final = (
 
 
 def model_entry(name: str, agent: str, modified_at: str) -> OllamaEntry:
-    """Returns the entry of a model in `/api/tags`. `agent` is the name of the agent that serves it."""
+    """`agent` serves the model."""
     return {
         "name": raw_text(name),
         "model": raw_text(name),
@@ -43,9 +42,7 @@ def model_entry(name: str, agent: str, modified_at: str) -> OllamaEntry:
 def model_details(
     name: str, agent: str, model: AgentModel | None, able: Collection[str], modified_at: str
 ) -> OllamaModel:
-    """Returns the answer of `/api/show`. `agent` serves the model, `model` is its entry (None if it is not listed),
-    `able` what the agent can do.
-    """
+    """`agent` serves the model, `model` is its entry, `able` what the agent can do."""
     info: dict[str, Any] = {
         "general.architecture": agent,
         "general.basename": raw_text((model.display_name if model else "") or name),
@@ -65,9 +62,7 @@ def model_details(
 
 
 def capabilities_of(model: AgentModel | None, able: Collection[str]) -> list[str]:
-    """Returns what a model can do, by Ollama's names. `model` is its entry, None if it is not listed; `able` is what
-    its agent can do. A model that lists no modalities is assumed to see what its agent can send it.
-    """
+    """`able`: what the agent can do. Without listed modalities the model sees what its agent can send."""
     modalities = model.input_modalities if model is not None else ()
     has = {
         "completion": True,

@@ -1,6 +1,6 @@
-"""Parses a request of Ollama's API into a `Turn`, and what is needed to answer it: a `ParsedOllama`; `FillIn` for a
-text before a suffix; or `Preload` for a request without anything to answer. Raises `Fault`: INVALID_REQUEST with
-`param`, MODEL_NOT_FOUND, or NOT_ALLOWED. `admission` checks later what the agent can do. Source: docs/ollama.md.
+"""Parses an Ollama request into a `Turn` and what its answer needs (`ParsedOllama`), a `FillIn` for a text before a
+suffix, or a `Preload` without anything to answer. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND,
+NOT_ALLOWED. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -51,10 +51,9 @@ FIELDS: Final = FieldNames(output_schema="format", effort="think")
 SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p", "seed", "presence_penalty", "frequency_penalty"),
 )
-"""The options of how the model chooses its tokens."""
 
 LATEST: Final = ":latest"
-"""The tag that Ollama's clients add to a name without one."""
+"""Clients add it to a name without a tag."""
 
 NO_SUFFIX: Final = (
     "An agent cannot fill in before a 'suffix'. Leave it out, or name a model of an upstream that can."
@@ -62,17 +61,15 @@ NO_SUFFIX: Final = (
 
 
 class ParsedOllama(ParsedRequest, frozen=True, kw_only=True):
-    """A parsed request of Ollama's API."""
-
     fields: FieldNames = FIELDS
     thinking: bool
     """Whether the answer has the model's thinking."""
     client_names: dict[str, str]
-    """The client's names of tools, by the names that the model is offered; only those that differ."""
+    """The client's names of tools by the model's, if they differ."""
 
 
 class Preload(msgspec.Struct, frozen=True, kw_only=True):
-    """A request without a prompt, with which clients load or unload a model. No turn is run."""
+    """A request without a prompt, which loads or unloads a model. No turn is run."""
 
     model_asked: str
     stream: bool
@@ -80,7 +77,7 @@ class Preload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FillIn(msgspec.Struct, frozen=True, kw_only=True):
-    """A request for the text between a prompt and a `suffix`. `body` is that of `/v1/completions` for it."""
+    """A request for the text before a `suffix`. `body`: that of `/v1/completions`."""
 
     model_asked: str
     stream: bool
@@ -88,9 +85,7 @@ class FillIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_chat(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedOllama | Preload:
-    """Parses the body of `POST /api/chat`. Raises the `Fault` of the first error. `pdfs` is not used: there are no
-    files.
-    """
+    """`pdfs` is not used."""
     notes = FieldNotes()
     request = parse_as(OllamaChatRequest, body, notes)
     messages = request.messages or []
@@ -106,7 +101,6 @@ def parse_chat(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseConte
 def parse_generate(
     body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext
 ) -> ParsedOllama | Preload | FillIn:
-    """Parses the body of `POST /api/generate`, as `parse_chat`."""
     notes = FieldNotes()
     request = parse_as(OllamaGenerateRequest, body, notes)
     name = known_name(request.model, context.catalog)
@@ -134,7 +128,7 @@ def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
 
 
 def known_name(name: str, catalog: ModelCatalog) -> str:
-    """Returns the name without the tag `:latest`, if the models have it without the tag only."""
+    """Leaves out `:latest`, if the models have the name so only."""
     base = name.removesuffix(LATEST)
     if base == name or not base or catalog.names.find(name) is not None:
         return name
@@ -157,7 +151,7 @@ def _parsed(
     *,
     acts: bool,
 ) -> ParsedOllama:
-    """Returns the parsed request. `acts`: the client seems to be an agent itself, whatever the `format` is."""
+    """`acts`: the client seems to be an agent itself, whatever the `format`."""
     if not history:
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
     refuse_duplicates(tools, [f"tools[{index}].function.name" for index in range(len(tools))])
@@ -197,7 +191,7 @@ def _tool(given: GivenTool) -> Tool:
 
 
 def _format_of(request: ModelRequest) -> Format:
-    """Returns the format of the answer. Raises `Fault` INVALID_REQUEST for a text other than `json`."""
+    """Raises `Fault` for a text other than `json`."""
     given = request.format
     if not given:
         return Format()
@@ -213,8 +207,8 @@ def _format_of(request: ModelRequest) -> Format:
 
 
 def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, ...]) -> str | None:
-    """Returns the reasoning effort of a turn; None for the agent's default. `by_name` is that of the model's name,
-    `efforts` are the model's, empty if unknown. Raises `Fault` INVALID_REQUEST for an unknown effort in `think`.
+    """Returns None for the agent's default. `by_name`: the model name's; `efforts`: the model's. Raises `Fault` for an
+    unknown one in `think`.
     """
     think = request.think
     if think is not None and not isinstance(think, bool):
@@ -232,12 +226,11 @@ def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, .
 
 
 def _limit_of(options: Options) -> int | None:
-    """Returns the most tokens of the answer; None for no limit, for which Ollama has -1 and -2."""
+    """Returns None for no limit, for which Ollama has -1 and -2."""
     limit = options.num_predict
     return limit if limit is not None and limit > 0 else None
 
 
 def _ignored_options(options: Options) -> tuple[str, ...]:
-    """Returns the names of the options without effect."""
     unknown = [name for name in options.model_extra or {} if FIELD_NAME.fullmatch(name)]
     return (*fields_set(options, SAMPLING), *unknown[:MAX_NAMED])

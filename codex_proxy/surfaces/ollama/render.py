@@ -1,7 +1,5 @@
-"""Renders the events of a turn as an answer of Ollama's API: `feed` returns the lines of JSON for a batch of
-well-formed events, `result` the whole answer, both from the same texts and calls. Each delta is a line, each complete
-call too; the last line has the counts and times. Until `visible` nothing was sent, and a `failure` can be an HTTP
-status; `result` raises its `Fault`. Source: docs/ollama.md.
+"""Renders a turn as an Ollama answer, streamed or whole, from the same texts and calls. Each delta and complete call is
+a line; the last line has counts and times. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from codex_proxy.surfaces.tool_calls import whole_input
 Form: TypeAlias = Literal["chat", "generate"]
 
 _LINE_ENDS: Final = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
-"""The characters at which Ollama's package for Python also divides lines, and which JSON need not escape."""
+"""Where Ollama's package for Python also divides lines; JSON need not escape them."""
 
 
 NO_COMPLETION: Final = Failure(
@@ -39,9 +37,7 @@ NO_COMPLETION: Final = Failure(
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
-    """The measured times of a turn, in nanoseconds: all of it; until the agent began; from then until the first visible
-    part of the answer; and from then to the end.
-    """
+    """Nanoseconds: all of it; until the agent began; until the first visible part; to the end."""
 
     total: int = 0
     load: int = 0
@@ -50,10 +46,8 @@ class TurnTimes(msgspec.Struct, frozen=True):
 
 
 class OllamaRenderer(OneTextRenderer):
-    """Renders a turn as an answer of Ollama's API; private methods append lines to `out`. `form`: `/api/chat` or
-    `/api/generate`. `thinking`: the answer has the model's thinking. `client_names`: the client's names of tools, by
-    the offered ones. `show_activity`: what the agent does is thinking. `times` returns the times of the turn, at its
-    end.
+    """`form`: `/api/chat` or `/api/generate`. `client_names`: the client's names of tools by the model's.
+    `show_activity`: the agent's actions are thinking. `times` returns the turn's times at its end.
     """
 
     def __init__(
@@ -79,11 +73,10 @@ class OllamaRenderer(OneTextRenderer):
         self._thoughts = self._text("thinking")
         self._reasoning: set[str] = set()
         self._calls: dict[str, tuple[ToolCall, list[str]]] = {}
-        """The calls that are not sent yet, with the pieces of their arguments."""
+        """Not sent yet, with the pieces of their arguments."""
         self._sent_calls: list[dict[str, Any]] = []
 
     def _text(self, field: str) -> Text:
-        """Returns a text of the answer, each of whose deltas is a line."""
         delta = {field: ""}
         if self._form == "chat":
             line = {**self._head, "message": {"role": "assistant", "content": "", **delta}, "done": False}
@@ -98,7 +91,7 @@ class OllamaRenderer(OneTextRenderer):
         return [_LINE_ENDS.sub(_escaped, piece) for piece in super().pieces(events)]
 
     def silence(self) -> bytes:
-        """Returns a line without text, which tells the client that the answer is still being made."""
+        """Returns a line without text: the answer is still being made."""
         return self._line({"content": ""}, {"response": ""}, done=False)
 
     def _whole(self) -> bytes:
@@ -113,7 +106,7 @@ class OllamaRenderer(OneTextRenderer):
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
-        """Returns a line with the `message` of a chat, or the `fields` of a completion. `done`: it is the last one."""
+        """`done`: it is the last one."""
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
         end = {"done_reason": raw_text(self.finish_reason), **self._figures()} if done else {}
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
@@ -133,7 +126,7 @@ class OllamaRenderer(OneTextRenderer):
     # --- thinking -------------------------------------------------------------------------------
 
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Adds a delta of a reasoning summary. Raw reasoning is not sent to clients."""
+        """Raw reasoning is not sent to clients."""
         if event.kind == "summary" and event.id in self._reasoning:
             self._add_thought((event.id, event.part), event.text, out)
 
@@ -196,7 +189,7 @@ def _escaped(found: re.Match[bytes]) -> bytes:
 
 
 def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
-    """Returns the answer to a request without a prompt (see `Preload`)."""
+    """Returns the answer to a `Preload`."""
     body: dict[str, Any] = {"response": ""}
     if form == "chat":
         body = {"message": {"role": "assistant", "content": ""}}
@@ -205,9 +198,7 @@ def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
 
 
 def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -> bytes:
-    """Returns an upstream's answer of `/v1/completions` in the form of `/api/generate`. Raises `Fault` UPSTREAM_ERROR
-    if it is none.
-    """
+    """Converts an upstream's `/v1/completions` to `/api/generate`. Raises `Fault` UPSTREAM_ERROR if it is none."""
     try:
         value = msgspec.json.decode(answer)
         choice, usage = value["choices"][0], value.get("usage") or {}

@@ -1,5 +1,5 @@
-"""The pydantic models of requests of Ollama's API. Types are strict; marks of `field_lists` say which fields are
-ignored. Source: Ollama's docs/api.md, and the requests of its packages for Python and JavaScript.
+"""The pydantic models of Ollama's requests; `field_lists` marks what is ignored. Source: Ollama's docs/api.md, and the
+requests of its packages for Python and JavaScript.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Stops: TypeAlias = Annotated[
 ]
 WantedFormat: TypeAlias = Annotated[str | dict[str, Any], ByKind()]
 Images: TypeAlias = list[str]
-"""Images as base64, without the head of a data URL."""
+"""Base64, without the head of a data URL."""
 
 
 class Options(RequestModel):
@@ -82,14 +82,14 @@ class ModelRequest(RequestModel):
 
     model: ModelName
     stream: bool | None = None
-    """Whether the answer is streamed, which is the default."""
+    """Streamed by default."""
     format: WantedFormat | None = None
     """`json`, or a JSON schema."""
     options: Options | None = None
     think: Any = None
-    """Whether the answer has the model's thinking, or how hard the model thinks (an effort)."""
+    """Whether there is thinking, or its effort."""
     keep_alive: Any = None
-    """Taken, and without effect: no model is loaded here."""
+    """Without effect: no model is loaded here."""
     logprobs: Annotated[Any, Ignored()] = None
     top_logprobs: Annotated[Any, Ignored()] = None
     truncate: Annotated[Any, Ignored()] = None

@@ -1,7 +1,6 @@
-"""The client's own tools of a Responses request: functions and custom tools (also in namespaces), tool search and
-shell. A tool of a namespace is offered as `NAMESPACE__NAME`; a deferred one once a client's tool search has listed it;
-`local_shell` as a function. Raises `Fault` INVALID_REQUEST. Sources: OpenAI's own types, requests of Codex 0.163 and
-0.169 as a client.
+"""The client's own tools: functions and custom tools (also in namespaces), tool search, shell. A namespace's tool is
+offered as `NAMESPACE__NAME`; a deferred one once tool search has listed it; `local_shell` as a function. Raises `Fault`
+INVALID_REQUEST. Sources: OpenAI's own types, requests of Codex 0.163 and 0.169 as a client.
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
 
 
 class GivenTool(NamedTuple):
-    """A tool of the request. `param`: the path of its name. `deferred`: not offered until a tool search has
-    found it.
-    """
+    """`param`: its name's path. `deferred`: not offered until a tool search finds it."""
 
     tool: Tool
     param: str
@@ -56,14 +53,14 @@ class GivenTool(NamedTuple):
 
 
 def name_of(namespace: str | None, name: str) -> str:
-    """Returns the offered name of a tool, from its namespace and name alone."""
+    """Returns the offered name, from these alone."""
     if namespace is None or namespace == _DEFAULT_NAMESPACE:
         return name
     return offered_name(namespace, name)
 
 
 def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterator[GivenTool]:
-    """Yields the client's own tools, from the field `param`."""
+    """`param`: their field."""
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
         path = f"{param}[{index}]"
@@ -83,7 +80,7 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
 
 
 def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Returns the tools of `additional_tools` and `tool_search_output` items; the later of one name counts."""
+    """Returns tools of `additional_tools` and `tool_search_output`; the later of one name counts."""
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
         if item["type"] in _LISTS:
@@ -94,7 +91,7 @@ def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
 
 
 def search_result_text(item: ItemDict) -> str:
-    """Returns a tool search's output for the model: offered names and descriptions."""
+    """Returns offered names and descriptions, for the model."""
     found = [
         {"name": given.tool.name, "description": given.tool.description}
         for given in client_tools(validated(_listed, item["tools"], "tools"))
@@ -103,7 +100,7 @@ def search_result_text(item: ItemDict) -> str:
 
 
 def as_function_item(item: ItemDict) -> ItemDict:
-    """Returns calls and outputs of tool search and shell as those of functions, other items unchanged."""
+    """Converts calls and outputs of tool search and shell to those of functions."""
     if item.get("call_id") is None:
         return item
     if item["type"] == "tool_search_call":

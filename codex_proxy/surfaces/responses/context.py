@@ -34,17 +34,17 @@ COMPACTION_WORDS: Final = (
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `model_asked` is the client's name of the model, `agent_model` the agent's."""
+    """`model_asked` is the client's name, `agent_model` the agent's."""
 
     model_asked: str
     agent_model: str
     input_items: tuple[ItemDict, ...]
-    """Normalised items without ids, with references that are not resolved yet."""
+    """Normalised, without ids; references are not resolved."""
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
     tokens_beside: int
-    """About the tokens of tools and schemas, beside the history."""
+    """Of tools and schemas."""
 
 
 def parse_context(
@@ -55,9 +55,7 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Parses a request to count (`counting`) or compact. `pdfs`: the texts of PDFs. Raises `Fault`: INVALID_REQUEST, or
-    MODEL_NOT_FOUND.
-    """
+    """Counts (`counting`) or compacts. `pdfs`: the texts of PDFs. Raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND."""
     notes = FieldNotes()
     request = parse_as(ContextFields if counting else CompactRequest, body, notes)
     refuse_own_id(notes)
@@ -87,7 +85,7 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history of `items`, the first `earlier` of which are stored, behind the instructions."""
+    """The first `earlier` of `items` are stored."""
     history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
@@ -95,7 +93,7 @@ def context_history(
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
-    """Returns the item; the output of an approved MCP call says that it was not run."""
+    """An approved MCP call's output says that it was not run."""
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))
     return item
@@ -109,14 +107,14 @@ class InputEstimate:
         self._kept: list[ItemDict] = []
 
     def add(self, item: ItemDict) -> None:
-        """Counts one stored item, oldest first."""
+        """Counts a stored item, oldest first."""
         if item["type"] in STAND_ALONE:
             self._tokens += tokens_in(history_of((item,), earlier=1))
         else:
             self._kept.append(_without_images(item))
 
     def tokens_with(self, parsed: ParsedContext, items: Sequence[ItemDict]) -> int:
-        """Returns the tokens of the added items, the request's own `items`, instructions, tools and schema."""
+        """Counts also the request's own `items`, instructions, tools and schema."""
         history = context_history(parsed, [*self._kept, *items], earlier=len(self._kept))
         return self._tokens + tokens_in(history) + parsed.tokens_beside
 
@@ -129,12 +127,12 @@ def _without_images(item: ItemDict) -> ItemDict:
 
 
 def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> Turn:
-    """Returns the turn whose answer is the summary: a plain model without tools."""
+    """Returns the turn of a plain model without tools, whose answer is the summary."""
     wish = HistoryMessage("user", (TextPart(COMPACTION_WORDS),))
     return Turn(model=parsed.agent_model, history=(*history, wish), mode="model")
 
 
 def summary_in(response: Mapping[str, Any]) -> str:
-    """Returns the assistant's text of a compaction turn, its parts separated by empty lines."""
+    """Separates parts by empty lines."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

@@ -1,5 +1,5 @@
-"""Encodes the typed events of a Responses stream as numbered SSE frames. Sources:
-docs/wire-rules.md#the-responses-stream, docs/contract.md#events-of-a-response, docs/contract.md#both-apis (the end).
+"""Encodes Responses events as numbered SSE frames. Sources: docs/wire-rules.md#the-responses-stream,
+docs/contract.md#events-of-a-response, docs/contract.md#both-apis (the end).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DELTAS: Final = {
     (mcp_items.CALL, "arguments"): "response.mcp_call_arguments.delta",
     (ACTIVITY_TYPE, "output"): f"{ACTIVITY_TYPE}.output.delta",
 }
-"""The delta event of each kind of part in each kind of item."""
+"""By kind of item and part."""
 
 _WHOLES: Final = {
     "text": ("response.output_text.done", "text"),
@@ -34,7 +34,7 @@ _WHOLES: Final = {
     "summary": ("response.reasoning_summary_text.done", "text"),
 }
 _STAGED: Final = frozenset({mcp_items.LIST, mcp_items.CALL})
-"""Kinds of items that have events of their own for their beginning and end."""
+"""Items with events for their beginning and end."""
 _ENDS: Final = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -45,28 +45,28 @@ _ENDS: Final = {
 
 
 def payload_of(frame: bytes) -> bytes:
-    """Returns the JSON of an SSE frame, for a WebSocket."""
+    """Returns the JSON for a WebSocket."""
     return frame.partition(b"data: ")[2].rstrip(b"\n")
 
 
 def socket_error(failure: Failure) -> bytes:
-    """Returns the WebSocket message for what HTTP answers with an error status. Source: Open Responses."""
+    """Returns what HTTP answers with an error status, as a message. Source: Open Responses."""
     body = msgspec.json.decode(error_body(failure, "responses"))
     return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
 
 
 class ResponseEvents:
-    """Encodes the events of a stream of the Responses API, as OpenAI's server does. `number` is the next frame's."""
+    """`number` is the next frame's."""
 
     end = DONE
-    """The bytes that follow the last event of a stream."""
+    """Follows the last event."""
 
     def __init__(self) -> None:
         self.number = 0
         self._frames: list[bytes] = []
 
     def take(self) -> list[bytes]:
-        """Returns the frames since the last call; the last has the number `number - 1`."""
+        """The last has the number `number - 1`."""
         taken, self._frames = self._frames, []
         return taken
 
@@ -85,7 +85,7 @@ class ResponseEvents:
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Adds the `error` event, with the error flat (OpenAI) and nested (Open Responses)."""
+        """Sends the error flat (OpenAI) and nested (Open Responses)."""
         row = row_of(failure, "responses")
         error = {
             "code": None if row.code is None else raw_text(row.code),
@@ -123,7 +123,7 @@ class ResponseEvents:
         self.number += len(fragments)
 
     def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Adds the event of the last annotation of a part."""
+        """Adds the part's last annotation."""
         numbered = {"annotation_index": len(part.annotations) - 1, "annotation": part.annotations[-1]}
         self._add("response.output_text.annotation.added", **self._position(output, part), **numbered)
 
@@ -151,7 +151,7 @@ class ResponseEvents:
             self._add("response.mcp_call_arguments.done", **position, arguments=whole)
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """Adds the event of an MCP item's `stage` (`in_progress`, `completed`, `failed`); nothing for other items."""
+        """Adds the event of an MCP item: `in_progress`, `completed`, `failed`."""
         if output.kind in _STAGED:
             position = {"item_id": raw_text(output.id), "output_index": output.index}
             self._add(f"response.{output.kind}.{stage}", **position)

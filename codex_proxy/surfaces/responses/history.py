@@ -1,8 +1,7 @@
-"""Converts items, stored or new, to the history of a turn. System messages become the developer's. An output is moved
-to its call; second outputs and repeated calls are left out (docs/contract.md#message-validation). An output with its
-call's name and arguments gets that call (docs/contract.md#outputs-without-their-call). Left out: reasoning without
-encrypted content, lists of MCP tools, activity. Raises `Fault` INVALID_REQUEST for missing calls or outputs, and
-unsupported items.
+"""Converts items to history. System messages become the developer's. An output moves to its call; second outputs and
+repeated calls are left out (docs/contract.md#message-validation). An output with its call's name and arguments gets
+that call (docs/contract.md#outputs-without-their-call). Left out: reasoning without encrypted content, lists of MCP
+tools, activity. Raises `Fault` INVALID_REQUEST for missing calls or outputs, and unsupported items.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ _MARK: Final = "codex-proxy-summary-1."
 
 
 def encoded_summary(summary: str) -> str:
-    """Returns a compaction item's `encrypted_content`: encoded, not encrypted."""
+    """Returns `encrypted_content`: encoded, not encrypted."""
     return _MARK + base64.urlsafe_b64encode(summary.encode("utf-8", "replace")).decode()
 
 
 def decoded_summary(content: str) -> str | None:
-    """Returns the summary in this server's `encrypted_content`; None for any other."""
+    """Returns None for another server's `encrypted_content`."""
     if not content.startswith(_MARK):
         return None
     try:
@@ -56,16 +55,14 @@ _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class HistoryEntry(NamedTuple):
-    """A history item (`part`), and the index of its input item."""
+    """`item_index` is its input item's."""
 
     item_index: int
     part: HistoryItem
 
 
 def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
-    """Returns the history of items, the first `earlier` of which are stored ones. Faults name `input[N]` of the
-    request, or `input`.
-    """
+    """The first `earlier` items are stored. Faults name `input[N]` of the request, or `input`."""
     items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
     for index, item in enumerate(items):
@@ -75,13 +72,11 @@ def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Hist
 
 
 def history_of(items: Sequence[ItemDict], *, earlier: int = 0) -> tuple[HistoryItem, ...]:
-    """Returns the history items of `history_entries`, which has the same parameters, without their indexes."""
+    """Returns `history_entries` without indexes."""
     return tuple(entry.part for entry in history_entries(items, earlier=earlier))
 
 
 class _Reader:
-    """Collects the history of one input, and which of its calls have outputs."""
-
     def __init__(self, items: Sequence[ItemDict], earlier: int) -> None:
         self.entries: list[HistoryEntry] = []
         self._earlier = earlier
@@ -92,7 +87,7 @@ class _Reader:
         """Outputs that came before their calls."""
         self._answered: set[str] = set()
         self._cut: set[str] = set()
-        """Calls that were cut off while the model wrote them, and have no outputs."""
+        """Calls cut off while the model wrote them, without outputs."""
         self._seen: set[str] = set()
 
     def read(self, item: ItemDict, index: int) -> None:
@@ -109,8 +104,8 @@ class _Reader:
             raise bad_request(f"The agent does not accept items of type '{kind}'.", self._place(index))
 
     def settle(self) -> None:
-        """After the last item: leaves out calls that were cut off, and adds outputs of unanswered approvals. Raises
-        `Fault` for other calls without output.
+        """Leaves out calls that were cut off, and adds outputs of unanswered approvals. Raises `Fault` for other calls
+        without output.
         """
         unanswered = [call for call in self._calls.values() if call.call_id not in self._answered]
         for call in unanswered:
@@ -172,9 +167,7 @@ class _Reader:
 def _completed(
     entries: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """Yields the entries without the calls in `dropped`, with the outputs in `given` behind their calls; both by
-    `id()`.
-    """
+    """Leaves out `dropped` calls, and puts `given` outputs behind theirs; both by `id()`."""
     held: list[HistoryEntry] = []
     for each in entries:
         if held and not isinstance(each.part, HistoryCall | HistoryOutput):
@@ -228,9 +221,7 @@ def _message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _sub_agent_message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """Returns a message between the client's sub-agents as a user message. `seen` is unused: `_OTHERS` share
-    parameters.
-    """
+    """Returns a user message. `seen` is unused: `_OTHERS` share parameters."""
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]
 
@@ -278,4 +269,4 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "local_shell_call": _as_it_came,
 }
 STAND_ALONE: Final = frozenset(_OTHERS)
-"""The types of items whose conversion to history does not depend on other items."""
+"""Their conversion does not depend on other items."""

@@ -1,7 +1,7 @@
-"""Converts MCP items to calls, and outputs for the model. An approval request becomes a call, whose output stands at
-the client's response. A call that this request approves has an empty output with `approved_by`: the server runs it
-before the turn. Without a response, an output says that the call was not made. Raises `Fault` INVALID_REQUEST for a
-response without its request, or a second one that differs. Source: OpenAI's own types.
+"""Converts MCP items to calls and outputs. An approval request becomes a call, whose output stands at the client's
+response. A call that this request approves has an empty output with `approved_by`: the server runs it before the turn.
+Without a response, an output says that it was not made. Raises `Fault` INVALID_REQUEST for a response without its
+request, or a second one that differs. Source: OpenAI's own types.
 """
 
 from __future__ import annotations
@@ -21,21 +21,19 @@ DENIED: Final = "The user has not approved this call"
 UNANSWERED: Final = "The user did not say whether to approve this call, so it was not made."
 KINDS: Final = frozenset({mcp_items.LIST, mcp_items.CALL, mcp_items.REQUEST, mcp_items.RESPONSE})
 _WHOLE_ID: Final = 64
-"""The most characters of an item's id that are used as a call id."""
+"""Characters of an id that is used as a call id."""
 _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
 class McpHistory:
-    """Converts the MCP items of one history, in order."""
-
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
-        """The first `earlier` of `items` were stored, and are not checked again. `taken`: the ids of other calls."""
+        """The first `earlier` items are stored, and not checked again. `taken`: other calls' ids."""
         self._earlier = earlier
         self._taken = set(taken)
         self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}
         self._responses: dict[str, ItemDict] = {}
         self._runs: dict[str, ItemDict] = {}
-        """The calls made after an approval, by the approval request's id."""
+        """Calls after an approval, by its id."""
         for item in items:
             request = item.get("approval_request_id")
             if request is not None and item["type"] in (mcp_items.RESPONSE, mcp_items.CALL):
@@ -44,11 +42,11 @@ class McpHistory:
         self._seen: set[str] = set()
         self._requests: dict[str, HistoryCall] = {}
         self._early: dict[str, tuple[ItemDict, int]] = {}
-        """Responses and calls before their approval request, by its id."""
+        """What came before its approval request, by its id."""
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Returns the call, the output, both or nothing of an MCP item."""
+        """Returns call, output, both or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
             return self._asked(item, index) if _is_request(item) else ()
@@ -59,7 +57,7 @@ class McpHistory:
         return self._called(item, index) if kind == mcp_items.CALL else ()
 
     def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
-        """Returns the calls whose approval has no response, with outputs that say that they were not made."""
+        """Outputs say that the calls were not made."""
         return [(call, _text_output(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
@@ -73,7 +71,7 @@ class McpHistory:
         return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
 
     def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Returns the output of an approved call, once; nothing before its request."""
+        """Returns it once; nothing before its request."""
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
         if (run if response is None else response) is not item or request not in self._announced:
@@ -97,7 +95,7 @@ class McpHistory:
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, by_server: bool) -> HistoryCall | None:
-        """Returns the call of an item; None if an earlier one had its id. `by_server`: run without approval."""
+        """Returns None if an earlier one had its id. `by_server`: run without approval."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None
@@ -128,12 +126,11 @@ class McpHistory:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """Whether the item is a whole approval request; one that was cut off cannot be approved."""
+    """One that was cut off cannot be approved."""
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 
 def _run_output(item: ItemDict, call: HistoryCall) -> HistoryOutput:
-    """Returns the output of a call that was run or cut off."""
     output, error = item.get("output"), item.get("error")
     if error is not None:
         text = mcp_items.error_text(error)

@@ -1,6 +1,5 @@
-"""The wire format of MCP items: lists of tools, calls that this server runs, approval requests. The id of a call or
-request contains the model's call id, for which there is no field: prefix, twelve random characters, a dash, the call
-id.
+"""The wire format of MCP items. The id of a call or request contains the model's call id, which has no field: prefix,
+twelve random characters, a dash, the call id.
 """
 
 from __future__ import annotations
@@ -18,19 +17,18 @@ if TYPE_CHECKING:
     from codex_proxy.surfaces.responses.output import OutputItem
 
 _CHANCE: Final = 12
-"""The number of random hexadecimal digits in an id, which make it unique."""
+"""Random hexadecimal digits in an id."""
 _OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
 _MAX_CHARS: Final = 64
-"""The most characters of a call id that models accept."""
+"""Of a call id that models accept."""
 
 
 def new_item_id(prefix: str, call_id: str, ids: IdSource) -> str:
-    """Returns a new item id with the call id in it."""
     return f"{prefix}{ids.new('')[:_CHANCE]:0>{_CHANCE}}-{call_id}"
 
 
 def call_id_of(id: str) -> str:
-    """Returns the call id in an item's id, at most 64 characters; the id itself if a client has made it."""
+    """Returns at most 64 characters; the id itself if a client made it."""
     found = _OURS.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
 
@@ -46,7 +44,7 @@ CUT_OFF: Final = (
 
 
 def list_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of `mcp_list_tools`: the tools, or an error; no tools while the server is asked."""
+    """Returns the tools, or an error; none while the server is asked."""
     item = output.item
     assert isinstance(item, McpTools)
     if output.status == "in_progress":
@@ -56,7 +54,7 @@ def list_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def call_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of `mcp_call` so far: `output` after success, `error` after failure."""
+    """Returns `output` after success, `error` after failure."""
     item = output.item
     assert isinstance(item, McpCall)
     asked_by = item.approval_request_id
@@ -72,7 +70,6 @@ def call_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def approval_request_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of an `mcp_approval_request` item."""
     item = output.item
     assert isinstance(item, McpApproval)
     return {
@@ -87,12 +84,12 @@ def _arguments(output: OutputItem) -> msgspec.Raw:
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:
-    """Returns an `error` as OpenAI's for a tool that failed, from its text as JSON."""
+    """Returns OpenAI's form for a tool that failed."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def error_text(error: Any) -> str:
-    """Returns the text of an item's `error`: a string, or one of OpenAI's objects."""
+    """Reads a string, or one of OpenAI's objects."""
     if isinstance(error, dict):
         content = error.get("content")
         if isinstance(content, list) and all(isinstance(_text_in(part), str) for part in content):
@@ -106,7 +103,7 @@ def _text_in(part: Any) -> Any:
 
 
 def texts_as_array(text: str) -> str:
-    """Returns a result as a JSON array of strings (docs/contract.md#mcp-calls), which several texts already are."""
+    """Returns a JSON array of strings (docs/contract.md#mcp-calls), which several texts already are."""
     try:
         msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, UnicodeEncodeError):

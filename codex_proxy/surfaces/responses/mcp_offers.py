@@ -1,5 +1,5 @@
-"""Decides which listed tools of a request's MCP servers may be called, which calls need approval, and the choice among
-all tools. Raises `Fault` INVALID_REQUEST (`tool_choice`). Source: docs/contract.md#tools-of-a-response.
+"""Decides which MCP tools may be called, which calls need approval, and the choice among all tools. Raises `Fault`
+INVALID_REQUEST (`tool_choice`). Source: docs/contract.md#tools-of-a-response.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter, McpOffer
 
 
 def allows(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether the request's `allowed_tools` allow this tool of the server."""
+    """Whether `allowed_tools` allow this tool."""
     return _fits(offer.allowed, tool)
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
-    """Whether calls need the client's approval: filter `always` wins over `never`, then `McpOffer.approval` decides."""
+    """Filter `always` wins over `never`, then `McpOffer.approval` decides."""
     if offer.approval_always is not None and _fits(offer.approval_always, tool):
         return True
     if offer.approval_never is not None and _fits(offer.approval_never, tool):
@@ -38,8 +38,8 @@ def _fits(wanted: McpFilter, tool: ListedTool) -> bool:
 
 
 def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
-    """Returns the choice among all tools, from those among the client's and among MCP tools. Raises `Fault` if a chosen
-    tool does not exist, or a required call has no tool.
+    """Joins the choices among the client's and MCP tools. Raises `Fault` if a chosen tool does not exist, or a required
+    call has no tool.
     """
     if not mcp:
         return choice
@@ -81,7 +81,7 @@ def _no_such_tool(choice: McpChoice, tools: Sequence[Tool]) -> Fault:
 
 
 def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[ListedTool, ...]]:
-    """Returns each server's newest readable list of tools in the items, by label."""
+    """Returns each server's newest readable list, by label."""
     known: dict[str, tuple[ListedTool, ...]] = {}
     for item in items:
         if item is None or item["type"] != "mcp_list_tools" or item.get("error") is not None:
@@ -93,7 +93,7 @@ def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[List
 
 
 class _ToolOfItem(msgspec.Struct):
-    """A tool of an `mcp_list_tools` item, which a client may have changed."""
+    """A client may have changed it."""
 
     name: str
     input_schema: dict[str, Any]

@@ -1,6 +1,4 @@
-"""Builds the output items of a response as the agent's output arrives. `KINDS` lists the types. Source:
-docs/wire-rules.md#the-responses-object.
-"""
+"""Builds a response's output items (`KINDS`). Source: docs/wire-rules.md#the-responses-object."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
 
 PartKey: TypeAlias = tuple[str, int]
-"""A part of an item: its kind (`text`, `refusal`, `summary`, `arguments`, `output`) and number."""
+"""Kind (`text`, `refusal`, `summary`, `arguments`, `output`) and number."""
 
 TEXT: Final[PartKey] = ("text", 0)
 REFUSAL: Final[PartKey] = ("refusal", 0)
@@ -40,17 +38,17 @@ ANNOTATION: Final[PartKey] = ("annotation", 0)
 TOOL_SEARCH_CALL: Final = "tool_search_call"
 LOCAL_SHELL_CALL: Final = "local_shell_call"
 WHOLE_CALLS: Final = frozenset({TOOL_SEARCH_CALL, LOCAL_SHELL_CALL})
-"""The types of calls that have no events for their arguments."""
+"""Calls without events for their arguments."""
 ACTIVITY_TYPE: Final = "codex:activity"
-"""Items of what the agent did, for clients that ask for them."""
+"""What the agent did, for clients that ask for it."""
 
 _OWN_ID_LENGTH: Final = 20
-"""Ids of this length come from a provider and are kept."""
+"""A provider's ids have this length, and are kept."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """A part of an output item. `index` is its place in the content, `fragments` its text so far as JSON strings."""
+    """`index`: its place in the content; `fragments`: its text as JSON strings."""
 
     __slots__ = ("annotations", "fragments", "head", "index", "key")
 
@@ -63,7 +61,7 @@ class Part:
         self.head = b""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
-        """Appends `texts` to the part. Returns each of them encoded as a JSON string."""
+        """Returns each text as a JSON string."""
         if len(texts) == 1:  # it may be long
             self.fragments.append(json_text(texts[0]))
             return self.fragments[-1:]
@@ -72,16 +70,14 @@ class Part:
         return lines.split(b"\n")
 
     def whole(self) -> bytes:
-        """Returns the whole text so far as one JSON string."""
+        """Returns the text so far as one JSON string."""
         if len(self.fragments) != 1:  # joined once: several events at the end have the whole text
             self.fragments = [b"".join([b'"', *[fragment[1:-1] for fragment in self.fragments], b'"'])]
         return self.fragments[0]
 
 
 class OutputItem:
-    """An output item so far. `kind` and `id` are the client's; `index` is None until it is sent. While `waiting`, its
-    text is in `kept`.
-    """
+    """`kind` and `id` are the client's; `index` is None until sent. `kept`: its text while `waiting`."""
 
     __slots__ = (
         "awaiting", "client_name", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status",
@@ -93,7 +89,7 @@ class OutputItem:
         self.kind = kind
         self.id = id
         self.client_name = client_name
-        """The client's name of the tool, if it differs."""
+        """If it differs."""
         self.index: int | None = None
         self.parts: list[Part] = []
         self.status = "in_progress"
@@ -101,39 +97,37 @@ class OutputItem:
         """Whether another item is being sent first."""
         self.kept: list[tuple[PartKey, str]] = []
         self.awaiting = False
-        """Whether the item has ended but its encrypted content has not arrived."""
+        """Ended, but its encrypted content has not arrived."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
         """The result of this server's call, or the arguments of `WHOLE_CALLS`."""
 
     @property
     def made_by_server(self) -> bool:
-        """Whether this server made the item (MCP list, call, approval): the status of its end is final."""
+        """MCP list, call, approval: the status of its end is final."""
         return isinstance(self.item, SERVER_ITEMS)
 
     @property
     def called(self) -> ClientName:
-        """The client's name of the called tool, for calls of its tools."""
+        """The client's name of its tool."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 
     def part(self, key: PartKey) -> Part | None:
-        """Returns the item's last part if it has this key, else None."""
+        """Returns the last part, if it has this key."""
         last = self.parts[-1] if self.parts else None
         return last if last is not None and last.key == key else None
 
     def whole(self) -> dict[str, Any]:
-        """Returns the item as the object for the client, with its content so far."""
+        """Returns the object for the client, so far."""
         head = {"type": self.kind, "id": raw_text(self.id), "status": self.status}
         return head | KINDS[self.kind](self)
 
     def tokens(self) -> int:
-        """Returns an estimate of the tokens of the item's texts."""
         return json_tokens(part.whole() for part in self.parts)
 
 
 def text_part(part: Part) -> dict[str, Any]:
-    """Returns a content or summary part for the client."""
     return _part(part.key[0], msgspec.Raw(part.whole()), part.annotations)
 
 
@@ -172,7 +166,7 @@ def _call(output: OutputItem) -> dict[str, Any]:
 
 
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of `tool_search_call`, whose arguments are an object."""
+    """Its arguments are an object."""
     assert isinstance(output.item, ToolCall)
     return {
         "call_id": raw_text(output.item.call_id),
@@ -182,7 +176,7 @@ def _tool_search_call(output: OutputItem) -> dict[str, Any]:
 
 
 def _local_shell_call(output: OutputItem) -> dict[str, Any]:
-    """Returns the fields of `local_shell_call`; a `command` that is no list of strings is empty."""
+    """A `command` that is no list of strings is empty."""
     assert isinstance(output.item, ToolCall)
     given = _arguments_of(output)
     command = given.get("command")
@@ -223,7 +217,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     mcp_items.REQUEST: mcp_items.approval_request_fields,
     ACTIVITY_TYPE: _activity,
 }
-"""The types of output items, and what returns their fields beside type, id and status."""
+"""What returns an item's fields beside type, id and status."""
 
 _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
     McpTools: mcp_items.LIST,
@@ -235,9 +229,7 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """Returns the output item of an agent's item. Its actions are not sent (`activity` `off`: None), lines of reasoning
-    (`summaries`), or `items`.
-    """
+    """The agent's actions are not sent (`activity` `off`: None), lines of reasoning (`summaries`), or `items`."""
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)
     if kind is None:

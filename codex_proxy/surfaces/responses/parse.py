@@ -1,6 +1,6 @@
-"""Parses a Responses request into a `Turn` without history, and what is needed to answer it; `turn_of` adds the
-history. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, or NOT_ALLOWED. Sources:
-docs/contract.md#fields-of-a-request, docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
+"""Parses a Responses request into a `Turn` without history (`turn_of` adds it), and what its answer needs. Raises
+`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, NOT_ALLOWED. Sources: docs/contract.md#fields-of-a-request,
+docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 """
 
 from __future__ import annotations
@@ -61,26 +61,25 @@ SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
 )
-"""Sampling parameters: checked, and without effect unless the agent supports them."""
+"""Checked, and without effect unless the agent supports them."""
 
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
-"""How the agent's actions are shown: not, as reasoning summaries, or as items."""
+"""The agent's actions: not shown, as reasoning summaries, or as items."""
 
 
 class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
-    """A parsed Responses request. The history of `turn` is empty until `turn_of` adds it."""
+    """`turn` has no history until `turn_of` adds it."""
 
     fields: FieldNames = FIELDS
     mode_after_calls: Mode
-    """The mode of the turn if what it continues has calls of the client's tools."""
+    """The mode behind calls of the client's tools."""
     input_items: tuple[ItemDict, ...]
-    """Normalised items without ids, with unresolved references (`items`)."""
+    """Normalised, without ids; references are not resolved."""
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
-    """The id of the request's conversation; None if it names none."""
     store: bool
     background: bool
     include: frozenset[str]
@@ -93,11 +92,11 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     activity: Activity
     """See `Activity`."""
     echo: ResponseEcho
-    """The fields of the response object that repeat the request's (see `response_object.echo_of`)."""
+    """What the response repeats of the request (`echo_of`)."""
 
 
 def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedResponse:
-    """Parses a body. Raises the first `Fault`. `pdfs`: the texts of PDFs (None: none are read)."""
+    """`pdfs`: the texts of PDFs (None: none are read)."""
     request, ignored = _checked(body, context.settings)
     parsed = _converted(request, context, pdfs)
     return msgspec.structs.replace(parsed, ignored=(*ignored, *parsed.ignored))
@@ -156,7 +155,7 @@ def _converted(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts |
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
-    """Returns the turn with its history, behind the instructions."""
+    """Puts the history behind the instructions."""
     if parsed.instructions:
         history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     return msgspec.structs.replace(parsed.turn, history=with_json_hint(history, parsed.format))
@@ -173,15 +172,13 @@ def _checked(body: bytes, settings: RequestSettings) -> tuple[ResponseRequest, t
 
 
 def check_input(request: ContextFields, limit: int) -> None:
-    """Raises `Fault` INVALID_REQUEST if the input has more than `limit` items."""
+    """Raises `Fault` for more than `limit` items."""
     if isinstance(request.input, list):
         check_length("input", len(request.input), limit)
 
 
 def conversation_of(request: ContextFields) -> str | None:
-    """Returns the conversation's id, if any. Raises `Fault` INVALID_REQUEST for a malformed one, or beside a previous
-    response (docs/contract.md#errors-of-responses).
-    """
+    """Raises `Fault` for a malformed id, or one beside a previous response (docs/contract.md#errors-of-responses)."""
     given = request.conversation
     conversation = given if given is None or isinstance(given, str) else given.id
     if conversation is None:
@@ -202,7 +199,6 @@ def conversation_of(request: ContextFields) -> str | None:
 
 
 def format_of(request: ContextFields) -> Format:
-    """Returns the format of `text.format`; text without one."""
     wanted = request.text.format if request.text else None
     if isinstance(wanted, JsonSchemaFormat):
         return json_schema_format(wanted.schema_, wanted.name, wanted.description)
@@ -210,9 +206,7 @@ def format_of(request: ContextFields) -> Format:
 
 
 def _client_acts(request: ResponseRequest, wanted: Format, items: Sequence[ItemDict]) -> bool:
-    """Whether the client seems to be an agent: it sends tools (other than web search), a format,
-    instructions or calls.
-    """
+    """Whether the client seems to be an agent itself; web search does not count."""
     return (
         bool(request.instructions)
         or any(not isinstance(tool, WebSearchTool) for tool in request.tools or ())
@@ -228,7 +222,7 @@ def _activity(context: ParseContext) -> Activity:
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> None:
-    """Raises `Fault` for log probabilities (unless ignored) and for fields that contradict each other."""
+    """Refuses log probabilities (unless ignored), and fields that contradict each other."""
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
@@ -244,7 +238,7 @@ def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> 
 
 
 def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:
-    """Returns the fields that ask for log probabilities (`include[0]`), with the names to report."""
+    """Returns fields (`include[0]`), with the names to report."""
     included = {
         f"include[{index}]": name
         for index, name in enumerate(request.include or ())

@@ -1,6 +1,6 @@
-"""The events of `open-responses-server` instead of OpenAI's: `data:` lines without sequence numbers, no events of items
-or parts, `response.in_progress` again for each new call, and always `response.completed` at the end. A call of this
-server is a function call `in_progress` until it has ended; its result is an item and a text delta. Source:
+"""The events of `open-responses-server`: `data:` lines without sequence numbers, no events of items or parts,
+`response.in_progress` again for each new call, always `response.completed` at the end. A call of this server is a
+function call `in_progress` until it has ended; its result is an item and a text delta. Source:
 docs/contract.md#the-profile-of-open-responses-server.
 """
 
@@ -23,14 +23,14 @@ from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.responses.response_object import failed
 
 Profile: TypeAlias = Literal["openai", "open-responses-server"]
-"""The form of a stream's events (`PROXY_RESPONSES_PROFILE`)."""
+"""The form of events (`PROXY_RESPONSES_PROFILE`)."""
 
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 _RESULT: Final = "function_call_output"
 
 
 class OpenResponsesEvents(ResponseEvents):
-    """Encodes the events of the profile `open-responses-server`. `current` returns the current response object."""
+    """`current` returns the current response object."""
 
     end = b"data: [DONE]\n\n"
 
@@ -47,7 +47,7 @@ class OpenResponsesEvents(ResponseEvents):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """Adds nothing: the last event has the failure."""
+        """The last event has the failure."""
         # Calls get no `arguments.done`, since they may be cut off.
         self._whole_calls.clear()
 
@@ -82,17 +82,17 @@ class OpenResponsesEvents(ResponseEvents):
             self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
 
     def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """Adds nothing: the profile has no such event."""
+        """The profile has no such event."""
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """Adds nothing: the profile has no such event."""
+        """The profile has no such event."""
 
     def item_done(self, output: OutputItem) -> None:
-        """Adds nothing: the profile has no such event."""
+        """The profile has no such event."""
 
 
 def _is_legacy(output: OutputItem) -> bool:
-    """Whether the model server sent the call as `function_call`, for which there are other events."""
+    """Whether the model server sent `function_call`, which has other events."""
     item = output.item
     if isinstance(item, ToolCall) and item.kind == "legacy":
         return True
@@ -104,7 +104,7 @@ def _place(output: OutputItem) -> dict[str, Any]:
 
 
 def ready(output: OutputItem) -> dict[str, Any]:
-    """Returns an item for the client: calls of its tools `ready`, calls of this server as function calls."""
+    """Calls of the client's tools are `ready`, this server's are function calls."""
     if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
         return _as_function(output, output.item)
     whole = output.whole()
@@ -133,13 +133,11 @@ class _Result(OutputItem):
         }
 
     def tokens(self) -> int:
-        """Returns 0, because the model did not write this item."""
+        """The model did not write it."""
         return 0
 
 
 class OpenResponsesRenderer(ResponsesRenderer):
-    """Renders a response for `PROXY_RESPONSES_PROFILE=open-responses-server`."""
-
     unshown = (Reasoning, Activity, McpTools, McpApproval)
 
     def _new_events(self) -> ResponseEvents:
@@ -172,20 +170,19 @@ def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
 
 
 def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents:
-    """Returns an encoder of the profile's events, from 0 on, which repeat `response`."""
+    """Encodes from 0 on; events repeat `response`."""
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
 
 
 def end_of_stream(profile: Profile) -> bytes:
-    """Returns the bytes that follow the last event of a stream."""
     return OpenResponsesEvents.end if profile == "open-responses-server" else ResponseEvents.end
 
 
 def failed_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
-    """Returns object and frames (number, bytes) of a response that fails after it was rendered: the failure's events
-    replace the last frame.
+    """Returns object and frames of a response that fails after it was rendered: the failure's events replace the last
+    frame.
     """
     final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:

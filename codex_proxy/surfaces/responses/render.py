@@ -1,6 +1,6 @@
-"""Renders the events of a turn as a response, streamed or whole, from the same items. Messages and the client's calls
-are sent one after the other, this server's calls side by side. Reasoning waits for its encrypted content if the client
-wants it, lists of MCP tools for the agent's first output.
+"""Renders a turn as a response, streamed or whole, from the same items. Messages and the client's calls come one after
+the other, this server's calls side by side. Reasoning waits for wanted encrypted content, lists of MCP tools for the
+first output.
 """
 
 from __future__ import annotations
@@ -80,8 +80,6 @@ class _RawReasoning(msgspec.Struct, frozen=True):
 
 
 class ResponsesRenderer(Renderer):
-    """Renders a turn as a response object and its events."""
-
     unshown: tuple[type, ...] = ()
 
     def __init__(
@@ -116,9 +114,9 @@ class ResponsesRenderer(Renderer):
         self._order = OutputOrder(self._events)
         self._output = self._order.items
         self._lists: list[OutputItem] = []
-        """Lists of MCP tools that wait until the answer begins."""
+        """Wait until the answer begins."""
         self._awaiting: dict[str | None, OutputItem] = {}
-        """Reasoning whose encrypted content has not arrived, by the agent's ids."""
+        """Without its encrypted content yet, by the agent's ids."""
         self._step_began = False
         self._begun = False
         self._status = "queued" if background else "in_progress"
@@ -148,7 +146,7 @@ class ResponsesRenderer(Renderer):
         return b"".join(self._take_frames())
 
     def take_frames(self) -> list[tuple[int, bytes]]:
-        """Returns the numbered frames since the last call, without `[DONE]`; none without `keep_frames`."""
+        """Numbered, without `[DONE]`; none without `keep_frames`."""
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
@@ -156,12 +154,12 @@ class ResponsesRenderer(Renderer):
         return json_bytes(self._current())
 
     def response(self) -> dict[str, Any]:
-        """Returns the final response object, also of a failed turn, after its end."""
+        """Returns the final object, also of a failed turn."""
         assert self.ended, "the turn is not over"
         return self.snapshot()
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns the current response object, for a client that polls a background response."""
+        """Returns the current object, for a client that polls."""
         decoded: dict[str, Any] = msgspec.json.decode(json_bytes(self._current()))
         return decoded
 
@@ -229,7 +227,7 @@ class ResponsesRenderer(Renderer):
         self._events.finish(self._final)
 
     def sends_as_event(self, failure: Failure) -> bool:
-        """Whether the profile sends a failure before the first event as an event."""
+        """Whether a failure before the first event is one."""
         return False
 
     def _on_details(self, event: AnswerDetails) -> None:
@@ -261,8 +259,8 @@ class ResponsesRenderer(Renderer):
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Whether an item must wait: another is being sent, it is an approval request (sent whole), or a list of MCP
-        tools before the answer.
+        """Another item is being sent, it is an approval request (sent whole), or a list of MCP tools before the
+        answer.
         """
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
@@ -272,8 +270,8 @@ class ResponsesRenderer(Renderer):
         return isinstance(item, McpApproval) or (serial is not None and not serial.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
-        """Begins to send an item: a message or reasoning with its first text, but reasoning at once if its encrypted
-        content is wanted.
+        """A message or reasoning begins with its first text, but reasoning at once if its encrypted content is
+        wanted.
         """
         item = output.item
         if isinstance(item, ToolCall | McpCall):
@@ -318,7 +316,7 @@ class ResponsesRenderer(Renderer):
             self._resume(self._items[id])
 
     def _resume(self, output: OutputItem) -> None:
-        """Sends a waiting item: its start, its text so far, and its end if it has ended."""
+        """Sends a waiting item: start, text so far, and end if it has ended."""
         output.waiting = False
         ended, output.status = output.status, "in_progress"
         self._start(output)
@@ -343,7 +341,7 @@ class ResponsesRenderer(Renderer):
         self._add_text(event.id, ANNOTATION, event.json.decode())
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends texts of a part, a delta event each; keeps them if the item waits or has no such events."""
+        """Sends a delta event each; keeps them if the item waits or has no such events."""
         output = self._items.get(id)
         if output is None:
             return
@@ -362,7 +360,7 @@ class ResponsesRenderer(Renderer):
         self._events.deltas(output, part, part.add(texts))
 
     def _annotate(self, output: OutputItem, annotations: Iterable[str]) -> None:
-        """Adds annotations (JSON texts) to the text of a message."""
+        """Annotations are JSON texts."""
         part = output.part(TEXT) or self._new_part(output, TEXT)
         for annotation in annotations:
             part.annotations.append(msgspec.Raw(annotation))
@@ -377,14 +375,12 @@ class ResponsesRenderer(Renderer):
         return part
 
     def _on_reasoning(self, event: ReasoningDelta) -> None:
-        """Sends a delta of a reasoning summary. Raw reasoning is not sent to clients."""
+        """Raw reasoning is not sent to clients."""
         if event.kind == "summary":
             self._add_text(event.id, ("summary", event.part), event.text)
 
     def _on_output(self, event: OutputDelta) -> None:
-        """Keeps the output of this server's call until its end; sends that of the agent's command if the client asked
-        for items.
-        """
+        """Keeps the output of this server's call; sends the agent's if the client asked for items."""
         output = self._items.get(event.id)
         if output is not None and output.made_by_server:
             output.printed.append(event.text)
@@ -394,7 +390,7 @@ class ResponsesRenderer(Renderer):
     # --- encrypted reasoning --------------------------------------------------------------------
 
     def _on_raw_item(self, event: RawItem) -> None:
-        """Puts encrypted reasoning into the reasoning item, or into a new one, if requested."""
+        """Puts encrypted reasoning into its item, or a new one, if requested."""
         if event.type != "reasoning" or not self._encrypted:
             return
         raw = msgspec.json.decode(event.json, type=_RawReasoning)

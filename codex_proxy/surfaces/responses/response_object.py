@@ -1,5 +1,5 @@
-"""Builds the response object, which always has every key, with effective defaults. Sources:
-docs/contract.md#the-response-object, docs/wire-rules.md#the-responses-object.
+"""Builds the response object: every key, with effective defaults. Sources: docs/contract.md#the-response-object,
+docs/wire-rules.md#the-responses-object.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def echo_of(
     service_tier: str,
     conversation: str | None,
 ) -> ResponseEcho:
-    """Returns the fields that repeat the request's, or their effective defaults. `effort` None: the agent's default."""
+    """Returns what repeats the request, or effective defaults. `effort` None: the agent's."""
     echo: ResponseEcho = {
         "background": bool(request.background),
         "frequency_penalty": _number(request.frequency_penalty, 0.0),
@@ -74,9 +74,7 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> ResponseReasoning | None:
-    """Returns `reasoning` with effective effort and requested summary; None without both
-    (docs/contract.md#the-reasoning-parameter).
-    """
+    """Returns None without effort and summary (docs/contract.md#the-reasoning-parameter)."""
     summary = summary_of(request)
     if effort is None and summary is None:
         return None
@@ -84,7 +82,7 @@ def _reasoning(request: ResponseRequest, effort: str | None) -> ResponseReasonin
 
 
 def summary_of(request: ResponseRequest) -> str | None:
-    """Returns the requested kind of summary, from the current or the older field, if any."""
+    """Reads the current or the older field."""
     options = request.reasoning
     return None if options is None else options.summary or options.generate_summary
 
@@ -115,7 +113,7 @@ _CODES: Final = frozenset(
         "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
     }
 )  # fmt: skip
-"""The values that OpenAI's types allow for `error.code` of a response."""
+"""OpenAI's types allow these for `error.code`."""
 _LIMITS: Final = frozenset(
     {
         FaultKind.RATE_LIMITED,
@@ -136,17 +134,17 @@ _STATUSES: Final[dict[str, str]] = {
 
 
 def status_of(stop: str) -> str:
-    """Returns the `status` for a turn's end; `completed` for unknown reasons."""
+    """Returns `completed` for unknown reasons."""
     return _STATUSES.get(stop, "completed")
 
 
 def incomplete_details(stop: str) -> IncompleteDetails | None:
-    """Returns `incomplete_details` for a turn's end; None if it is complete."""
+    """Returns None if it is complete."""
     return {"reason": _REASONS[stop]} if stop in _REASONS else None
 
 
 def error_object(failure: Failure) -> ResponseError:
-    """Returns the `error` of a failed response, with a code that OpenAI's types allow."""
+    """Has a code that OpenAI's types allow."""
     code = failure.code if failure.code in _CODES else None
     if code is None:
         code = "rate_limit_exceeded" if failure.kind in _LIMITS else "server_error"
@@ -154,7 +152,6 @@ def error_object(failure: Failure) -> ResponseError:
 
 
 def usage_object(usage: Usage, *, estimated: bool = False) -> ResponseUsage:
-    """Returns `usage` with details, and `"estimated": true` if it is one."""
     figures: ResponseUsage = {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},
@@ -168,14 +165,14 @@ def usage_object(usage: Usage, *, estimated: bool = False) -> ResponseUsage:
 
 
 class ResponseHead:
-    """The fields that do not change while the response is made."""
+    """What does not change while the response is made."""
 
     def __init__(self, id: str, created_at: int, echo: Mapping[str, Any]) -> None:
         self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}
         self._echo = {key: schema_json(value) for key, value in echo.items()}
 
     def served_in(self, tier: msgspec.Raw) -> None:
-        """Takes the service tier (JSON) that the model server says."""
+        """`tier`: JSON, from the model server."""
         self._echo["service_tier"] = tier
 
     def object(
@@ -188,7 +185,7 @@ class ResponseHead:
         incomplete: IncompleteDetails | None = None,
         usage: ResponseUsage | None = None,
     ) -> dict[str, Any]:
-        """Returns the response object. `completed_at`: seconds since 1970; `incomplete`: `incomplete_details`."""
+        """`completed_at`: seconds since 1970."""
         return {
             **self._first,
             "status": status,
@@ -206,12 +203,11 @@ _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
 def deleted(id: str) -> ResponseDeleted:
-    """Returns the answer to DELETE of a response."""
     return {"id": id, "object": "response.deleted", "deleted": True}
 
 
 def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
-    """Returns what cancelling does: `cancel` for a running background response, `keep` for one that has ended."""
+    """Returns `cancel` for a running background response, `keep` for one that has ended."""
     if not response["background"]:
         raise bad_request(
             "This response was not created with 'background': true. Synchronous and streaming responses cannot be "
@@ -222,19 +218,16 @@ def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
 
 
 def cancelled(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a copy with the status `cancelled` and its output so far."""
+    """Keeps its output so far."""
     return {**response, "status": "cancelled"}
 
 
 def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
-    """Returns a copy with the status `failed` and the failure as `error`."""
     return {**response, "status": "failed", "error": error_object(failure)}
 
 
 def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Usage) -> Compaction:
-    """Returns the `response.compaction` object, whose output begins the client's next input. `created_at`: seconds
-    since 1970.
-    """
+    """Its output begins the client's next input. `created_at`: seconds since 1970."""
     item = {
         "type": "compaction",
         "id": item_id,
@@ -250,7 +243,6 @@ def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Us
 
 
 def token_count(tokens: int) -> InputTokens:
-    """Returns the `response.input_tokens` object, marked as an estimate."""
     # Agents cannot count without a model call.
     return {"object": "response.input_tokens", "input_tokens": max(1, tokens), "estimated": True}
 
@@ -259,13 +251,13 @@ def token_count(tokens: int) -> InputTokens:
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault for a response that does not exist, was deleted, or belongs to another key."""
+    """Returns the fault also for a deleted one, or another key's."""
     message = f"Response with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def previous_not_found(id: str) -> Fault:
-    """Returns the fault for a `previous_response_id` that does not exist or was not stored."""
+    """Returns the fault also if it was not stored."""
     return bad_request(
         f"Previous response with id '{excerpt(id)}' not found.",
         "previous_response_id",
@@ -274,7 +266,7 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(held: str) -> Fault:
-    """Returns the fault for a chain with more content than a turn may read; `held` says how much."""
+    """`held`: how much there is."""
     return bad_request(
         f"The responses up to this one are too large to continue from: {held}. Start again "
         "without 'previous_response_id', with what matters from them in 'input'.",
@@ -284,7 +276,6 @@ def previous_too_large(held: str) -> Fault:
 
 
 def not_resumable(id: str) -> Fault:
-    """Returns the fault for resuming a response whose events are not stored."""
     return bad_request(
         f"The stream of response '{excerpt(id)}' cannot be resumed: only background responses that were "
         "created with 'stream': true keep their events.",

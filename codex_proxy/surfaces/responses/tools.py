@@ -1,5 +1,5 @@
-"""Reads a Responses request's tools and `tool_choice`: the client's tools, MCP servers, web search. Raises `Fault`
-INVALID_REQUEST, also for tools that only OpenAI's servers run. Sources: docs/contract.md#tools-of-a-response,
+"""Reads tools and `tool_choice`: the client's tools, MCP servers, web search. Raises `Fault` INVALID_REQUEST, also for
+tools that only OpenAI's servers run. Sources: docs/contract.md#tools-of-a-response,
 docs/wire-rules.md#the-context-of-a-turn.
 """
 
@@ -23,15 +23,15 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """Tools with one of `names`, and annotated as reading only or not. None: any."""
+    """Tools of `names`, that read only or not. None: any."""
 
     names: tuple[str, ...] | None = None
     read_only: bool | None = None
 
 
 class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
-    """An MCP server of the request. `allowed` selects tools; `approval_always` and `approval_never` those whose calls
-    need approval, or none (None: no tool). `authorization` and `headers` are secret.
+    """An MCP server. `approval_always`, `approval_never`: tools whose calls need approval, or none (None: no tool).
+    `authorization` and `headers` are secret.
     """
 
     server_label: str
@@ -41,15 +41,15 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
     authorization: str | None = None
     allowed: McpFilter = McpFilter()
     approval: str = "never"
-    """Whether calls of tools that no filter selects need approval: `always` or `never`."""
+    """For tools that no filter selects: `always` or `never`."""
     approval_always: McpFilter | None = None
     approval_never: McpFilter | None = None
     param: str = "tools"
-    """The path of the server in the request, for the `param` of an error."""
+    """Its path, for errors."""
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A `tool_choice` of a tool of an MCP server, or of all (`name` None). `required`: one must be called."""
+    """A tool of a server, or all (`name` None). `required`: one must be called."""
 
     server_label: str
     name: str | None = None
@@ -57,9 +57,7 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
-    """What the model is offered: `tools` of the client, `mcp` servers, and the choices among them. `shown` and
-    `shown_choice` are for the response object.
-    """
+    """`shown` and `shown_choice` are for the response object."""
 
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
@@ -68,15 +66,13 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
     shown: list[Any]
     shown_choice: Any
     left_out: tuple[str, ...] = ()
-    """Types of tools that are not offered, as the header names them."""
+    """Types that are not offered, for the header."""
 
 
 def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> ResponsesTools:
-    """Returns what the model is offered. `input_tools`: the client's tools in items of the input
-    (`client_tools.tools_in`).
-    """
+    """`input_tools`: tools in input items (`client_tools.tools_in`)."""
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.HostedTool):
@@ -108,7 +104,7 @@ def offered_tools(
 
 
 def joined(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
-    """Returns the request's tools, then those of the input with other names."""
+    """Returns the request's tools, then the input's with other names."""
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in input_tools if tool.name not in names))
 
@@ -161,7 +157,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Raises `Fault` INVALID_REQUEST for two servers of one label, by which calls name them."""
+    """Calls name servers by their labels."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
@@ -171,7 +167,7 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
-    """Returns whether tools that no filter selects need approval."""
+    """For tools that no filter selects."""
     return "never" if filters is None or filters.never is None else "always"
 
 
@@ -182,8 +178,6 @@ def _filter(given: wire.McpToolFilter | None) -> McpFilter | None:
 
 
 class _Chooser:
-    """Reads a `tool_choice`: which of the offered tools may or must be called."""
-
     def __init__(
         self, tools: tuple[Tool, ...], mcp: tuple[McpOffer, ...], searching: bool, any_given: bool
     ) -> None:
@@ -269,5 +263,5 @@ def _choice_echo(choice: wire.ToolChoice | None) -> Any:
 
 
 def _dumped(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
-    """Returns a validated value as a dict, without `hidden` fields and None."""
+    """Leaves out `hidden` fields and None."""
     return value.model_dump(exclude=hidden, exclude_none=True, by_alias=True, warnings=False)

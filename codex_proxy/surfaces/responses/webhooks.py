@@ -1,5 +1,5 @@
-"""Webhooks for the end of a background response, signed as the SDKs' `webhooks.unwrap()` expects (Standard Webhooks:
-`v1`, HMAC-SHA256 over `id.timestamp.body`). A secret with `whsec_` continues in base64.
+"""Webhooks for a background response's end, as the SDKs' `webhooks.unwrap()` expects (Standard Webhooks: `v1`,
+HMAC-SHA256 over `id.timestamp.body`). A secret behind `whsec_` is base64.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ EVENTS: Final = {
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """One delivery of an event. A repeated one has the same id and body, but its own time and signature."""
+    """A repeated one has the same id and body, but its own time and signature."""
 
     body: bytes
     headers: dict[str, str]
 
 
 def event_id_of(response_id: str) -> str:
-    """Returns the event's id, derived from the response's."""
+    """Derives it from the response's."""
     # It is the same if the event is made again after a restart.
     return "evt_" + response_id.removeprefix("resp_")
 
 
 def webhook_body(*, event_id: str, response_id: str, status: str, created_at: int) -> bytes:
-    """Returns the body for a response that ended with `status`. `created_at`: seconds since 1970."""
+    """`created_at`: seconds since 1970."""
     event = {
         "id": event_id,
         "object": "event",
@@ -50,7 +50,7 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
 
 
 def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
-    """Returns the body with its headers and signature. `timestamp`: seconds since 1970. Raises `ValueError`."""
+    """`timestamp`: seconds since 1970. Raises `ValueError`."""
     content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
     headers = {
@@ -63,7 +63,7 @@ def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhoo
 
 
 def check_secret(secret: str) -> None:
-    """Raises `ValueError` for a secret with `whsec_` that is not base64."""
+    """Raises `ValueError` if it is not base64 behind `whsec_`."""
     _key(secret)
 
 
