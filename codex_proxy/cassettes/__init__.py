@@ -1,7 +1,3 @@
-"""Cassettes: recordings of turns of a real agent, which are replayed without the agent, and checked against today's
-code.
-
-`format` has the file, `pieces` its short lines, `content` what of a turn is compared, `scrubbing` what is left out of
-files; `recorder`, `tapes` and `middleware` write cassettes; `folder`, `player` and `replay` replay them; `check` and
-`views` are the commands.
+"""Cassettes: recordings of a real agent's turns, which are replayed without it. `recorder`, `tapes` and `middleware`
+write them, `folder`, `player` and `replay` replay them, `check` and `views` are the commands.
 """

@@ -1,7 +1,6 @@
 """Renders the answers of cassettes anew with today's code, and says what differs.
 
-Each recorded request is sent to a server that replays its cassette, and the answer is compared with the recorded one:
-a change of a parser, a dialect or a renderer shows up as a diff.
+Each recorded request is sent to a server that replays its cassette.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from codex_proxy.app.logs import configure
 from codex_proxy.app.server import Server, make_server
 from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes.content import FIELDS, Content, content_of, differences
-from codex_proxy.cassettes.events import IDS, diff, events_of
+from codex_proxy.cassettes.events import diff, events_of, ids_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import SUFFIX, Answer, Cassette, Request, lines_of, text_of, write
 from codex_proxy.cassettes.middleware import CASSETTE_HEADER
@@ -164,7 +163,7 @@ class _Answers:
 
     def _learn(self, recorded: Answer, today: Answer) -> None:
         """Notes which id of today stands for each recorded one: the ids come in the same order."""
-        for old, new in zip(_ids_in(recorded), _ids_in(today), strict=False):
+        for old, new in zip(ids_of(recorded), ids_of(today), strict=False):
             if old != new:
                 self._ids[old] = new
 
@@ -212,25 +211,6 @@ ENDS: Final = frozenset(
 
 def _decoded(sent: bytes) -> Any:
     return msgspec.json.decode(sent) if is_json(sent) else sent.decode("utf-8", "replace")
-
-
-def _ids_in(answer: Answer) -> list[str]:
-    """Returns the ids of an answer, each once, in their order."""
-    found: dict[str, None] = {}
-
-    def look(value: Any) -> None:
-        if isinstance(value, dict):
-            for name, each in value.items():
-                if name in IDS and isinstance(each, str):
-                    found[each] = None
-                else:
-                    look(each)
-        elif isinstance(value, list):
-            for each in value:
-                look(each)
-
-    look([answer.body, answer.sent, answer.final])
-    return list(found)
 
 
 def _without_times(answer: Answer) -> Answer:

@@ -1,7 +1,6 @@
-"""The content of a turn: what a request and a cassette are compared by, the same for all APIs. Pure.
+"""The content of a turn, by which a request finds its cassette, the same for all APIs. Pure.
 
-In: a `Turn`. Out: a JSON object with the fields in `FIELDS`. Ids, sampling, the order of keys and of tools, and the
-names under which one model is known do not count; calls and their outputs are numbered in their order.
+Ids, sampling, the order of keys and of tools, and aliases of a model do not count; calls are numbered in their order.
 """
 
 from __future__ import annotations
@@ -30,9 +29,7 @@ Content = dict[str, Any]
 
 
 def content_of(turn: Turn) -> Content:
-    """Returns the content of a turn as JSON. The tools that this server runs are left out: requests need not name
-    them.
-    """
+    """Returns the content of a turn as JSON, without the tools that this server runs."""
     numbers: dict[str, int] = {}
     choice = turn.tool_choice
     sampling: dict[str, Any] = dict(turn.sampling)
@@ -123,9 +120,7 @@ def has_placeholders(content: Content) -> bool:
 
 
 def differences(request: Content, recorded: Content, matched: Sequence[str]) -> list[str]:
-    """Returns a sentence for each difference in the fields `matched`, in their order; none if a recording of
-    `recorded` answers `request`.
-    """
+    """Returns a sentence for each difference in the fields `matched`; none if `recorded` answers `request`."""
     found: list[str] = []
     for name in matched:
         found += _differences(name, request.get(name), recorded.get(name))

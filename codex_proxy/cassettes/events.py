@@ -1,7 +1,5 @@
-"""What an answer says, in a form in which two of the same can be compared. Pure.
-
-Ids become the number in which they come, times 0, and the deltas of a text one event, since an agent's lines may be
-read in other pieces.
+"""What an answer says, in a form in which two can be compared: ids are numbers in their order, times 0, and the
+deltas of a text one event. Pure.
 """
 
 from __future__ import annotations
@@ -35,11 +33,18 @@ TEXTS: Final = frozenset(
 
 
 def events_of(answer: Answer) -> list[Any]:
-    """Returns the status of an answer, then its events, or its body, then the final object of a background response."""
+    """Returns the status of an answer, its events or its body, and the final object of a background response."""
     said = [answer.body] if answer.sent is None else list(_joined(answer.sent))
     final = [] if answer.final is None else [{"final": answer.final}]
     numbers: dict[str, str] = {}
     return [{"status": answer.status}, *(_comparable(each, numbers) for each in [*said, *final])]
+
+
+def ids_of(answer: Answer) -> list[str]:
+    """Returns the ids of an answer, each once, in their order."""
+    numbers: dict[str, str] = {}
+    _comparable([answer.body, answer.sent, answer.final], numbers)
+    return list(numbers)
 
 
 def diff(
@@ -82,7 +87,7 @@ Place = tuple[str | int, ...]
 
 
 def _joined(events: Sequence[Any]) -> Iterator[Any]:
-    """Returns the events, with one in place of those that follow each other and differ in one text alone."""
+    """Returns the events, with one in place of those that differ in one text alone."""
     rest: Any = None
     place: Place = ()
     pieces: list[str] = []
@@ -103,7 +108,7 @@ def _joined(events: Sequence[Any]) -> Iterator[Any]:
 
 
 def _texts_in(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
-    """Returns the texts in an event that may be a piece of a longer one, and where they are."""
+    """Returns the texts in an event that may be pieces of longer ones, and where they are."""
     steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, each in steps:
         if isinstance(each, str):

@@ -1,4 +1,4 @@
-"""A folder of cassettes: finds the cassette that answers a turn, or says what differs from the nearest one."""
+"""Finds the cassette in a folder that answers a turn, or says what differs from the nearest one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from codex_proxy.cassettes.settings import CassetteError
 
 
 def names_to_match(text: str) -> tuple[str, ...]:
-    """Returns the fields that `--match` names, separated by commas; those of `MATCHED` for an empty text. Raises
-    `CassetteError` if it names another one.
+    """Returns the fields that `--match` names; those of `MATCHED` for an empty text. Raises `CassetteError` for
+    another one.
     """
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     wrong = [name for name in names if name not in FIELDS]
@@ -33,9 +33,7 @@ def names_to_match(text: str) -> tuple[str, ...]:
 
 
 def paths_in(folder: Path) -> list[Path]:
-    """Returns the cassettes in a folder and in its folders, in the order of their names. Raises `CassetteError` if
-    there is no folder.
-    """
+    """Returns the cassettes in a folder and in its folders, sorted. Raises `CassetteError` if there is no folder."""
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
@@ -81,8 +79,8 @@ class Folder:
         return found
 
     def find(self, content: Content) -> Cassette | None:
-        """Returns the recording of a turn with this content. If there are several, each call returns the next one,
-        and in the end the last one again. None if there is none.
+        """Returns the next recording of a turn with this content, in the end the last one again; None if there is
+        none.
         """
         key = key_of(content, self.matched)
         names = self._by_key.get(key) or [

@@ -1,23 +1,4 @@
-"""The file of a cassette: reads and writes it. Pure but for reading and writing bytes.
-
-A cassette is JSON, one object per line; the first name in an object says what the line is. In this order:
-
-- `cassette`: the version of the format, who recorded which agent, and the settings that matter;
-- `request`: the request as it came;
-- `turn`, `tool`, `message`: the content of the turn by which a request finds the cassette, a line for each tool and
-  each message;
-- for each session with the agent `session`, then its lines, each with `ms` since the turn began: `to` was written to
-  the agent, `from` came from it (`to_text`, `from_text` if it is no JSON); `head`, `data`, `line`, `body`, `over` are
-  the parts of an upstream's HTTP answer; `event` is one of a tool server or of the agent's log; `begin`, `resume`,
-  `reopen`, `answer` are what this server asked of its dialect; `call` is an MCP call made here, with its output;
-  `ended` is how the process ended, `failed` a failure that this server found;
-- `answer`: the status of the answer as it was sent, with its body, or followed by a `sent` for each event;
-- `end`: how many lines there are before. A file without it is half-written.
-
-A capture has no request and no answer: it is what a program said to another client, for tests of its dialect.
-
-A `next` stands for a line like the one before: it names the field whose text is another one (`pieces`).
-"""
+"""Reads and writes the file of a cassette. `docs/cassettes.md` lists its lines."""
 
 from __future__ import annotations
 
@@ -39,8 +20,9 @@ VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
 BYTES: Final = frozenset({"to", "from", "data", "body"})
-"""The kinds of lines with bytes of the agent. They are written as JSON; what is none as `KIND_text`, or in base64 as
-`KIND_bytes`."""
+"""The kinds of lines with bytes of the agent. What is no JSON is written as `KIND_text`, or in base64 as
+`KIND_bytes`.
+"""
 SAID: Final = frozenset(
     {
         *(f"{kind}{form}" for kind in BYTES for form in ("", "_text", "_bytes")),
@@ -71,8 +53,8 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer as it was sent. `sent` are the data of the events of a stream, decoded or as bytes; None if it is a
-    whole `body`.
+    """The answer as it was sent. `sent` are the data of a stream's events, decoded or as bytes; None: it is a whole
+    `body`.
     """
 
     status: int = 0
@@ -83,8 +65,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The request as it came: method and path, the headers that matter, and the body. `socket`: it was a frame of a
-    WebSocket."""
+    """The request as it came. `line`: its method and path; `socket`: it was a frame of a WebSocket."""
 
     line: str
     headers: dict[str, str] = {}
@@ -93,7 +74,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program said, without a request and an answer of this server: a recording for tests of its dialect."""
+    """What a program said to another client: a recording for tests of its dialect."""
 
     name: str
     """The name of its file without the suffix."""
@@ -110,7 +91,7 @@ class Cassette(Capture, frozen=True, kw_only=True):
     proxy: str = ""
     capabilities: list[str] = []
     after: str = ""
-    """The name of the cassette whose session with the agent this turn continues; empty if it begins its own."""
+    """The name of the cassette whose session this turn continues; empty if it begins its own."""
     order: int = 1
     """The place of the turn in the session: 2 for the turn that continues a first one."""
     mcp: list[dict[str, Any]] = []
@@ -121,12 +102,17 @@ class Cassette(Capture, frozen=True, kw_only=True):
     content: Content
     answer: Answer
 
+    @property
+    def calls(self) -> list[dict[str, Any]]:
+        """The MCP calls that the server made, with their outputs."""
+        return [line.value for session in self.sessions for line in session.lines if line.kind == "call"]
+
 
 _HEAD: Final = ("agent", "version", "proxy", "after", "order", "capabilities", "settings", "mcp", "match")
 
 
 def lines_of(found: Capture) -> Iterator[bytes | Run]:
-    """Returns the lines of the file, without line ends, and with runs in place of lines that are like one before."""
+    """Returns the lines of the file, without line ends, and with runs of similar ones."""
     head = {name: value for name in _HEAD if (value := getattr(found, name, "")) not in ("", [], {})}
     if head.get("order") == 1:
         del head["order"]
@@ -207,9 +193,7 @@ def text_of(lines: Iterable[bytes | Run]) -> bytes:
 
 
 def write(path: Path, text: bytes) -> None:
-    """Writes the lines of a whole cassette, so that a reader sees all of it or nothing; after a crash of the machine it
-    may be incomplete, which a reader notices. Raises `OSError`.
-    """
+    """Writes a whole cassette, so that a reader sees all of it or nothing. Raises `OSError`."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(create(new), "wb") as file:  # `replacing` takes several times as long

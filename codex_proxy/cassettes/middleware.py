@@ -20,8 +20,8 @@ CASSETTE_HEADER: Final = "x-codex-cassette"
 
 
 def recording(recorder: Recorder) -> Any:
-    """Returns the middleware that records the requests of turns with `recorder`. It runs before all others, so that
-    it sees the answer of a turn that has failed, too.
+    """Returns the middleware that records turns with `recorder`. It runs before all others, so that it sees failures,
+    too.
     """
 
     @web.middleware

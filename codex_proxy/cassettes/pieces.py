@@ -1,8 +1,5 @@
-"""Writes a line that differs from the one before in one string alone, such as the next delta of a text, as that string,
-and reads it again. Pure.
-
-So the 200 deltas of an answer are 200 short lines in which one can read the text, and a secret that was said in pieces
-is found in the whole text.
+"""Writes a line that differs from the one before in one string alone, such as the next delta, as that string, and
+reads it again. Pure.
 """
 
 from __future__ import annotations
@@ -19,13 +16,13 @@ from codex_proxy.agents.dialect import UNREADABLE
 _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """The JSON of a string, without its quotes."""
 _STEP: Final = 1 << 20
-"""The most bytes of a string that are searched at once, so that other threads need not wait long."""
+"""The most bytes of a string that are searched while other threads wait."""
 _TIME: Final = b'AtMs":'
 """The end of the name of a time in milliseconds."""
 _AT_ONCE: Final = 64
-"""How many lines are compared at once, which takes a third of the time of one after the other."""
+"""How many lines are compared at once, which is three times as fast."""
 _ALIKE: Final = 16
-"""How many bytes lines have in common at their beginning at least, if one is written like the other."""
+"""How many bytes lines have in common at least, if one is written like the other."""
 
 
 class Run(msgspec.Struct):
@@ -58,7 +55,7 @@ class Pieces:
         self._before = self._head = self._tail = self._name = self._first = b""
 
     def find(self, lines: Sequence[bytes]) -> Iterator[bytes | Run]:
-        """Returns the lines, with a run in place of those that differ from the one before in one text alone."""
+        """Returns the lines, with a run in place of those that differ in one text alone."""
         at = 0
         while at < len(lines):
             line = lines[at]
@@ -138,8 +135,8 @@ def _end_of_string(line: bytes, start: int) -> int:
 
 
 def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
-    """Returns the line with another text in its last field of this name; both are JSON. Raises `ValueError` if it has
-    no such field.
+    """Returns the line with another text (as JSON) in its last field of this name. Raises `ValueError` if it has
+    none.
     """
     mark = name + b':"'
     if mark not in line:

@@ -1,8 +1,7 @@
 """Plays the lines of a recorded session to today's dialect: a `Transport` that needs no agent.
 
-What the agent said comes in its order. Nothing waits for what the dialect writes, since that follows from what it
-reads; only where the agent had waited for the output of a call, the player waits until this server has given it. Ids of
-JSON-RPC requests are those that today's dialect gives to the requests of the same method.
+The lines come in their order, without waiting for what the dialect writes; only where the agent had waited for an
+output, the player does, too. JSON-RPC ids become those that today's dialect gives to requests of the same method.
 """
 
 from __future__ import annotations
@@ -44,8 +43,7 @@ from codex_proxy.core.turn import Turn
 BATCH: Final = 256
 """The most lines that are given to a dialect at once."""
 BARRIERS: Final = frozenset({"to", "answer", "ended", "failed"})
-"""Before these kinds of lines, a dialect is given those that came before: what it writes then decides the ids of the
-following ones."""
+"""Before these lines, a dialect reads those that came before: what it writes then decides later ids."""
 STUCK_SECONDS: Final = 20.0
 """The most seconds to wait for the output of a call; then today's server does not make it."""
 
@@ -88,8 +86,8 @@ class RequestIds:
                 self._today[self._waiting[method].popleft()] = id
 
     def today(self, recorded: Any) -> Any:
-        """Returns the id of the request that stands for a recorded one; None if there is none. A request that was made
-        before the recording began, such as for a session that was opened ahead, has the id that it would have today.
+        """Returns the id of the request that stands for a recorded one; None if there is none. A request from before
+        the recording, such as for a session that was opened ahead, keeps its id.
         """
         return self._today.get(recorded) if recorded in self._recorded else recorded
 
@@ -223,7 +221,7 @@ class PlayedTransport:
             self._reader.received(messages, size)
 
     def _passes(self, line: Line) -> bool:
-        """Plays a line that is no message. Returns False if it has to be waited for, or the script is over."""
+        """Plays a line that is no message. Returns False if it must wait, or the script is over."""
         if line.kind == "answer":
             if not self._answers:
                 return False
@@ -300,9 +298,8 @@ class _Primed(msgspec.Struct, frozen=True):
 def played_session(
     chain: Sequence[Cassette], index: int, turn: Turn, pace: Pace, now: Callable[[], float]
 ) -> PlayedSession:
-    """Returns a session that plays the session number `index` of the last cassette of `chain`. The cassettes before
-    are those whose session it continues: they are read first, without a client. Raises `UnknownDialectError` if the
-    dialect cannot be made.
+    """Returns a session that plays the session number `index` of the last cassette of `chain`, after reading those
+    that it continues. Raises `UnknownDialectError` if the dialect cannot be made.
     """
     cassette = chain[-1]
     session = cassette.sessions[index]
@@ -331,8 +328,8 @@ def played_session(
 
 
 def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
-    """Returns the events that today's dialect reads in the last cassette of `chain`, without a server. `turn` has its
-    content. Raises `UnknownDialectError` if the dialect cannot be made.
+    """Returns the events that today's dialect reads in the last cassette of `chain`; `turn` has its content. Raises
+    `UnknownDialectError` if the dialect cannot be made.
     """
     for session in chain[-1].sessions:
         ids = RequestIds()
@@ -351,9 +348,7 @@ def _counted() -> Callable[[str], str]:
 
 
 def _start_of(session: Session) -> tuple[str, str, list[Line], list[Line]]:
-    """Returns how the session was begun, the agent's id of a session that was opened again, the lines before that,
-    and those after it.
-    """
+    """Returns how the session was begun, the agent's id of one opened again, and the lines before and after."""
     for index, line in enumerate(session.lines):
         if line.kind in ("begin", "resume", "reopen"):
             thread = line.value if line.kind == "reopen" else ""
@@ -427,8 +422,8 @@ def parts_of(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
 def _read_all(
     script: Script, dialect: Dialect[Any], lines: Sequence[Line], events: Sequence[Event]
 ) -> list[Event]:
-    """Lets a dialect read lines, and answers it as the server has done. Returns its events. `events` are those that it
-    has returned before.
+    """Lets a dialect read lines and answers it as the server has done. Returns its events, without the earlier
+    `events`.
     """
     found: list[Event] = []
 

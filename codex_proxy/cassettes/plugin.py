@@ -1,6 +1,5 @@
-"""The pytest plugin: servers of the fake agent, and of cassettes, for the tests of a program that calls a model.
-
-It imports nothing of the server until a fixture of it is used. `docs/cassettes.md` describes it.
+"""The pytest plugin: servers for tests of a program that calls a model (`docs/cassettes.md`). It imports nothing of
+the server until a fixture of it is used.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Records turns into a folder: what a request was, what was said with the agent, and what was answered.
+"""Records turns into a folder.
 
-A cassette is written when both the turn and its answer are over. A folder that cannot be written any more ends the
+A cassette is written when the turn and its answer are over. A folder that cannot be written any more ends the
 recording, and no turn.
 """
 
@@ -65,8 +65,8 @@ class Recorder:
     def __init__(
         self, folder: Path, scrubber: Scrubber, settings: Mapping[str, Any], match: Sequence[str] = ()
     ) -> None:
-        """`settings` are those that matter, as far as they are not the defaults. `match` is what `--match` names.
-        Raises `RecordError` if the folder cannot be written to.
+        """`settings` are those that matter and are no defaults; `match` is what `--match` names. Raises `RecordError`
+        if the folder cannot be written to.
         """
         self.folder = folder
         self.trouble = ""
@@ -90,14 +90,12 @@ class Recorder:
         self._last = max((number for number, _ in _numbered(folder)), default=0)
 
     def exchange(self, line: str, headers: Mapping[str, str], keys: Sequence[str]) -> Exchange:
-        """Returns what records one request. `line` is its method and path, `headers` those that matter; `keys` are the
-        secrets in it.
-        """
+        """Returns what records one request. `headers` are those that matter, `keys` the secrets in it."""
         return Exchange(self, line, headers, keys)
 
     def write(self, tape: TurnTape, said: Exchanged) -> None:
-        """Writes the cassette of a turn that is over: a large one later in a thread, so that other requests go on. If
-        that fails, stops recording, and raises nothing.
+        """Writes the cassette of a turn that is over, a large one in a thread. Raises nothing: if the folder cannot
+        be written, recording ends.
         """
         if self.trouble or tape.end is None:
             return
@@ -136,7 +134,7 @@ class Recorder:
             tape.on_written(path)
 
     def _try_to_write(self, tape: TurnTape, said: Exchanged) -> Path | None:
-        """Returns the file; None if it could not be written, which ends the recording if it is the folder's fault."""
+        """Returns the file; None if it could not be written."""
         if self.trouble:  # since the turn was over
             return None
         try:
@@ -211,9 +209,7 @@ def _last_words(content: Mapping[str, Any]) -> str:
 
 
 def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
-    """Returns the MCP tools of a turn as JSON. `listed` is what the client was told of a tool, if its request names the
-    server.
-    """
+    """Returns the MCP tools of a turn as JSON, with what the client was told of a tool (`listed`)."""
     listed = {
         (event.item.server_label, entry["name"]): {"listed": entry}
         for event in first
@@ -237,9 +233,7 @@ class _Cleaner:
         self._keys = [key.encode() for key in keys if len(key) >= MIN_SECRET]
 
     def clean(self, found: Sequence[bytes | Run]) -> bytes:
-        """Returns the text of a cassette's lines without secrets, and with stable ids. The lines of the request keep
-        those ids that are the client's own.
-        """
+        """Returns the text of the lines without secrets and with stable ids; the request keeps its own ids."""
         spoken = b"".join(
             b"".join((b"\n", run.before, *run.texts) if run.before else run.texts)
             for run in found
@@ -254,7 +248,7 @@ class _Cleaner:
         return text_of(next(left) if isinstance(each, bytes) else each for each in found)
 
     def _joined(self, found: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
-        """Returns the lines, with one in place of those of a text that was said in pieces and has a secret."""
+        """Returns the lines, with one in place of a text in pieces that has a secret."""
         line, runs = b"", list[Run]()
         for each in (*found, b""):
             if isinstance(each, Run):
@@ -265,7 +259,7 @@ class _Cleaner:
             line, runs = each, []
 
     def _as_written(self, line: bytes, runs: Sequence[Run]) -> Sequence[bytes | Run]:
-        """Returns a line and the runs that are like it; one line with the whole text if that has a secret."""
+        """Returns a line and the runs that are like it, or one line with the whole text if that has a secret."""
         if not runs:
             return [line]
         text = b"".join((runs[0].before, *(text for run in runs for text in run.texts)))
@@ -280,8 +274,8 @@ class _Cleaner:
 
 
 def _changed(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Returns lines as `change` returns them. It is given no more than `WINDOW` bytes of them at once, if they are no
-    longer, so that other threads need not wait long.
+    """Returns lines as `change` returns them, which is given about `WINDOW` bytes of them at once, so that other
+    threads need not wait long.
     """
     pieces, start = list[bytes](), 0
     while start < len(text):

@@ -1,4 +1,4 @@
-"""The agent that replays cassettes, and the MCP tools of recorded turns. They start no process and need no network."""
+"""The agent that replays cassettes, and the MCP tools of recorded turns. No process, no network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Playing:
     def __init__(self, cassette: Cassette) -> None:
         self.cassette = cassette
         self.next_session = 0
-        self.calls = [line.value for each in cassette.sessions for line in each.lines if line.kind == "call"]
+        self.calls = cassette.calls
         """The recorded calls that were not made yet."""
 
 
@@ -55,8 +55,8 @@ ASKED_TURN: ContextVar[Turn | None] = ContextVar("asked_turn", default=None)
 
 
 class Replayed:
-    """Notes each turn of a request before it is started. `recording` records the request, too; None if nothing does.
-    Implements `runs.recording.RequestTape`.
+    """Notes each turn of a request before it is started; `recording` records it, too. Implements
+    `runs.recording.RequestTape`.
     """
 
     def __init__(self, recording: RequestTape | None) -> None:
@@ -82,10 +82,12 @@ def pace_of(text: str) -> Pace:
     return lambda seconds: seconds / factor
 
 
+async def _nothing_to_flush() -> None:
+    """Nothing is recorded."""
+
+
 class ReplayAgent(AgentBase):
-    """An `Agent` whose turns are those of a folder of cassettes. With `missing`, turns without a cassette are those of
-    that agent.
-    """
+    """An `Agent` that plays a folder of cassettes; turns without one are those of the agent `missing`."""
 
     name = NAME
     any_model = True
@@ -95,7 +97,7 @@ class ReplayAgent(AgentBase):
         folder: Folder,
         pace: Pace,
         missing: Agent | None = None,
-        flush: Callable[[], Awaitable[None]] | None = None,
+        flush: Callable[[], Awaitable[None]] = _nothing_to_flush,
     ) -> None:
         """`flush` waits until the turns of the agent `missing` are in the folder."""
         super().__init__()
@@ -144,8 +146,8 @@ class ReplayAgent(AgentBase):
         return session
 
     async def _cassette(self, turn: Turn) -> Cassette | None:
-        """Returns the cassette for a turn; None if the agent of missing ones is to be asked. Raises `Fault` if there is
-        neither.
+        """Returns the cassette for a turn; None if the agent of missing ones is to be asked. Raises `Fault` if there
+        is none.
         """
         asked = ASKED_CASSETTE.get()
         if asked:
@@ -156,8 +158,7 @@ class ReplayAgent(AgentBase):
         content = content_of(turn)
         cassette = self.folder.find(content)
         if cassette is None and self.missing is not None:
-            if self._flush is not None:
-                await self._flush()
+            await self._flush()
             self.folder.refresh()
             return self.folder.find(content)
         if cassette is None:
@@ -206,13 +207,7 @@ class RecordedTools:
                 else:
                     self._operators[tool.name] = tool
         self.has_operators = bool(self._operators)
-        self._calls = [
-            line.value
-            for cassette in folder.cassettes.values()
-            for session in cassette.sessions
-            for line in session.lines
-            if line.kind == "call"
-        ]
+        self._calls = [call for cassette in folder.cassettes.values() for call in cassette.calls]
 
     def check(self, asked: Sequence[McpOffer]) -> None:
         """Allows every server, since none is asked."""
@@ -235,8 +230,8 @@ class RecordedTools:
         )
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """Returns the recorded output of a call: the next one of the tool in the cassette that is played, else that of
-        any call with the same arguments.
+        """Returns the next recorded output of the tool in the cassette that is played, else that of any call with the
+        same arguments.
         """
         playing = PLAYING.get()
         own = [] if playing is None else playing.calls

@@ -1,7 +1,5 @@
-"""What is left out of cassettes: keys, tokens, home folders, names of hosts and users, and what the operator names;
-and ids, which are replaced by stable ones, so that a turn that is recorded again differs in nothing but its content.
-
-In: the JSON text of one value, as bytes. Out: the same without them, before it is written.
+"""Replaces what is left out of cassettes, before they are written: secrets and names by placeholders, random ids by
+stable ones, times by 0.
 """
 
 from __future__ import annotations
@@ -39,8 +37,9 @@ _FIELD: Final = re.compile(
     rb'|client_secret|password|passwd|secret)"\s{0,4}:\s{0,4}"((?:[^"\\\n]|\\.){1,4000})"',
     re.IGNORECASE,
 )
-"""What matches the group of an expression is replaced. They are tried only where one of the following texts is, since a
-search with them takes a hundred times as long."""
+"""What matches the group is replaced. These are tried only where one of the following texts is, which is a hundred
+times as fast.
+"""
 _DASHED: Final = tuple(
     b"sk rk pk ghp gho ghu ghs ghr xoxa xoxb xoxe xoxo xoxp xoxr xoxs hf gsk glpat npm whsec github".split()
 )
@@ -59,9 +58,9 @@ class Scrubber:
     """Replaces what is not to be written by placeholders."""
 
     def __init__(self, names: Mapping[str, Iterable[str]], patterns: Sequence[str] = ()) -> None:
-        """`names` has the texts that each placeholder stands for: secrets (`<key>`), which are replaced wherever they
-        are, and names and folders, which are not parts of longer words. Empty, short and generic ones are ignored.
-        `patterns` are the operator's regular expressions. Raises `ScrubError` if one is invalid.
+        """`names` has the texts of each placeholder: secrets (`<key>`) are replaced everywhere, others unless they
+        are parts of longer words, or empty, short or generic. `patterns` are the operator's regular expressions.
+        Raises `ScrubError` if one is invalid.
         """
         found = [
             (spelling, placeholder.encode())
@@ -121,7 +120,7 @@ def _secrets_in(text: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _places(text: bytes) -> Iterator[int]:
-    """Returns where tokens may begin. To look for `-` and `_` takes much less time than to look for what is before."""
+    """Returns where tokens may begin. It is faster to look for `-` and `_` than for what is before."""
     end = -1
     for word in text.replace(b"_", b"-").split(b"-"):
         end += len(word) + 1
@@ -184,16 +183,16 @@ MAX_IDS: Final = 100_000
 
 
 class StableIds:
-    """Replaces the ids that a program has made at random by ids that depend on the content of the turn alone, and times
-    by 0. An id is replaced by the same one wherever it comes later, also in later turns.
+    """Replaces random ids by ids that depend on the content of the turn alone, each by the same one in all turns, and
+    times by 0.
     """
 
     def __init__(self) -> None:
         self._ids: dict[bytes, bytes] = {}
 
     def turn(self, key: bytes, request: bytes) -> TurnIds:
-        """Returns what replaces the ids of one turn. `key` are bytes that depend on its content alone; `request` is
-        its request, whose own ids stay as they are.
+        """Returns what replaces the ids of one turn. `key` depends on its content alone; the ids of its `request`
+        stay.
         """
         if len(self._ids) > MAX_IDS:
             self._ids.clear()
@@ -237,7 +236,7 @@ def _without_time(found: re.Match[bytes]) -> bytes:
 
 
 def stable_id(like: str, key: bytes, number: int) -> str:
-    """Returns an id of the form of `like` that depends on the turn (`key`) and its number in it alone."""
+    """Returns an id of the form of `like` that depends on `key` and `number` alone."""
     digest = hashlib.sha256(b"%b %d" % (key, number)).hexdigest()
     if like.count("-") == 4:
         return f"{digest[:8]}-{digest[8:12]}-7{digest[12:15]}-8{digest[15:18]}-{digest[18:30]}"

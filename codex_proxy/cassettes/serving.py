@@ -115,8 +115,10 @@ class Cassettes(msgspec.Struct, frozen=True):
         own = msgspec.structs.replace(
             context, settings=self.settings.model_copy(update={"cassettes": CassetteSettings()})
         )
-        missing = None if self.recorder is None else await make_agent(own)
-        return ReplayAgent(self.folder, pace_of(self.settings.cassettes.pace), missing)
+        pace = pace_of(self.settings.cassettes.pace)
+        if self.recorder is None:
+            return ReplayAgent(self.folder, pace)
+        return ReplayAgent(self.folder, pace, await make_agent(own), self.recorder.flush)
 
     def tools(self, ids: IdSource) -> RecordedTools | None:
         """Returns the recorded MCP tools; None if the server asks MCP servers, because it does not replay."""

@@ -17,7 +17,7 @@ MATTER: Final = (
 
 
 class CassetteError(Exception):
-    """Cassettes cannot be recorded or read. The text names the file and the line, if there is one, and what to do."""
+    """Cassettes cannot be recorded or read. The text names the file and line, and what to do."""
 
 
 class CassetteSettings(BaseModel):

@@ -1,5 +1,5 @@
-"""What is recorded of a running turn: the lines of its sessions with the agent, the calls that this server ran, and how
-it ended. It costs a turn as little as possible: bytes are kept as they come, and read when the turn is over.
+"""Keeps what is said in a running turn: the lines of its sessions, the calls that this server ran, and its end. Bytes
+are kept as they come, and read when the turn is over.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_BYTES: Final = 64 << 20
 """The most bytes of a turn that are kept; a larger turn is not recorded."""
 
 Said = tuple[float, str, Any]
-"""A time, a kind of `format.SAID`, and the value: for `to` and `from` a list of lines, or of parts of a body."""
+"""A time, a kind of `format.SAID`, and the value; of `to` and `from` lines, or parts of a body."""
 
 
 DECODED: Final = set[type]()
@@ -230,7 +230,7 @@ RPC_IDS: Final = (b'{"id":', b'{"jsonrpc":"2.0","id":')
 
 
 def _written(writes: bytes) -> list[bytes]:
-    """Returns the lines of what was written, if it consists of lines; else all of it, such as the body of a request."""
+    """Returns the lines of what was written; all of it if it is no lines, such as the body of a request."""
     lines = [line for line in writes.split(b"\n") if line]
     return lines if len(lines) > 1 and all(map(is_json, lines)) else [writes.rstrip(b"\n")]
 
@@ -244,7 +244,7 @@ def _on_first_channel(dialect: str, line: bytes) -> bytes:
 
 
 class _Body:
-    """Cuts the body of an upstream's answer into the lines of a cassette: events of a stream, or a whole object."""
+    """Cuts the body of an upstream's answer into events of a stream, or a whole object."""
 
     def __init__(self) -> None:
         self._rest = b""

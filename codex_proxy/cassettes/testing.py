@@ -1,4 +1,4 @@
-"""The servers of the pytest plugin: each in a thread of the test's process, on a free port of this machine."""
+"""The servers of the pytest plugin, each in a thread of the test's process."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Servers:
 
 
 class TestServer:
-    """A server for a test. `base_url` and `api_key` are what an SDK is given; `requests` are those of the test."""
+    """A server for a test: `base_url` and `api_key` are for its SDK, `requests` what it has asked."""
 
     __test__ = False
 
@@ -160,7 +160,7 @@ class TestServer:
         self._failures.append(Failure(kind=KINDS[status], message=text, retry_after=retry_after))
 
     def attach(self, server: Server) -> None:
-        """Sees the requests of a server that has not started, and does in them what the test asks for."""
+        """Sees the requests of a server that has not started, and does what the test asks for."""
         cassettes = server.cassettes or Cassettes(server.settings)
         server.cassettes = msgspec.structs.replace(cassettes, middlewares=(self._middleware(),))
         agent = server.agent

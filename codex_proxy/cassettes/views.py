@@ -1,6 +1,4 @@
-"""Shows a cassette as a conversation, and makes a scenario of the fake agent from one: both from the events that
-today's dialect reads in its lines.
-"""
+"""Shows a cassette as a conversation, and makes a scenario of the fake agent from one."""
 
 from __future__ import annotations
 
@@ -63,7 +61,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def told(chain: Sequence[Cassette]) -> Told:
-    """Returns what the agent said in the last cassette of `chain`; those before are the turns that it continues."""
+    """Returns what the agent said in the last cassette of `chain`, which continues those before."""
     repair = TurnRepair()
     events: list[Event] = repair.feed(list(offline_events(chain, turn_of(chain[-1].content))))
     items: dict[str, Said] = {}
@@ -144,8 +142,7 @@ def shown(chain: Sequence[Cassette]) -> str:
         lines.append(f"tools: {', '.join(tools)}")
     for message in cassette.content["messages"]:
         lines += ["", *_message_lines(message)]
-    calls = [line.value for session in cassette.sessions for line in session.lines if line.kind == "call"]
-    for call in calls:
+    for call in cassette.calls:
         lines += ["", f"[MCP call] {call['tool']}({call['arguments']})", call["output"]["text"]]
     answer = told(chain)
     for said in answer.said:
@@ -188,9 +185,7 @@ def _end_lines(answer: Told) -> Iterator[str]:
 
 
 def scenario(chains: Sequence[Sequence[Cassette]]) -> str:
-    """Returns a scenario of the fake agent (a file of `fake_proto/scenarios`) with a step for each cassette, which are
-    the last ones of `chains`.
-    """
+    """Returns a scenario of the fake agent with a step for the last cassette of each of `chains`."""
     steps = [_step(told(chain)) for chain in chains]
     last = chains[-1][-1]
     text = {"about": f"Recorded from {last.agent} {last.version}".rstrip() + ".", "steps": steps}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 
 from codex_proxy.app.server import Server
 from codex_proxy.app.start_checks import StartError
+from codex_proxy.cassettes import recorder
+from codex_proxy.cassettes.format import write
 from tests.cassettes.talking import LOOPS, chat_loop, messages_loop, openai_client, responses_loop, serving
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("dialect", ["app-server", "proto", "acp"])
@@ -101,6 +105,29 @@ async def test_missing_turns_are_asked_of_the_agent_and_recorded(tmp_path: Path)
     assert len(list(folder.iterdir())) == 2
     async with serving(tmp_path, cassettes={"replay": folder}) as server:
         assert await messages_loop(server) == first
+
+
+async def test_a_turn_that_is_still_being_written_is_not_asked_of_the_agent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited_for, flush = threading.Event(), recorder.Recorder.flush
+
+    def slowly(path: Path, text: bytes) -> None:
+        waited_for.wait(PATIENCE)
+        write(path, text)
+
+    async def flush_noted(of: recorder.Recorder) -> None:
+        waited_for.set()
+        await flush(of)
+
+    monkeypatch.setattr(recorder, "MAX_AT_ONCE", 0)
+    monkeypatch.setattr(recorder, "write", slowly)
+    monkeypatch.setattr(recorder.Recorder, "flush", flush_noted)
+    folder = tmp_path / "cassettes"
+    async with serving(tmp_path, cassettes={"record": folder, "replay": folder}) as server:
+        for _ in range(2):
+            assert await _ask(server, "[[fake:text say=first]]") == "first"
+    assert len(list(folder.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
