@@ -26,6 +26,7 @@ from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.recorder import sent_in
 from codex_proxy.cassettes.replay import ReplayAgent
+from codex_proxy.cassettes.scrubbing import with_times_zero
 from codex_proxy.cassettes.settings import MATTER, CassetteError
 from codex_proxy.core.turn import Turn
 from codex_proxy.settings.fields import Settings
@@ -127,7 +128,7 @@ class _Answers:
         read = [] if content is None else differences(content, cassette.content, READ)
         return Checked(
             cassette,
-            self._with_recorded_ids(answer),
+            self._as_recorded(answer),
             content,
             read,
             diff(events_of(recorded), events_of(answer)),
@@ -167,11 +168,12 @@ class _Answers:
             if old != new:
                 self._ids[old] = new
 
-    def _with_recorded_ids(self, answer: Answer) -> Answer:
-        text = msgspec.json.encode(answer).decode()
+    def _as_recorded(self, answer: Answer) -> Answer:
+        """Returns today's answer with the recorded ids, and without times."""
+        text = with_times_zero(msgspec.json.encode(answer))
         for recorded, today in self._ids.items():
-            text = text.replace(today, recorded)
-        return _without_times(msgspec.json.decode(text, type=Answer))
+            text = text.replace(today.encode(), recorded.encode())
+        return msgspec.json.decode(text, type=Answer)
 
 
 async def answer_to(session: aiohttp.ClientSession, server: str, request: Request) -> Answer:
@@ -211,18 +213,6 @@ ENDS: Final = frozenset(
 
 def _decoded(sent: bytes) -> Any:
     return msgspec.json.decode(sent) if is_json(sent) else sent.decode("utf-8", "replace")
-
-
-def _without_times(answer: Answer) -> Answer:
-    def clean(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {
-                name: 0 if name in ("created", "created_at", "completed_at") and each else clean(each)
-                for name, each in value.items()
-            }
-        return [clean(each) for each in value] if isinstance(value, list) else value
-
-    return Answer(answer.status, clean(answer.body), clean(answer.sent), clean(answer.final))
 
 
 def report(results: Sequence[Checked]) -> str:

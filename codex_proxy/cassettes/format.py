@@ -247,29 +247,28 @@ def _lines_read(data: bytes, path: Path) -> tuple[_Read, int]:
     if lines and not lines[-1]:
         lines.pop()
     read = _Read()
+    ended, wrong = False, ""
     for number, line in enumerate(lines, 1):
+        if ended:
+            raise CassetteError(f"{path}, line {number}: there is a line after the end. Remove it.")
         try:
             ended = _take(read, line, number - 1)
         except _WrongLineError as error:
-            raise CassetteError(f"{path}, line {number}: {error}.") from None
+            wrong = f"{error}."
         except UNREADABLE as error:
-            if number == len(lines) and not data.endswith(b"\n"):
-                raise CassetteError(f"{path}, line {number}: the file is half-written. {_AGAIN}") from None
-            raise CassetteError(
-                f"{path}, line {number}: {error}. Correct the line, or record it anew."
-            ) from None
+            cut = number == len(lines) and not data.endswith(b"\n")
+            wrong = f"the file is half-written. {_AGAIN}" if cut else f"{error}. {_CORRECT}."
         except (KeyError, TypeError, AttributeError) as error:
-            raise CassetteError(
-                f"{path}, line {number}: it lacks {error}. Correct the line, or record it anew."
-            ) from None
-        if ended:
-            if number < len(lines):
-                raise CassetteError(f"{path}, line {number + 1}: there is a line after the end. Remove it.")
-            return read, number
-    raise CassetteError(f"{path}, line {len(lines)}: the file is half-written: it has no end. {_AGAIN}")
+            wrong = f"it lacks {error}. {_CORRECT}."
+        if wrong:
+            raise CassetteError(f"{path}, line {number}: {wrong}")
+    if not ended:
+        raise CassetteError(f"{path}, line {len(lines)}: the file is half-written: it has no end. {_AGAIN}")
+    return read, len(lines)
 
 
 _AGAIN: Final = "Remove it, and record it anew."
+_CORRECT: Final = "Correct the line, or record it anew"
 
 
 class _WrongLineError(Exception):
@@ -285,7 +284,7 @@ def _take(read: _Read, line: bytes, before: int) -> bool:
         _take_head(read, kind, value)
     elif kind in SAID and "ms" in value:
         if not read.sessions:
-            raise _WrongLineError("there is no session before it. Correct the line, or record it anew")
+            raise _WrongLineError(f"there is no session before it. {_CORRECT}")
         ms = msgspec.json.decode(value["ms"], type=int)
         read.sessions[-1].lines.append(Line(ms, kind.partition("_")[0], _said(kind, value[kind])))
     elif kind == "next":
@@ -317,29 +316,22 @@ def _said(kind: str, value: msgspec.Raw) -> Any:
 def _take_next(read: _Read, value: dict[str, msgspec.Raw]) -> None:
     """Reads a line that is like the one before."""
     pieces = msgspec.json.decode(value["next"], type=dict[str, msgspec.Raw])
-    lines = read.sessions[-1].lines if read.sessions else []
-    in_session = "ms" in value
-    known = (
-        lines[-1].value
-        if in_session and lines and lines[-1].kind in BYTES
-        else []
-        if in_session
-        else read.sent
-    )
+    lines = read.sessions[-1].lines if "ms" in value and read.sessions else []
+    known = lines[-1].value if lines and lines[-1].kind in BYTES else []
+    if "ms" not in value:
+        known = read.sent
     if not known:
-        raise _WrongLineError(
-            "there is no line before it that it could be like. Correct it, or record it anew"
-        )
-    before: bytes = known[-1]
+        raise _WrongLineError(f"there is no line before it that it could be like. {_CORRECT}")
+    line: bytes = known[-1]
     for name, text in pieces.items():
         try:
-            before = with_text(before, msgspec.json.encode(name), bytes(text))
+            line = with_text(line, msgspec.json.encode(name), bytes(text))
         except ValueError as error:
-            raise _WrongLineError(f"{error}. Correct the line, or record it anew") from None
-    if in_session:
-        lines.append(Line(msgspec.json.decode(value["ms"], type=int), lines[-1].kind, [before]))
+            raise _WrongLineError(f"{error}. {_CORRECT}") from None
+    if "ms" in value:
+        lines.append(Line(msgspec.json.decode(value["ms"], type=int), lines[-1].kind, [line]))
     else:
-        read.sent.append(before)
+        read.sent.append(line)
 
 
 def _take_head(read: _Read, kind: str, value: dict[str, msgspec.Raw]) -> None:
@@ -372,7 +364,7 @@ def _take_other(read: _Read, kind: str, value: dict[str, Any]) -> None:
         read.content = {**empty, "sampling": {}, "tools": [], "messages": [], **turn}
     elif kind in ("tool", "message"):
         if read.content is None:
-            raise _WrongLineError("there is no `turn` before it. Correct the line, or record it anew")
+            raise _WrongLineError(f"there is no `turn` before it. {_CORRECT}")
         read.content[f"{kind}s"].append(value[kind])
     elif kind == "session":
         read.sessions.append(Session(value["session"], value.get("facts", {}), [], value.get("origin", "")))

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
-from codex_proxy.cassettes.recorder import Recorder
+from codex_proxy.cassettes.recorder import Exchange, Recorder
 from codex_proxy.cassettes.replay import ASKED_CASSETTE, Replayed
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.access import keys_in
@@ -36,7 +36,7 @@ def recording(recorder: Recorder) -> Any:
             for name, value in request.headers.items()
             if name.lower().startswith(KEPT_HEADERS)
         }
-        exchange = recorder.exchange(f"{request.method} {request.path}", headers, keys_in(request))
+        exchange = Exchange(recorder, f"{request.method} {request.path}", headers, keys_in(request))
         REQUEST_TAPE.set(exchange)
         hear_contents(request, exchange.hear)
         try:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 import structlog
@@ -89,16 +89,13 @@ class Recorder:
             ) from error
         self._last = max((number for number, _ in _numbered(folder)), default=0)
 
-    def exchange(self, line: str, headers: Mapping[str, str], keys: Sequence[str]) -> Exchange:
-        """Returns what records one request. `headers` are those that matter, `keys` the secrets in it."""
-        return Exchange(self, line, headers, keys)
-
     def write(self, tape: TurnTape, said: Exchanged) -> None:
         """Writes the cassette of a turn that is over, a large one in a thread. Raises nothing: if the folder cannot
         be written, recording ends.
         """
-        if self.trouble or tape.end is None:
+        if self.trouble:
             return
+        assert tape.end is not None
         size = tape.size + len(said.body) + len(said.answered)
         if tape.end.stop == Stop.INTERRUPTED or tape.size > MAX_BYTES or not tape.parts:
             reason = "too large" if tape.size > MAX_BYTES else "interrupted" if tape.parts else "no session"
@@ -294,100 +291,84 @@ class Exchange:
     def __init__(
         self, recorder: Recorder, line: str, headers: Mapping[str, str], keys: Sequence[str]
     ) -> None:
-        self.keys = keys
-        self.body = b""
+        """`line` is the request's method and path, `headers` those that matter; `keys` are the secrets in it."""
         self._recorder = recorder
-        self._line = line
-        self._headers = dict(headers)
-        self._socket = line.startswith("GET ")
-        self._status = 0
-        self._said = bytearray()
-        self._final: bytes | None = None
+        self._of = dict(headers), keys
+        self._said = Exchanged(line, *self._of)
         self._tapes: list[TurnTape] = []
-        self._ended: list[TurnTape] = []
-        self._answered = False
-        self._background = False
+        """The turns that are not written yet."""
 
     # --- what the request says ------------------------------------------------------------------
 
     def hear(self, what: Literal["request", "answer"], data: bytes) -> None:
         """Takes the body of the request, or bytes of the answer; frames, if it is a WebSocket."""
-        if what == "request":
-            self.asked(data)
-        else:
+        if what == "answer":
             self.said(data)
-
-    def asked(self, body: bytes) -> None:
-        """Takes the body of the request, or the next frame of a WebSocket."""
-        if self._socket and self.body:
+            return
+        if self._said.socket and self._said.body:
             self.over(101)
-            self._tapes, self._ended, self._said = [], [], bytearray()
-            self._answered, self._final = False, None
-        self.body = body
-        self._background = not self._socket and b'"background"' in body and _is_background(body)
+            self._tapes, self._said = [], Exchanged(self._said.line, *self._of)
+        self._said.body = data
 
     def said(self, data: bytes) -> None:
         """Takes bytes of the answer, or a frame of a WebSocket."""
-        if self._socket:
-            self._said += data + b"\n"
-        elif len(self._said) < MAX_BYTES:
-            self._said += data
+        answered = self._said.answered
+        if self._said.socket:
+            answered += data + b"\n"
+        elif len(answered) < MAX_BYTES:
+            answered += data
 
     def over(self, status: int) -> None:
         """Called when the whole answer was sent."""
-        self._status, self._answered = status, True
+        self._said.status = status
         self._write_ended()
 
     # --- what its turns say ---------------------------------------------------------------------
 
     def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnTape:
-        tape = TurnTape(turn, agent, first, time.monotonic, self._turn_ended)
+        tape = TurnTape(turn, agent, first, time.monotonic, self._write_ended)
         self._tapes.append(tape)
         return tape
 
     def answered(self, body: bytes) -> None:
-        if self._background:
-            self._final = body
+        if self._said.background:
+            self._said.final = body
             self._write_ended()
 
-    def _turn_ended(self, tape: TurnTape) -> None:
-        self._ended.append(tape)
-        self._write_ended()
-
     def _write_ended(self) -> None:
-        if not self._answered or len(self._ended) < len(self._tapes):
-            return
-        if self._background and self._final is None and self._tapes:
-            return
-        said = Exchanged(
-            line=self._line,
-            headers=self._headers,
-            body=self.body,
-            socket=self._socket,
-            status=self._status,
-            answered=self._said,
-            final=self._final,
-            keys=self.keys,
-        )
-        for tape in self._ended:
-            self._recorder.write(tape, said)
-        self._tapes, self._ended, self._said = [], [], bytearray()
+        said = self._said
+        if said.status and all(tape.end for tape in self._tapes) and (said.final or not said.background):
+            for tape in self._tapes:
+                self._recorder.write(tape, said)
+            self._tapes = []
 
 
-class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
-    """A request and its answer, when both are over."""
+class Exchanged(msgspec.Struct):
+    """What is known of a request and its answer; all of it when both are over."""
 
     line: str
     headers: dict[str, str]
-    body: bytes
-    socket: bool
-    status: int
-    answered: bytearray
-    """The body of the answer, or the frames of a WebSocket, one in a line."""
-    final: bytes | None
-    """The final object of a response that was made in the background."""
     keys: Sequence[str]
     """The secrets in the request."""
+    body: bytes = b""
+    status: int = 0
+    """The status of the answer; 0 until it is over."""
+    answered: bytearray = msgspec.field(default_factory=bytearray)
+    """The body of the answer, or the frames of a WebSocket, one in a line."""
+    final: bytes | None = None
+    """The final object of a response that was made in the background."""
+
+    @property
+    def socket(self) -> bool:
+        """Whether it is a frame of a WebSocket."""
+        return self.line.startswith("GET ")
+
+    @property
+    def background(self) -> bool:
+        """Whether the response is made in the background."""
+        return (
+            not self.socket and b'"background"' in self.body and _decoded(self.body, _Background()).background
+        )
 
     def request(self) -> Request:
         """Returns the request as it is written."""
@@ -410,23 +391,10 @@ def sent_in(stream: bytes) -> list[bytes]:
     return [data for event in stream.split(b"\n\n") if (data := event.partition(b"data: ")[2])]
 
 
-def _is_background(body: bytes) -> bool:
-    try:
-        return msgspec.json.decode(body, type=_Background).background
-    except UNREADABLE:
-        return False
-
-
 def _mcp_secrets(body: bytes) -> list[str]:
     """Returns the headers and keys that a request has for MCP servers."""
-    if b'"mcp"' not in body:
-        return []
-    try:
-        tools = msgspec.json.decode(body, type=_WithTools).tools
-    except UNREADABLE:
-        return []
     found = []
-    for tool in tools:
+    for tool in _decoded(body, _WithTools()).tools if b'"mcp"' in body else ():
         if isinstance(tool, dict):
             headers = tool.get("headers")
             found += list(headers.values()) if isinstance(headers, dict) else []
@@ -440,3 +408,14 @@ class _WithTools(msgspec.Struct):
 
 class _Background(msgspec.Struct):
     background: bool = False
+
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+def _decoded(body: bytes, default: S) -> S:
+    """Returns what a body has of the fields of `default`; `default` if it cannot be read."""
+    try:
+        return msgspec.json.decode(body, type=type(default))
+    except UNREADABLE:
+        return default

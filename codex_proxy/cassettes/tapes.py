@@ -123,7 +123,7 @@ class TurnTape:
         agent: Agent,
         first: Sequence[Event],
         now: Callable[[], float],
-        on_end: Callable[[TurnTape], None],
+        on_end: Callable[[], None],
     ) -> None:
         self.turn = turn
         self.agent = agent
@@ -181,7 +181,7 @@ class TurnTape:
     def ended(self, end: TurnEnded) -> None:
         self.end = end
         self._take()
-        self._on_end(self)
+        self._on_end()
 
     def sessions(self) -> list[Session]:
         """Returns the sessions of a turn that is over, as they are written."""
