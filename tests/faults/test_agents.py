@@ -21,6 +21,7 @@ import pytest
 from codex_proxy.app.server import make_server
 from tests.faults.places import APIS, PLACES, SOON, WORD, answer_at, assert_failed
 from tests.http.serving import ENVIRONMENT, Proxy, running, settings_of
+from tests.waiting import PATIENCE, eventually, out_of_patience
 
 PROTOCOLS: Final = ("proto", "app-server", "exec", "claude-code", "acp")
 PROGRAM: Final = '#!/bin/sh\nexec {python} -P -m fake_proto "$@"\n'
@@ -168,15 +169,26 @@ LIMITS: Final = {
 async def test_silence_of_an_agent_ends_an_answer_as_failed(
     place: str, limit: str, keepalive: int, tmp_path: Path
 ) -> None:
-    settings = {limit: 0.3, "heartbeat_interval": keepalive / 1000}
+    idle = limit == "idle_timeout"
+    settings = {limit: PATIENCE if idle else 0.3, "heartbeat_interval": keepalive / 1000}
+
+    async def expire() -> None:
+        """Lets the time limit pass when every agent has said its word, however long that takes."""
+        runs = there.proxy.server.runs
+        await eventually(lambda: sum(run._watch.visible for run in runs._runs) == len(APIS))
+        out_of_patience(runs)
+
     async with served("proto", tmp_path, **settings) as there:
         prompt = Row("hang").prompt(place, tmp_path)  # which exists, so that nothing is waited for
         for stream in (True, False):
             asked = [request_of(api, prompt) for api in APIS]
             bodies = [(path, body | {"stream": stream}) for path, body in asked]
+            expiring = asyncio.create_task(expire()) if idle else None
             answers = await asyncio.gather(
                 *(answer_at(there.proxy, *each, place, tmp_path.touch) for each in bodies)
             )
+            if expiring:
+                await expiring
             for api, (status, text) in zip(APIS, answers, strict=True):
                 assert stream or status != 200
                 assert (WORD in text) == (stream and limit == "idle_timeout") or limit == "total_timeout"

@@ -69,11 +69,13 @@ def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Serv
 
 @pytest.fixture
 def port(fuzzed: tuple[int, ServerThread]) -> Iterator[int]:
-    """Where it listens. No request of a test may hold its event loop."""
+    """Where it listens. No request of a test may hold its event loop. A test is not tried again, so that the limit has
+    room for a busy machine, which may double a CPU time.
+    """
     port, thread = fuzzed
     holds = thread.holds
     thread.finish_callback()
     holds.forget()
     yield port
     thread.finish_callback()
-    assert holds.longest < MAX_HOLD_SECONDS, holds.who
+    assert holds.longest < 2 * MAX_HOLD_SECONDS, holds.who

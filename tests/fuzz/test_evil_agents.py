@@ -89,7 +89,8 @@ def test_an_agent_that_prints_a_line_of_12_mib_holds_nobody_up(child: str, line:
 
 def longest_hold(child: str, messages: Iterable[Any], folder: Path) -> float:
     """The longest CPU time of a callback while the agent prints these messages as its answer, once in a Chat
-    Completions stream and once in one of the Responses API.
+    Completions stream and once in one of the Responses API; the shortest of up to three tries, since a busy machine may
+    double it.
     """
     file = folder / "evil"
     lines = as_lines(messages).decode()
@@ -100,9 +101,12 @@ def longest_hold(child: str, messages: Iterable[Any], folder: Path) -> float:
     with thread.holds, thread as port:
         for path, body in REQUESTS:  # the first request builds what reads requests
             assert ask(port, path, {**body, "tool_choice": "unknown"})
-        thread.finish_callback()
-        thread.holds.forget()
-        for path, body in REQUESTS:
-            assert ask(port, path, body)
-        thread.finish_callback()
-        return thread.holds.longest
+        tries: list[float] = []
+        while len(tries) < 3 and not any(each < MAX_HOLD_SECONDS for each in tries):
+            thread.finish_callback()
+            thread.holds.forget()
+            for path, body in REQUESTS:
+                assert ask(port, path, body)
+            thread.finish_callback()
+            tries.append(thread.holds.longest)
+        return min(tries)
