@@ -166,17 +166,19 @@ def timings_of(request: web.Request) -> TurnTimings:
     """Returns timings that begin now; upstream, attempts, and why an answer is empty come into the reply headers and
     the log line.
     """
+    # The request holds the timings: functions that held it in turn would keep both until a garbage collection.
+    headers, notes = request[REPLY_HEADERS], request[NOTES]
 
     def served_by(event: ServedBy) -> None:
-        request[REPLY_HEADERS]["x-codex-attempts"] = str(event.attempts)
-        request[NOTES]["attempts"] = event.attempts
+        headers["x-codex-attempts"] = str(event.attempts)
+        notes["attempts"] = event.attempts
         if event.upstream:
-            request[REPLY_HEADERS]["x-codex-upstream"] = event.upstream
-            request[NOTES]["upstream"] = event.upstream
+            headers["x-codex-upstream"] = event.upstream
+            notes["upstream"] = event.upstream
 
     def empty_by(reason: EmptyReason) -> None:
-        request[REPLY_HEADERS][EMPTY_HEADER] = reason
-        request[NOTES]["empty"] = reason
+        headers[EMPTY_HEADER] = reason
+        notes["empty"] = reason
 
     timings = request[TIMINGS] = TurnTimings(
         request.app[CLOCK], served_by, empty_by, counts=METER in request.app
