@@ -24,6 +24,8 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import HistoryMessage
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
+from codex_proxy.http.body import HeldBytes
+from codex_proxy.http.exchange import LogReader, TurnTimings
 from codex_proxy.process.child import Child
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.context import Context
@@ -34,12 +36,17 @@ from codex_proxy.runs.event_log import EventLog
 from codex_proxy.runs.run import Run
 from codex_proxy.surfaces.chat.parse import ParsedChat
 from codex_proxy.surfaces.chat.render import ChatRenderer
+from codex_proxy.surfaces.messages.parse import ParsedMessages
+from codex_proxy.surfaces.messages.render import MessagesRenderer
+from codex_proxy.surfaces.ollama.parse import ParsedOllama
+from codex_proxy.surfaces.ollama.render import OllamaRenderer
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.policy import ToolPolicy
 from tests.http.serving import WEATHER, Proxy, fake_proxy, until, user
 from tests.pictures import PNG
+from tests.waiting import out_of_patience
 
 pytestmark = pytest.mark.sampled(every=2, first=1)
 
@@ -67,6 +74,7 @@ OF_A_REQUEST = (
         ResponsesRenderer,
     ),
     *(BackgroundResponse, ForegroundResponse, ResponseReader, FrameBuffer, FrameReader, Fault),
+    *(HeldBytes, LogReader, MessagesRenderer, OllamaRenderer, ParsedMessages, ParsedOllama, TurnTimings),
 )
 """What is made for a request, and holds of it what its client has sent or its agent has said."""
 
@@ -165,6 +173,50 @@ async def test_a_request_that_is_over_leaves_nothing(
     async def ask() -> None:
         got = (await proxy.send("POST", path, body)).status
         assert got == status if status else got >= 400
+
+    await nothing_is_left(proxy, ask)
+
+
+def message(text: str, **fields: Any) -> dict[str, Any]:
+    return chat(text, **fields) | {"max_tokens": 100, "messages": [{"role": "user", "content": text}]}
+
+
+APIS = {CHAT: chat, RESPONSES: response, "/v1/messages": message, "/api/chat": message}
+HANGS = "[[fake:text say=Wait misbehave=hang behind=Wait]]"
+ENDINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "well": ("Hello.", {}),
+    "refused": ("Hello.", {"model": 1}),
+    "an unknown model": ("Hello.", {"model": "nothing"}),
+    "failed": ("[[fake:error_500]]", {}),
+    "failed in the middle": ("[[fake:error_mid_text]]", {}),
+    "its process died": ("[[fake:text misbehave=crash at=4]]", {}),
+    "timed out": (HANGS, {}),
+    "its client has left": (HANGS, {}),
+}
+
+
+@pytest.mark.sampled(every=15)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize("path", APIS)
+async def test_a_request_of_any_api_that_ends_in_any_way_leaves_nothing(
+    proxy: Proxy, path: str, ending: str, stream: bool
+) -> None:
+    text, fields = ENDINGS[ending]
+    body = APIS[path](text, stream=stream, **fields)
+    runs = proxy.server.runs
+
+    async def ask() -> None:
+        asking = asyncio.create_task(proxy.send("POST", path, body))
+        if text == HANGS:
+            await until(lambda: any(run._watch.visible for run in runs._runs))
+        if ending == "timed out":
+            out_of_patience(runs)
+        if ending == "its client has left":
+            asking.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asking
+        await proxy.settled()
 
     await nothing_is_left(proxy, ask)
 
