@@ -1,5 +1,5 @@
-"""Checks every turn before it runs, and prepares it for the agent. Raises `Fault`: INVALID_REQUEST with the field as
-`param`, NOT_ALLOWED for what the key does not permit, UNAVAILABLE if a check cannot be made now.
+"""Checks every turn before it runs, and prepares it for the agent. Raises `Fault`: INVALID_REQUEST with `param`,
+NOT_ALLOWED for the key, UNAVAILABLE if a check cannot be made now.
 """
 
 from __future__ import annotations
@@ -82,10 +82,9 @@ class Admission:
         mcp: Sequence[McpOffer] = (),
         runs: int = 1,
     ) -> Turn:
-        """Returns the turn that the agent runs, with the absolute path of its folder and fetched images. Called
-        before anything is stored or started. `model` is the request's name of it. `any_effort`: the right to some
-        effort of the model is enough. `workdir_field` and `image_fields` name the fields for errors. `runs`: how
-        often the turn runs (`n`). Raises `Fault`.
+        """Returns the turn with the absolute path of its folder and fetched images. Called before anything is stored
+        or started. `model` is the request's name of it. `any_effort`: the right to some effort of the model is
+        enough. `workdir_field` and `image_fields` are for errors. `runs`: how often the turn runs (`n`).
         """
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
@@ -105,10 +104,9 @@ class Admission:
     async def add_server_tools(
         self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
     ) -> tuple[Turn, ServerTools]:
-        """Returns an admitted turn with the tools of the operator's MCP servers and of those in `request`, and these
-        tools. Called right before the run, because tools may have changed. Raises `Fault` for a server that the
-        request may not use, tools that the agent cannot call, or a `tool_choice` or approved call of a tool that no
-        server offers.
+        """Returns an admitted turn with the tools of the operator's MCP servers and of those in `request`. Called
+        right before the run, because tools may have changed. Raises `Fault` for a server that the request may not
+        use, tools that the agent cannot call, or a `tool_choice` or approved call of a tool that no server offers.
         """
         if self._tools is None:
             return turn, ServerTools()

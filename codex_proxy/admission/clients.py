@@ -1,6 +1,5 @@
 """The clients of the server, and what each may do: the operator's settings, reduced by the limits of the client's
-key. Folders are compared with their links resolved. A turn that may write is refused in a folder from which it could
-change the server itself.
+key. A turn that may write is refused in a folder from which it could change the server itself.
 """
 
 from __future__ import annotations
@@ -229,8 +228,8 @@ def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
 
 
 def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with the absolute path of its folder: the request's (in `field`), or the default. Raises
-    `Fault` INVALID_REQUEST for a folder outside or missing, and as `_confined`.
+    """Returns the turn with the absolute path, links resolved, of its folder: the request's (in `field`), or the
+    default. Raises `Fault` INVALID_REQUEST for a folder outside or missing, and as `_confined`.
     """
     if field is None:
         return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)

@@ -1,6 +1,6 @@
-"""Fetches the images that a request gives by URL, from hosts that the operator allows, because agents fetch none.
-Raises `Fault` INVALID_REQUEST, which names only the host. URLs come from strangers: none may lead into the operator's
-network, neither by name nor by redirect.
+"""Fetches the images that a request gives by URL, because agents fetch none. Raises `Fault` INVALID_REQUEST, which
+names only the host. URLs come from strangers: none may lead into the operator's network, neither by name nor by
+redirect.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ async def inline_images(
     turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
     """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST, with the URL's value in
-    `fields`, else `field`, as `param`. Without a `fetcher` no image may be fetched.
+    `fields`, else `field`, as `param`; for any image without a `fetcher`.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:

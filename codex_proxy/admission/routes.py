@@ -1,5 +1,5 @@
-"""Routes of the settings: which agent and model answers a request. Pure, but for `Router`. The client's rights are
-checked for the chosen model as for any. Source: docs/agents.md#routes.
+"""Routes of the settings: which agent and model answers a request. The client's rights are checked for the chosen
+model as for any. Source: docs/agents.md#routes.
 """
 
 from __future__ import annotations

@@ -67,9 +67,8 @@ def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
 
 
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """Returns the turn with the tools in `found`, and limits on their calls: those of `steps` answers, and `calls` in
-    all (None: any). An operator's tool gives way to a tool of the client with its own name, any tool to one with its
-    full name.
+    """Returns the turn with the tools in `found`, limited to those calls of `steps` answers, and to `calls` (None:
+    any). An operator's tool gives way to a tool of the client with its own name, any tool to one with its full name.
     """
     own_names = {tool.name for tool in turn.tools}
     operators = [tool for tool in found.operators if (tool.mcp or tool).name not in own_names]

@@ -1,6 +1,6 @@
-"""The logs: structlog to stderr, one event per line, by default never a prompt, an answer or a key. Of an exception
-only type and place are logged. Foreign text, such as messages of libraries, is in the field `said`, which is removed
-unless `log_content` is on. Unprintable characters are escaped: the log is read in a terminal.
+"""The logs: structlog to stderr, by default never a prompt, an answer or a key. Of an exception only type and place
+are logged. Foreign text, such as messages of libraries, is in the field `said`, which is removed unless `log_content`
+is on. Unprintable characters are escaped: the log is read in a terminal.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
 
 
 def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
-    """`level`: the lowest that is logged. `format`: `console` or `json`. `content`: also logs foreign texts, such as
-    prompts and answers. `worker`: the number of this process; 0 without others.
+    """`level`: the lowest that is logged. `format`: `console` or `json`. `content`: also logs foreign texts.
+    `worker`: the number of this process; 0 without others.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,

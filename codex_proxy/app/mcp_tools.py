@@ -141,9 +141,8 @@ class McpToolSource:
     async def _listed(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Returns the events of the `mcp_list_tools` item, and the tools; none if the server fails. `known`: the
-        lists that the client has sent back, by server label. One that suffices (`_covers`) is used without asking the
-        server.
+        """Returns the events of the `mcp_list_tools` item, and the tools. `known`: the lists that the client has sent
+        back, by server label. One that suffices (`_covers`) is used without asking the server.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
@@ -164,8 +163,8 @@ class McpToolSource:
         return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
-        """Runs a tool with JSON `arguments`, and logs the call. `server` is one of the request, or the name of an
-        operator's. A call that fails or takes too long has a failed result. Raises `Fault` INVALID_REQUEST.
+        """Runs a tool with JSON `arguments`. `server` is one of the request, or the name of an operator's. A call
+        that fails or takes too long has a failed result. Raises `Fault` INVALID_REQUEST.
         """
         began = time.monotonic()
         if isinstance(server, str):

@@ -1,6 +1,5 @@
-"""The Prometheus metrics of one server. Label values are bounded: a `route` is a path template
-(`/v1/responses/{id}`), an `error` the kind of a `Fault`, and a model that is not listed `other`. A request is counted
-once, at its end.
+"""The Prometheus metrics. Label values are bounded: a `route` is a path template (`/v1/responses/{id}`), an `error`
+the kind of a `Fault`, and a model that is not listed `other`. A request is counted at its end.
 """
 
 from __future__ import annotations

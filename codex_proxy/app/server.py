@@ -65,14 +65,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS = 75.0
-"""For which a connection may be open without a request, or with an incomplete one. Longer than the minute after which
-reverse proxies close idle connections themselves.
+"""For which a connection may be open without a complete request: longer than the minute after which reverse proxies
+close idle connections.
 """
 
 LINGER_SECONDS = 0.5
-"""For which connections stay open when the server stops, so that requests on their way are answered. Not longer than
-the server waits for turns.
-"""
+"""For which connections stay open when the server stops, so that requests on their way are answered."""
 
 FLUSH_SECONDS = 2.0
 """For finished answers to reach their clients when the server stops."""
@@ -214,8 +212,8 @@ class Server:
         return 1 if self.clients is None else self.clients.count
 
     async def stop(self) -> None:
-        """Refuses new turns, waits for running ones for the drain time, then ends them, every connection and every
-        process. Also called after a failed start.
+        """Refuses new turns, waits for running ones for the drain time, then ends everything. Also called after a
+        failed start.
         """
         async with contextlib.AsyncExitStack() as last:
             # In reverse, and each whatever becomes of those before it.
@@ -262,8 +260,8 @@ async def make_server(
     page: Callable[[Settings, Mapping[str, str]], Page] | None = None,
     worker: int = 0,
 ) -> Server:
-    """Returns a server that has not started yet. `environ`: None for that of this process. `page` returns what the
-    page for browsers shows. `worker`: its number, 0 without others. Raises `StartError`, `NoAgentError` or `Fault`.
+    """Returns a server that has not started yet. `environ`: None for that of this process. `page` and `worker`: as
+    for `Server`. Raises `StartError`, `NoAgentError` or `Fault`.
     """
     environ = os.environ if environ is None else environ
     cassettes = _cassettes_of(settings, environ)

@@ -1,4 +1,4 @@
-"""Checks the settings before anything is started, and reads those that say who may come in."""
+"""Checks the settings before anything is started."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ def check_has_key(settings: Settings, keys: KeySet) -> None:
 
 
 def close_state_folder(folder: Path) -> None:
-    """Removes other users' permissions from the default state folder, and logs if that was necessary or is
-    impossible. `doctor` reports those of any other folder, which may have other uses.
+    """Removes other users' permissions from the default state folder. `doctor` reports those of any other folder,
+    which may have other uses.
     """
     if folder != default_state_dir().absolute():
         return

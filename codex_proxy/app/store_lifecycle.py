@@ -1,5 +1,5 @@
-"""Opens the store that the settings describe, removes what they no longer permit, and chooses the step memory. Close
-it after the last turn, whose end writes to the store.
+"""Opens the store, removes what the settings no longer permit, and chooses the step memory. Close it after the last
+turn, whose end writes to the store.
 """
 
 from __future__ import annotations
@@ -124,8 +124,7 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
 
 async def open_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
     """Opens the store without its lock, so that commands can open that of a running server. Raises `StoreOpenError`
-    for a file that is no store, damaged, newer or locked by SQLite for too long, or a database that cannot be
-    reached.
+    for a file that is no store, damaged, newer or locked by SQLite, or a database that cannot be reached.
     """
     options: StoreOptions = {
         "clock": clock,

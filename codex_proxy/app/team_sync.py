@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 
 
 class TeamSync:
-    """A task that exchanges the requests of each key with the other servers, and reads stored keys when they change.
-    While the store cannot be reached, the last keys stay valid, and each server counts for itself.
+    """Exchanges the requests of each key with the other servers, and reads stored keys when they change. While the
+    store cannot be reached, the last keys stay valid, and each server counts for itself.
     """
 
     def __init__(self, team: Team, keyring: Keyring, clients: Clients, limits: RequestLimits) -> None:

@@ -1,6 +1,6 @@
-"""The metrics of all workers of a server. Whichever is asked collects those of the others, because a request reaches
-any of them. A worker writes its metrics to any process of its user that connects to its socket: an abstract one
-(Linux), so that a killed worker leaves no file. Its name has the supervisor's process id.
+"""The metrics of all workers. Whichever is asked collects those of the others, because a request reaches any of them.
+A worker writes its metrics to any process of its user that connects to its socket: an abstract one (Linux), so that a
+killed worker leaves no file. Its name has the supervisor's process id.
 """
 
 from __future__ import annotations

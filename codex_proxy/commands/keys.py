@@ -239,8 +239,8 @@ def remove_key(path: Path, name: str) -> None:
 
 @contextlib.contextmanager
 def _changing(path: Path) -> Iterator[tomlkit.items.Table]:
-    """Lets the body of the `with` change the table of keys, and then replaces the file, with its comments, all under a
-    lock. The file is unchanged if anything raises.
+    """Gives the table of keys to the body of the `with`, then replaces the file, with its comments, all under a lock.
+    The file is unchanged if anything raises.
     """
     path = Path(os.path.realpath(path))
     try:

@@ -1,7 +1,6 @@
-"""`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model, and leaves nothing behind. The
-program gets the server's address by its environment and temporary files; no file of the user is changed. It has the
-terminal, and its exit status is the command's. Without a running server, or with an agent's name, a server is started
-on a free port, with a key and a folder of its own, and ended with the program.
+"""`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model. The program gets the server's
+address by its environment and temporary files; no file of the user is changed. Without a running server, or with an
+agent's name, a server is started on a free port, with a key and a folder of its own, and ended with the program.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ def run(
     model: str,
     key: str | None,
 ) -> int:
-    """Runs the program `name` and returns its exit status. `environ`: of the user; `agent`: start a server with it
-    (None: use a running one, if any); `key`: for a running server. Raises `RunError` if the program is not installed
-    or cannot use this server, or none can be started.
+    """Returns the exit status of the program `name`. `environ`: of the user; `agent`: start a server with it (None:
+    use a running one, if any); `key`: for a running server. Raises `RunError` if the program is not installed or
+    cannot use this server, or none can be started.
     """
     program = PROGRAMS.get(name) or Program()
     if program.unserved:
@@ -128,8 +127,8 @@ def _status(url: str, **headers: str) -> int | None:
 def _own_server(
     agent: str | None, model: str, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[ServerAccess]:
-    """Starts a server on a free port of loopback, with a new key and with its files in `folder`, for the body of the
-    `with`. Raises `RunError`, with what the server says, if it does not start.
+    """Starts a server on a free port, with a new key and with its files in `folder`, for the body of the `with`.
+    Raises `RunError`, with what the server says.
     """
     key = secrets.token_urlsafe(24)
     own = {"PROXY_API_KEY": key, "PROXY_STATE_DIR": str(folder / "state"), "PROXY_LOG_FORMAT": "console"}
@@ -184,8 +183,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def prepared(
     program: Program, access: ServerAccess, folder: Path, environ: Mapping[str, str], home: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Returns the environment of the program and its first arguments, after its settings file has been written to the
-    temporary `folder`. `environ` is the environment of the user, `home` their home folder.
+    """Returns the program's environment and first arguments, after its settings file was written to the temporary
+    `folder`. `environ` and `home` are the user's.
     """
     setup = client_named(program.setup) if program.setup else None
     file = folder / "settings"
@@ -246,7 +245,7 @@ def _run_to_the_end(
     command: list[str], environment: Mapping[str, str], running: list[subprocess.Popen[bytes]]
 ) -> int:
     """Adds the program to `running`, and returns its exit status; 128 and the number of the signal if one has ended
-    it. Ctrl-C is the program's: this command does not end before it.
+    it. Ctrl-C is the program's.
     """
     # With a handler that does nothing, the program has the default one; a signal that is ignored would stay ignored.
     with _handling(_OF_THE_TERMINAL, lambda *_: None):

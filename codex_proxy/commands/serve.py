@@ -40,8 +40,8 @@ log = structlog.get_logger(__name__)
 
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: int = 0) -> int:
-    """Runs the server until a signal. `say` prints (with `err=True` to stderr). `worker`: its number, 0 without
-    others; a worker also stops when its supervisor has ended. Returns 0, or 1 if it could not start.
+    """Returns 0 after a signal, or 1 if the server could not start. `say` prints (with `err=True` to stderr).
+    `worker`: its number, 0 without others; a worker also stops when its supervisor has ended.
     """
     server = None
     for advice in advice_about(settings.old_names):
@@ -73,7 +73,7 @@ async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: i
 
 async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> None:
     """Returns at the first SIGINT or SIGTERM, or when the supervisor, at the other end of stdin, has ended. A second
-    signal kills the agents' processes and ends this one at once.
+    signal kills the agents' processes and this one.
     """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()

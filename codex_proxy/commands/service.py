@@ -1,6 +1,5 @@
 """`codex-proxy service`: starts the server at login by systemd or launchd. Writes one file (systemd.service(5),
-launchd.plist(5)) and calls `systemctl --user` or `launchctl`. A file of somebody else is never changed. Functions
-raise `ServiceError`, and return what was done.
+launchd.plist(5)); a file of somebody else is never changed. Functions raise `ServiceError`, and return what was done.
 """
 
 from __future__ import annotations

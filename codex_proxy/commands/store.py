@@ -73,8 +73,8 @@ async def export_to(settings: Settings, output: Path) -> int:
 
 
 async def copy_store(settings: Settings, source: str, target: str, tell: Callable[[str, int], object]) -> str:
-    """Copies everything from one store (path or URL) into another. Calls `tell` with each table and its number of
-    rows. Raises `StoreOpenError` also while a server uses one.
+    """Copies one store (path or URL) into another. Calls `tell` with each table and its number of rows. Raises
+    `StoreOpenError` also while a server uses one.
     """
     _require_store(_place(settings, source))
     async with _unused_store(settings, source) as one, _unused_store(settings, target) as other:

@@ -1,6 +1,6 @@
 """`codex-proxy serve --workers N`: N processes on one port, and the supervisor, which restarts those that end,
-replaces them one by one on SIGHUP, and ends them with itself. A worker is `codex-proxy serve` with the same arguments
-and a number. Its banner says that it serves; its stdin ends with the supervisor.
+replaces them one by one on SIGHUP, and ends them with itself. A worker is `codex-proxy serve` with a number. Its
+banner says that it serves; its stdin ends with the supervisor.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ log = structlog.get_logger(__name__)
 
 
 async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[..., None]) -> int:
-    """Runs the workers until SIGINT or SIGTERM; a second one kills them. `arguments`: this command's; `say` prints.
-    Returns 0, or another status if no worker could start.
+    """Returns 0 after SIGINT or SIGTERM (a second one kills the workers), or another status if no worker could start.
+    `arguments`: this command's; `say` prints.
     """
     try:
         reserved = reserve_port(settings.host, settings.port)

@@ -1,4 +1,4 @@
-"""`codex-proxy usage`: the tokens of a key by day and the limits of the agent's account, from a running server; with
+"""`codex-proxy usage`: a key's tokens by day and the limits of the agent's account, from a running server; with
 `--all-keys` of all keys, from the store.
 """
 

@@ -212,8 +212,8 @@ UNPACKED_HERE = 4 << 10
 
 
 class BodyReader:
-    """Reads the bytes of a body, still compressed: `read` returns those to be kept, iterating those to be sent on.
-    Raises `Fault` INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly, and
+    """Reads a body, still compressed: `read` returns what is to be kept, iterating what is to be sent on. Raises
+    `Fault` INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly, and
     `HTTPRequestEntityTooLarge`.
     """
 
@@ -239,9 +239,7 @@ class BodyReader:
         return self._request.content.at_eof()
 
     async def read(self, least: int | None = None) -> bytes:
-        """Returns the rest, or what came until there were `least` bytes. Bytes are counted first, if the client has
-        said how many there are. Raises also as `HeldBytes.grow_to`.
-        """
+        """Returns the rest, or what came until there were `least` bytes. Raises also as `HeldBytes.grow_to`."""
         held = self._request[HELD]
         limit = self._request.client_max_size
         end = limit if least is None else self._size + least
@@ -346,8 +344,8 @@ async def parsed_from(
 async def _routed_by_its_name(
     request: web.Request, body: bytes, read: Callable[[bytes], Awaitable[T]], failure: Failure
 ) -> tuple[T, bytes] | None:
-    """Returns a request for a model that no agent has, and its body with the target of its route; None if it has
-    failed for another reason, or no route matches.
+    """Returns a request for a model that no agent has, and its body with the target of its route; None if no route
+    matches.
     """
     stand_in = body_of_unknown_model(request, body, failure)
     parsed = None if stand_in is None else await read(stand_in)

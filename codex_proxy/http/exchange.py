@@ -47,9 +47,7 @@ DELTAS = (TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta)
 ENDS = frozenset({ItemEnded, TurnEnded})
 """Events whose frames may repeat a whole text."""
 LONG_ANSWER = 1 << 20
-"""The weight of a turn's events, in bytes, above which the events of a batch with an end are rendered one by one, so
-that others are served in between.
-"""
+"""The weight of a turn's events, in bytes, above which the events of a batch with an end are rendered one by one."""
 SHOWN = VISIBLE - {TurnEnded}
 
 
@@ -242,9 +240,8 @@ class SampledRuns:
 
 
 class LogReader:
-    """Renders the events of a `Source`, for an answer that is not stored. `finished`: the answer has ended and `take`
-    has returned all of its bytes. `refusal`: why the turn failed before anything visible was rendered, so that there
-    can be a status.
+    """Renders the events of a `Source`. `finished`: the answer has ended and `take` has returned all of its bytes.
+    `refusal`: why the turn failed before anything visible was rendered, so that there can be a status.
     """
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
@@ -322,7 +319,7 @@ async def stream_response(
 ) -> web.StreamResponse:
     """Raises `Fault` for a failure before the first byte, `ConnectionError` if the client has left; any other error
     ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) `comment` is sent. While the
-    client reads fast enough, `push` writes; this coroutine does the rest.
+    client reads fast enough, `push` writes.
     """
     silence = IdleTimer(keepalive)
 

@@ -1,6 +1,6 @@
-"""The page for a browser at `/`, and the small API that it reads beside the public one. The files are those of
-`codex_proxy/http/ui`. The API shows a key only its turns and responses, and the agents that it may use. It has no
-content but what the store keeps for that key, and the messages of failures.
+"""The page for a browser at `/` (its files are in `http/ui`), and the small API that it reads beside the public one.
+The API shows a key only its turns and responses, and the agents that it may use, and no content but what the store
+keeps for that key, and the messages of failures.
 """
 
 from __future__ import annotations
@@ -179,9 +179,9 @@ def _record_of(request: web.Request) -> TurnRecord:
 
 
 async def ui_live(request: web.Request) -> web.StreamResponse:
-    """A stream of server-sent events: first the turns that run, then every half second those that have changed, until
-    the client leaves or the server stops. `estimates` has the tokens that running turns have written, by their
-    numbers, if that has changed; `worker` is the process whose turns they are, 0 for the only one.
+    """Server-sent events: first the turns that run, then every half second those that have changed, until the client
+    leaves or the server stops. `estimates` has the tokens that running turns have written, by their numbers; `worker`
+    is the process whose turns they are, 0 for the only one.
     """
     runs, records = request.app[RUNS], _records(request)
     stream = EventStream(request, dict)

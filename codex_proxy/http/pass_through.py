@@ -1,6 +1,6 @@
 """Sends requests that are no turns (embeddings, completions, ranking, audio, images, moderation) on to the upstream
-that has the model, and its answers back. Without one, the first upstream whose settings name the path gets the
-request, with the model's name as it is.
+that has the model. Without one, the first upstream whose settings name the path gets the request, with the model's
+name as it is.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ async def send_on(
     rest: BodyReader | None = None,
 ) -> web.StreamResponse:
     """Sends a body, with the `rest` behind it, to its upstream, and the answer's bytes to the client as they come. If
-    the answer breaks off, so does the connection, since its status was sent.
+    the answer breaks off, so does the connection.
     """
     response = web.StreamResponse(headers={"Cache-Control": "no-cache"})
     try:
@@ -197,8 +197,8 @@ def _too_late(upstream: PassesOn) -> Failure:
 
 
 def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassesOn, str] | None:
-    """Returns the upstream that serves the model that the client asks for (None: it names none), and its own name of
-    the model; or None. Raises `Fault` if the key may not use the model, or several agents have it.
+    """Returns the upstream that serves the model that the client asks for, and its own name of the model; or None.
+    Raises `Fault` if the key may not use the model, or several agents have it.
     """
     client, agent = request[CLIENT], request.app[RUNS].agent
     name = asked or DEFAULT_NAME

@@ -1,5 +1,5 @@
-"""Applies the routes of the settings (`admission/routes.py`): a route puts its target in the place of the model in
-the request's body. If the target fails before anything was sent, the request is handled again with the next one.
+"""Applies the routes of the settings: a route puts its target in the place of the model in the request's body. If the
+target fails before anything was sent, the request is handled again with the next one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _APIS: Final[Mapping[Chapter, ApiName]] = {
 
 class RoutedRequest(msgspec.Struct):
     """A request that a route has matched: its `body` as sent (empty without another target, since a turn may take an
-    hour), the `target` that is asked, and the targets that are left.
+    hour), the `target` that is asked, and those that are left.
     """
 
     name: str
@@ -68,8 +68,8 @@ def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | No
 
 
 def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -> bytes | None:
-    """Returns the body with the default model in the place of a name that no agent has, or that several have; None
-    for another failure, or if no route can match the name.
+    """Returns the body with the default model in the place of a name that no agent has, or that several have; None if
+    no route can match the name.
     """
     router = request.app.get(ROUTER)
     unresolved = failure.kind is FaultKind.MODEL_NOT_FOUND or failure.code == "ambiguous_model"

@@ -1,6 +1,6 @@
-"""Posts signed webhooks to the configured URLs when a background response has ended, again after `DELAYS` if that
-fails. They stay in the store until then; of several servers, the one that claims a webhook makes the next attempt.
-After a kill it is sent again, with the same `webhook-id`.
+"""Posts signed webhooks when a background response has ended, again after `DELAYS` if that fails. They stay in the
+store until then; of several servers, the one that claims a webhook makes the next attempt. After a kill it is sent
+again, with the same `webhook-id`.
 """
 
 from __future__ import annotations

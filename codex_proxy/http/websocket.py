@@ -1,7 +1,7 @@
 """`GET /v1/responses` as a WebSocket: runs the turns of its frames (`{"type": "response.create", ...}`) one after the
 other, and sends the events of a stream, each as one frame; an error is `{"type": "error", "status", "error"}`. The
 connection keeps its newest response, so that one with `store: false` can be continued, too; a turn that continues it
-and fails removes it. For each turn the key is checked again, and its limits count. Source: Open Responses.
+and fails removes it. For each turn the key is checked again. Source: Open Responses.
 """
 
 from __future__ import annotations

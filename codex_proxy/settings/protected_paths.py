@@ -56,7 +56,7 @@ def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Protected, ...]:
     """Returns settings, state folder, the code of the server, of Python and of a plugin, each Codex's program and
-    home, and the symbolic links in these paths.
+    home, and links in these paths.
     """
     return tuple(
         dict.fromkeys(
@@ -116,8 +116,7 @@ def _codex(settings: Settings, environ: Mapping[str, str]) -> Iterator[tuple[str
 
 def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> WorkspaceWrite:
     """Returns the table `[sandbox_workspace_write]` of the user's config.toml, without folders that contain protected
-    paths. These are no error here: `write_conflict` refuses the start where the server's own sandbox is
-    `workspace-write`. Raises `ConfigError`.
+    paths: `write_conflict` refuses these where the server's own sandbox is `workspace-write`. Raises `ConfigError`.
     """
     policy = user_workspace_write(settings)
     protected = protected_paths(settings, environ)
@@ -165,7 +164,7 @@ def user_workspace_write(settings: Settings) -> WorkspaceWrite:
 
 def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None:
     """Returns why the server must not start with these settings, and what to do: with `workspace-write` the agent's
-    commands could change a protected path. None if it may, also without agent turns, which alone have commands.
+    commands could change a protected path.
     """
     if settings.sandbox != "workspace-write" or settings.builtin_tools == "never" or is_plain_only(settings):
         return None

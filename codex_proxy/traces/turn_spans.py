@@ -1,6 +1,6 @@
 """The spans of one turn, by OpenTelemetry's conventions for generative AI: the turn (`invoke_agent`), model calls
 (`chat`), tool calls (`execute_tool`), and starts of processes. Agents report only the end of a model call: its span
-is made then, and begins with the turn or the last tool's output.
+is made then.
 """
 
 from __future__ import annotations

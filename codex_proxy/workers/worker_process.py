@@ -1,5 +1,5 @@
 """The main loop of a worker process: answers questions one at a time, as frames on stdin and stdout. It ends with its
-input, with its parent (Linux), and when the kernel ends it for too much CPU time or memory.
+input, with its parent (Linux), and for too much CPU time or memory.
 """
 
 from __future__ import annotations

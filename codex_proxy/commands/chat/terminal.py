@@ -1,5 +1,5 @@
-"""The terminal side of `codex-proxy chat`; in a pipe it prints the plain text of one answer. Ctrl-C ends the turn,
-not the program; at the prompt it clears the line.
+"""`codex-proxy chat` at a terminal; in a pipe it prints the plain text of one answer. Ctrl-C ends the turn, not the
+program; at the prompt it clears the line.
 """
 
 from __future__ import annotations

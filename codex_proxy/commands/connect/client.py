@@ -1,6 +1,5 @@
-"""How one client is connected, as data: files to change, code to copy, notes. `clients.toml` has the records.
-
-`{{base_url}}`, `{{root_url}}` (without `/v1`), `{{model}}` and `{{key}}` are the user's values.
+"""How one client is connected, as data: files to change, code to copy, notes. `{{base_url}}`, `{{root_url}}` (without
+`/v1`), `{{model}}` and `{{key}}` are the user's values.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def write(file: Path, text: str) -> Path | None:
-    """Replaces a file, or a link's target, in one step, or creates it. Returns the backup's path, or None without an
-    earlier file. Raises `OSError`; the file is then unchanged.
+    """Replaces a file, or a link's target, in one step, or creates it. Returns the backup's path, if there was a
+    file. Raises `OSError`; the file is then unchanged.
     """
     target = Path(os.path.realpath(file))
     make_folder(target.parent)
@@ -143,7 +143,7 @@ def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> s
 
 
 def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
-    """Changes the settings file (`file`, or its usual path), and returns the diff and the backup's path. Raises
+    """Changes the settings file (`file`, or its usual path); returns the diff and the backup's path. Raises
     `ConnectError` if the file or the key is not known, or the file cannot be changed.
     """
     if client.file is None:

@@ -1,5 +1,5 @@
-"""The programs that `codex-proxy run` can start, as data of `programs.toml`: the environment and the arguments with
-which each uses this server. What a program's settings file would have is in its `ClientSetup`, as for `connect`.
+"""The programs that `codex-proxy run` can start, as data of `programs.toml`. What a program's settings file would
+have is in its `ClientSetup`, as for `connect`.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     home: str = ""
     """Where it keeps its own files, if it was ever used."""
     fresh: Mapping[str, str] = {}
-    """The variables that put its own files into the temporary folder. They are set if `home` does not exist: a
-    program that was never set up leaves nothing behind.
+    """The variables that put its own files into the temporary folder, set if `home` does not exist: a program that
+    was never set up leaves nothing behind.
     """
     install: str = ""
     unserved: str = ""

@@ -1,6 +1,6 @@
-"""The clients (editors, SDKs, chat programs, agents) that `codex-proxy connect` can configure: one record of
-`clients.toml` for each. Everything that is printed, written or documented about a client is made from it. Source: the
-documentation of each client, and its behaviour with this server.
+"""The clients that `codex-proxy connect` can configure: the records of `clients.toml`, from which everything is made
+that is printed, written or documented about a client. Source: the documentation of each client, and its behaviour
+with this server.
 """
 
 from __future__ import annotations

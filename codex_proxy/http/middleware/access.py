@@ -1,7 +1,6 @@
 """Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
-page, key and content type. Only pages of listed origins may use it, since others could run an answer as a script or
-take a stream slot; programs send no `Origin`. A reverse proxy must be listed, and needs keys. Bodies must be JSON,
-which no page can send without a preflight.
+page, key and content type. Pages of other origins may not, since they could run an answer as a script or take a
+stream slot; programs send no `Origin`. Bodies must be JSON, which no page can send without a preflight.
 """
 
 from __future__ import annotations
@@ -315,9 +314,7 @@ def subprotocols(request: web.Request) -> list[str]:
 
 
 def _check_content_type(request: web.Request) -> None:
-    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body.
-    Endpoints that take forms need an `Authorization` header with them.
-    """
+    """Raises `Fault` UNSUPPORTED_MEDIA_TYPE for a body that is not JSON, or a form's content type without a body."""
     kind = request.content_type.lower()
     endpoint = request.get(ENDPOINT)
     if endpoint is not None and endpoint.takes_form and kind == FORM and "Authorization" in request.headers:

@@ -1,6 +1,6 @@
 """Delays the check of keys that may be guesses. The more wrong keys an address has sent, the longer its next one
 waits, right or wrong, because a late answer must not reveal a wrong key; only keys that were valid there before do
-not wait. When too many wait, a key is refused unchecked.
+not wait.
 """
 
 from __future__ import annotations
