@@ -14,13 +14,14 @@ from click import Option
 from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
+from codex_proxy.admission.routes import Route
 from codex_proxy.agents.auto.spec import AUTO
 from codex_proxy.agents.registry import specs
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.cli import serve
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import KEYS_OF_TABLES
-from codex_proxy.settings.tables import AgentTable, RouteTable
+from codex_proxy.settings.tables import AgentTable
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
@@ -62,7 +63,7 @@ def flags() -> dict[str, str]:
 def variable(name: str, field: FieldInfo) -> str:
     alias = field.validation_alias
     if isinstance(alias, AliasChoices):
-        return next(str(choice) for choice in alias.choices if str(choice).isupper())
+        return str(alias.choices[0])
     return f"PROXY_{name.upper()}"
 
 
@@ -139,7 +140,7 @@ def tables() -> str:
     parts = (
         "### `[upstreams.NAME]`\n\n" + table_rows(UpstreamConfig),
         "### `[agents.NAME]`\n\n" + table_rows(AgentTable) + "\n" + own_settings(),
-        "### `[routes.NAME]`\n\n" + table_rows(RouteTable),
+        "### `[routes.NAME]`\n\n" + table_rows(Route),
     )
     return TABLES.format(tables="\n".join(parts))
 

@@ -4,11 +4,12 @@ model as for any. Source: docs/agents.md#routes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Final, Literal, TypeAlias, TypeVar
 
 import msgspec
+from pydantic import BaseModel, ConfigDict, Field
 
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.interfaces import Clock
@@ -35,19 +36,22 @@ request.
 """
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One `[routes.NAME]`. A condition that is None holds for every request."""
+class Route(BaseModel):
+    """One `[routes.NAME]`: which model answers the requests that match. A condition that is None holds for all."""
 
-    name: str
-    targets: tuple[str, ...]
-    """`AGENT/MODEL` or any other name, the preferred one first."""
-    client: str | None = None
-    api: ApiName | None = None
-    model: str | None = None
-    min_tokens: int | None = None
-    thinking: bool | None = None
-    tools: bool | None = None
-    images: bool | None = None
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    to: str = Field(description="the model that answers: `AGENT/MODEL`, or any name of `GET /v1/models`")
+    fallback: tuple[str, ...] = Field(
+        (), description="models to ask next, if one fails before its answer begins"
+    )
+    client: str | None = Field(None, description="the name of the request's key; may have `*`")
+    api: ApiName | None = Field(None, description="the API of the request")
+    model: str | None = Field(None, description="the model that the request names; may have `*`")
+    min_tokens: int | None = Field(None, ge=0, description="the fewest tokens of its text, as estimated")
+    thinking: bool | None = Field(None, description="whether it asks for thinking or an effort")
+    tools: bool | None = Field(None, description="whether it offers tools")
+    images: bool | None = Field(None, description="whether it has images")
 
 
 class RequestFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,9 +80,9 @@ def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFac
     )
 
 
-def choose(routes: Sequence[Route], facts: RequestFacts) -> Route | None:
-    """Returns the first route that matches."""
-    return next((route for route in routes if _matches(route, facts)), None)
+def choose(routes: Mapping[str, Route], facts: RequestFacts) -> str | None:
+    """Returns the name of the first route that matches."""
+    return next((name for name, route in routes.items() if _matches(route, facts)), None)
 
 
 def _matches(route: Route, facts: RequestFacts) -> bool:
@@ -113,19 +117,19 @@ def as_asked(parsed: P, model: str) -> P:
 class Router:
     """Remembers the targets whose account is used up, each until its limit is reset."""
 
-    def __init__(self, routes: Sequence[Route], clock: Clock) -> None:
-        self.routes = tuple(routes)
+    def __init__(self, routes: Mapping[str, Route], clock: Clock) -> None:
+        self.routes = routes
         self._clock = clock
         self._used_up: dict[str, float] = {}
 
     def may_serve(self, model: str) -> bool:
         """Whether a route can match requests for this name."""
-        return any(_names(route, model) for route in self.routes)
+        return any(_names(route, model) for route in self.routes.values())
 
-    def usable(self, route: Route) -> list[str]:
+    def usable(self, name: str) -> list[str]:
         """Returns the targets of a route in order, those that are used up last."""
-        now = self._clock.monotonic()
-        return sorted(route.targets, key=lambda target: self._used_up.get(target, 0.0) > now)
+        route, now = self.routes[name], self._clock.monotonic()
+        return sorted((route.to, *route.fallback), key=lambda target: self._used_up.get(target, 0.0) > now)
 
     def note_failure(self, target: str, failure: Failure) -> bool:
         """Returns whether another target may be asked after this failure."""

@@ -112,7 +112,7 @@ def application_of(server: Server, usage: UsageRecorder) -> web.Application:
     app[REQUEST_LIMITS] = RequestLimits(RateLimits(clock), RunningRequests())
     app[BODY_BUDGET] = ByteBudget(*body_budget(memory_bytes() // settings.workers))
     app[WRONG_KEYS], app[HOSTS] = WrongKeys(clock), allowed_hosts(settings)
-    app[ROUTER] = Router([table.route(name) for name, table in settings.routes.items()], clock)
+    app[ROUTER] = Router(settings.routes, clock)
     app[ORIGINS] = frozenset(origin.lower() for origin in split_list(settings.allowed_origins))
     app[TRUSTED_PROXIES] = trusted_proxies(settings)
     if settings.test_endpoints:
@@ -159,7 +159,7 @@ def _add_metrics(server: Server, app: web.Application) -> None:
     from codex_proxy.app.metrics import Metrics, ServerState, known_models
 
     store = server.settings.store_file if server.settings.in_file else None
-    state = ServerState(server.runs, app[STREAM_SLOTS], server.settings.sse_max_concurrency, store)
+    state = ServerState(server.runs, app[STREAM_SLOTS], store)
     meter = Metrics(state, known_models(app[CATALOG]))
     app.cleanup_ctx.append(meter.loop_delay.watch)
     app[METER] = meter.exposition

@@ -56,23 +56,20 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 6
 
 
 class ServerState(Collector):
-    """The gauges, collected when the metrics are read. `stream_limit`: the most open streams, or None; `store`: the
+    """The gauges, collected when the metrics are read. `store`: the
     store's file, or None.
     """
 
-    def __init__(
-        self, runs: RunScheduler, slots: StreamSlots, stream_limit: int | None, store: Path | None
-    ) -> None:
+    def __init__(self, runs: RunScheduler, slots: StreamSlots, store: Path | None) -> None:
         self._runs = runs
         self._slots = slots
-        self._stream_limit = stream_limit
         self._store = store
 
     def collect(self) -> Iterable[Metric]:
         runs, agent = self._runs, self._runs.agent
         yield _gauge("active_streams", "Open streams.", self._slots.active)
         limit = "Most streams that may be open at once; 0: no limit."
-        yield _gauge("stream_limit", limit, self._stream_limit or 0)
+        yield _gauge("stream_limit", limit, self._slots.limit or 0)
         yield _gauge("turns_running", "Running turns.", runs.running)
         yield _gauge("turns_queued", "Turns that wait for a slot.", runs.queued)
         yield _gauge(

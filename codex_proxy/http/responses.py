@@ -167,14 +167,8 @@ async def _in_background(
             return web.Response(
                 body=queued_json(service, prepared), content_type="application/json", headers=headers
             )
-        return await follow(request, prepared.owner, prepared.id, -1, lambda: headers)
-
-
-async def follow(
-    request: web.Request, owner: str, id: str, after: int, headers: Callable[[], Mapping[str, str]]
-) -> web.StreamResponse:
-    """Streams the events of a background response above `after`, until its end; it continues without the client."""
-    return await _send_stream(request, Follower(request.app[RESPONSES], owner, id, after), headers)
+        follower = Follower(service, prepared.owner, prepared.id, after=-1)
+        return await _send_stream(request, follower, lambda: headers)
 
 
 async def _send_stream(
@@ -218,7 +212,7 @@ async def retrieve_response(request: web.Request) -> web.StreamResponse:
     service, store = request.app[RESPONSES], store_for(request)
     await check_followable(store, found, service.background.find(found.owner, found.id))
     with stream_slot(request):
-        return await follow(request, found.owner, found.id, after, dict)
+        return await _send_stream(request, Follower(service, found.owner, found.id, after), dict)
 
 
 def _is_streamed(request: web.Request) -> bool:

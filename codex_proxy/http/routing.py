@@ -58,11 +58,11 @@ def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | No
         if api is None:
             return None
         facts = facts_of(parsed.turn, client=request[CLIENT].name, api=api, model=parsed.model_asked)
-        route = choose(router.routes, facts)
-        if route is None:
+        name = choose(router.routes, facts)
+        if name is None:
             return None
-        first, *left = router.usable(route)
-        routed = request[ROUTED] = RoutedRequest(route.name, body if left else b"", first, left)
+        first, *left = router.usable(name)
+        routed = request[ROUTED] = RoutedRequest(name, body if left else b"", first, left)
     request[REPLY_HEADERS]["x-codex-route"] = request[NOTES]["route"] = routed.name
     return body_of_target(request, body)
 

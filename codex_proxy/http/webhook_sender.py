@@ -44,13 +44,12 @@ class WebhookSender:
         *,
         clock: Clock,
         outbox: Store,
-        delays: tuple[float, ...] = DELAYS,
     ) -> None:
         self._urls = urls
         self._secret = secret
         self._clock = clock
         self._outbox = outbox
-        self._delays = delays
+        self._delays = DELAYS
         self._session: aiohttp.ClientSession | None = None
         self._reader: asyncio.Task[None] | None = None
         self._may_have_more = asyncio.Event()

@@ -10,19 +10,18 @@ from pydantic import AliasChoices, Field, NonNegativeInt, PrivateAttr, SecretStr
 from pydantic.functional_validators import field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from codex_proxy.admission.routes import Route
 from codex_proxy.agents import registry
 from codex_proxy.agents.upstream.config import APIS, DEFAULT, UpstreamConfig
 from codex_proxy.cassettes.settings import CassetteSettings
 from codex_proxy.settings.old_names import OLD_NAMES
 from codex_proxy.settings.sources import SourcedSettings, default_config_file
-from codex_proxy.settings.tables import AcpTable, AgentTable, RouteTable, TableName, WebhookTable, join_list
+from codex_proxy.settings.tables import AcpTable, AgentTable, TableName, WebhookTable, join_list
 
 
-def _named(*names: str, **more: Any) -> Any:
-    """Returns a pydantic field that is read from the environment variables `names`, of which the first is also its
-    key in the settings file.
-    """
-    return Field(validation_alias=AliasChoices(*names), **more)
+def _named(*variables: str, **more: Any) -> Any:
+    """Returns a pydantic field that is read from these environment variables."""
+    return Field(validation_alias=AliasChoices(*variables), **more)
 
 
 DATABASE_SCHEMES = ("postgresql://", "postgres://")
@@ -45,10 +44,9 @@ class Settings(SourcedSettings):
 
     # Where it listens, and who may come in.
     host: str = _named(
-        "host", "PROXY_HOST", "API_ADAPTER_HOST", default="127.0.0.1", description="address to listen on"
+        "PROXY_HOST", "API_ADAPTER_HOST", default="127.0.0.1", description="address to listen on"
     )
     port: int = _named(
-        "port",
         "PROXY_PORT",
         "API_ADAPTER_PORT",
         default=11435,
@@ -88,7 +86,7 @@ class Settings(SourcedSettings):
         {}, description="several agents in one server, a table for each"
     )
     upstreams: dict[TableName, UpstreamConfig] = Field({}, description="model servers, a table for each")
-    routes: dict[TableName, RouteTable] = Field(
+    routes: dict[TableName, Route] = Field(
         {}, description="which model answers which requests, a table for each rule"
     )
     agent: str = Field(
@@ -109,21 +107,16 @@ class Settings(SourcedSettings):
         "",
         description=("further folders that a confined agent may read and write, separated by colons"),
     )
-    codex_bin: str | None = _named(
-        "codex_bin", "CODEX_BIN", default=None, description="path of the Codex binary"
-    )
+    codex_bin: str | None = _named("CODEX_BIN", default=None, description="path of the Codex binary")
     codex_home: Path = _named(
-        "codex_home",
         "CODEX_HOME",
         default_factory=_codex_home,
         description="Codex's home folder",
     )
     codex_model: str | None = _named(
-        "codex_model", "CODEX_MODEL", default=None, description="the model for the name codex-5"
+        "CODEX_MODEL", default=None, description="the model for the name codex-5"
     )
-    claude_bin: str | None = _named(
-        "claude_bin", "CLAUDE_BIN", default=None, description="path of Claude Code's program"
-    )
+    claude_bin: str | None = _named("CLAUDE_BIN", default=None, description="path of Claude Code's program")
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
     workdir_roots: str = Field("", description="folders that requests may choose, separated by colons")
     sandbox: Literal["read-only", "workspace-write", "danger-full-access"] = Field(
@@ -147,7 +140,6 @@ class Settings(SourcedSettings):
 
     # The single model server; short for keys of [upstreams.default].
     upstream_url: str | None = _named(
-        "upstream_url",
         "PROXY_UPSTREAM_URL",
         "OPENAI_BASE_URL_INTERNAL",
         default=None,
@@ -225,7 +217,6 @@ class Settings(SourcedSettings):
         60.0, gt=0, description="maximum seconds to the first visible output; then the turn fails"
     )
     idle_timeout: float = _named(
-        "idle_timeout",
         "PROXY_IDLE_TIMEOUT",
         "STREAM_TIMEOUT",
         default=300.0,
@@ -264,7 +255,6 @@ class Settings(SourcedSettings):
         description="where the model's reasoning and hidden calls between tool calls are kept for a day",
     )
     max_conversation_history: int = _named(
-        "max_conversation_history",
         "MAX_CONVERSATION_HISTORY",
         default=100,
         ge=1,
@@ -276,7 +266,6 @@ class Settings(SourcedSettings):
         "openai", description="form of the events of `/responses`"
     )
     heartbeat_interval: float = _named(
-        "heartbeat_interval",
         "HEARTBEAT_INTERVAL",
         default=15.0,
         ge=0,
@@ -289,7 +278,6 @@ class Settings(SourcedSettings):
 
     # MCP servers, whose tools this server runs.
     mcp_config: Path | None = _named(
-        "mcp_config",
         "PROXY_MCP_CONFIG",
         "MCP_SERVERS_CONFIG_PATH",
         default=None,
@@ -301,14 +289,12 @@ class Settings(SourcedSettings):
     )
     mcp_call_timeout: float = Field(60.0, gt=0, description="maximum seconds of an MCP tool call")
     mcp_tool_refresh_interval: float = _named(
-        "mcp_tool_refresh_interval",
         "MCP_TOOL_REFRESH_INTERVAL",
         default=10.0,
         gt=0,
         description="seconds between listings of an MCP server's tools",
     )
     max_tool_call_iterations: int = _named(
-        "max_tool_call_iterations",
         "MAX_TOOL_CALL_ITERATIONS",
         default=25,
         ge=1,
@@ -318,7 +304,6 @@ class Settings(SourcedSettings):
     # Instrumentation for tests.
     test_endpoints: bool = Field(False, description="serve `/__test/*` and send the `X-Conc-*` headers")
     stream_release_file: str | None = _named(
-        "stream_release_file",
         "STREAM_RELEASE_FILE",
         default=None,
         description="the fake agent holds its turns until this file exists",

@@ -11,12 +11,12 @@ from typing import Any
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
+from codex_proxy.admission.routes import Route
 from codex_proxy.agents.upstream.config import UpstreamConfig
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.flags import settings_in
 from codex_proxy.settings.old_names import OLD_NAMES, old_names_in
 from codex_proxy.settings.sources import default_config_file, settings_file
-from codex_proxy.settings.tables import RouteTable
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
@@ -47,7 +47,7 @@ def variables_of(name: str) -> tuple[str, ...]:
     """Returns the environment variables of a setting."""
     alias = Settings.model_fields[name].validation_alias
     if isinstance(alias, AliasChoices):
-        return tuple(str(choice) for choice in alias.choices if str(choice).isupper())
+        return tuple(map(str, alias.choices))
     return (f"PROXY_{name.upper()}",)
 
 
@@ -66,7 +66,7 @@ def text_of(error: ValidationError) -> str:
 
 def _keys_of(table: str) -> Iterable[str]:
     """Returns the keys of a table, or of those in it."""
-    several: dict[str, type[BaseModel]] = {"upstreams": UpstreamConfig, "routes": RouteTable}
+    several: dict[str, type[BaseModel]] = {"upstreams": UpstreamConfig, "routes": Route}
     return (several.get(table) or type(Settings.model_fields[table].default)).model_fields
 
 

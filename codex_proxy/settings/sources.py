@@ -46,6 +46,7 @@ class SourcedSettings(BaseSettings):
         extra="ignore",
         populate_by_name=True,
         env_ignore_empty=True,
+        loc_by_alias=False,  # errors name the setting
     )
 
     @classmethod

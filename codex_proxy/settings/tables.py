@@ -1,4 +1,4 @@
-"""The tables `[acp]`, `[agents.NAME]`, `[routes.NAME]` and `[webhooks]` of the settings file.
+"""The tables `[acp]`, `[agents.NAME]` and `[webhooks]` of the settings file.
 `agents.configured.agents` checks whether tables and agents match.
 """
 
@@ -8,8 +8,6 @@ import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, ValidationInfo, field_validator
-
-from codex_proxy.admission.routes import ApiName, Route
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SEPARATORS: Final = {"commas": ",", "colons": ":"}
@@ -56,26 +54,6 @@ class WebhookTable(_Table):
 
     urls: str = Field("", description="where they are sent, separated by commas")
     secret: SecretStr | None = Field(None, description="secret that signs them (`whsec_...`)")
-
-
-class RouteTable(_Table):
-    """One `[routes.NAME]`: which model answers the requests that match. Of several tables, the first one counts."""
-
-    to: str = Field(description="the model that answers: `AGENT/MODEL`, or any name of `GET /v1/models`")
-    fallback: tuple[str, ...] = Field(
-        (), description="models to ask next, if one fails before its answer begins"
-    )
-    client: str | None = Field(None, description="the name of the request's key; may have `*`")
-    api: ApiName | None = Field(None, description="the API of the request")
-    model: str | None = Field(None, description="the model that the request names; may have `*`")
-    min_tokens: int | None = Field(None, ge=0, description="the fewest tokens of its text, as estimated")
-    thinking: bool | None = Field(None, description="whether it asks for thinking or an effort")
-    tools: bool | None = Field(None, description="whether it offers tools")
-    images: bool | None = Field(None, description="whether it has images")
-
-    def route(self, name: str) -> Route:
-        conditions = self.model_dump(exclude={"to", "fallback"})
-        return Route(name=name, targets=(self.to, *self.fallback), **conditions)
 
 
 class AgentTable(BaseModel):

@@ -22,8 +22,8 @@ FACTS = RequestFacts(
 )
 
 
-def route(name: str = "x", **conditions: Any) -> Route:
-    return Route(name=name, targets=("a/b",), **conditions)
+def route(**conditions: Any) -> Route:
+    return Route(to="a/b", **conditions)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,12 @@ def route(name: str = "x", **conditions: Any) -> Route:
     ],
 )
 def test_a_route_matches_if_all_of_its_conditions_hold(conditions: dict[str, Any], matches: bool) -> None:
-    assert (choose([route(**conditions)], FACTS) is not None) is matches
+    assert (choose({"x": route(**conditions)}, FACTS) is not None) is matches
 
 
 def test_the_first_route_that_matches_counts() -> None:
-    found = choose([route("no", api="chat"), route("first", tools=True), route("second")], FACTS)
-    assert found is not None
-    assert found.name == "first"
+    routes = {"no": route(api="chat"), "first": route(tools=True), "second": route()}
+    assert choose(routes, FACTS) == "first"
 
 
 def test_the_facts_are_those_of_the_turn_or_of_the_request_that_is_forwarded() -> None:
@@ -72,11 +71,10 @@ def test_the_facts_are_those_of_the_turn_or_of_the_request_that_is_forwarded() -
 
 def test_a_target_whose_account_is_used_up_is_asked_last_until_it_is_reset() -> None:
     clock = ManualClock()
-    both = Route(name="x", targets=("a/b", "c/d"))
-    router = Router([both], clock)
-    assert router.usable(both) == ["a/b", "c/d"]
+    router = Router({"x": Route(to="a/b", fallback=("c/d",))}, clock)
+    assert router.usable("x") == ["a/b", "c/d"]
     assert router.note_failure("a/b", Failure(kind=FaultKind.USAGE_LIMIT_REACHED, message="", retry_after=60))
-    assert router.usable(both) == ["c/d", "a/b"]
+    assert router.usable("x") == ["c/d", "a/b"]
     clock.now += 61
-    assert router.usable(both) == ["a/b", "c/d"]
+    assert router.usable("x") == ["a/b", "c/d"]
     assert not router.note_failure("a/b", Failure(kind=FaultKind.INVALID_REQUEST, message=""))

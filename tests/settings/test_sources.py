@@ -29,6 +29,13 @@ def test_each_key_of_a_table_has_a_variable_which_wins_over_the_file(
     assert settings.child_limits == {"open_files": 7, "processes": 5}
 
 
+def test_variables_of_other_programs_are_not_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOST", "0.0.0.0")
+    monkeypatch.setenv("PORT", "77")
+    settings = load({}, file)
+    assert (settings.host, settings.port) == ("127.0.0.1", 11435)
+
+
 def test_a_flag_wins_over_the_other_sources_and_leaves_the_other_keys(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
