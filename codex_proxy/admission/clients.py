@@ -166,17 +166,17 @@ class Clients:
             self._made_of, self._clients = (keys, models), {}
         client = self._clients.get(key.name)
         if client is None:
-            client = self._clients[key.name] = narrowed(self.everybody, key)
+            client = self._clients[key.name] = limit_to_key(self.everybody, key)
         return client
 
 
-def narrowed(everybody: Client, key: Key) -> Client:
+def limit_to_key(everybody: Client, key: Key) -> Client:
     """Returns `everybody` with the key's limits."""
     catalog = everybody.catalog.limited_to(key.agents) if key.agents else everybody.catalog
     sandbox = everybody.settings.sandbox
     if key.sandbox is not None:
         sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)
-    workspace = narrowed_to(everybody.workspace, key.roots) if key.roots else everybody.workspace
+    workspace = limit_roots(everybody.workspace, key.roots) if key.roots else everybody.workspace
     # Several may have keys, and what is stored is not everybody's.
     workspace = msgspec.structs.replace(workspace, confine_reads=True)
     tools = "never" if key.plain_model else everybody.settings.builtin_tools
@@ -217,7 +217,7 @@ def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, 
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 
-def narrowed_to(workspace: Workspace, roots: Sequence[str]) -> Workspace:
+def limit_roots(workspace: Workspace, roots: Sequence[str]) -> Workspace:
     """Returns the workspace of a key with roots of its own. Its folder is the first of them, unless the default lies
     in one.
     """

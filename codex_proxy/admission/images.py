@@ -112,7 +112,7 @@ class ImageFetcher:
             async with self._open().get(url, allow_redirects=False) as response:
                 if response.status not in _REDIRECTS:
                     return await self._read(url, response)
-                url = self._require_permitted(_redirected(url, response))
+                url = self._require_permitted(_redirect_target(url, response))
         raise _refused(url, f"was redirected more than {self.limits.redirects} times")
 
     async def _read(self, url: URL, response: ClientResponse) -> str:
@@ -211,7 +211,7 @@ def _parse_url(text: str) -> URL:
     raise bad_request("An image URL is not a valid https URL.", PARAM, CODE)
 
 
-def _redirected(url: URL, response: ClientResponse) -> URL:
+def _redirect_target(url: URL, response: ClientResponse) -> URL:
     """Raises `Fault` INVALID_REQUEST for the same URL, or none of http(s)."""
     try:
         target = url.join(URL(response.headers.get("Location", "")))
@@ -281,7 +281,7 @@ async def inline_images(
         return turn
     fields = fields or {}
     if fetcher is None:
-        with _naming(fields.get(urls[0], field)):
+        with _set_param(fields.get(urls[0], field)):
             raise _not_allowed(_parse_url(urls[0]))
     limits = fetcher.limits
     if len(urls) > limits.request_images:
@@ -292,7 +292,7 @@ async def inline_images(
             CODE,
         )
     fetched = await _all_of(urls, fetcher, fields, field)
-    history = tuple(_replaced(item, fetched) for item in turn.history)
+    history = tuple(_with_data_urls(item, fetched) for item in turn.history)
     return msgspec.structs.replace(turn, history=history)
 
 
@@ -301,7 +301,7 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 
 @contextmanager
-def _naming(field: str) -> Iterator[None]:
+def _set_param(field: str) -> Iterator[None]:
     """Sets the `param` of every `Fault` of its body."""
     try:
         yield
@@ -319,7 +319,7 @@ async def _all_of(
 
     async def fetch(url: str) -> None:
         async with slots:
-            with _naming(fields.get(url, field)):
+            with _set_param(fields.get(url, field)):
                 fetched[url] = await fetcher.fetch(url)
         if sum(len(each) for each in fetched.values()) * 3 // 4 > limits.request_bytes:
             raise bad_request(
@@ -338,7 +338,7 @@ async def _all_of(
     return fetched
 
 
-def _replaced(item: HistoryItem, fetched: dict[str, str]) -> HistoryItem:
+def _with_data_urls(item: HistoryItem, fetched: dict[str, str]) -> HistoryItem:
     if not isinstance(item, HistoryMessage | HistoryOutput):
         return item
     parts: tuple[Part, ...] = tuple(

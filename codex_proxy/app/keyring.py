@@ -73,7 +73,7 @@ class Keyring:
     def use_stored(self, keys: tuple[Key, ...]) -> None:
         """Replaces the keys of the store. A key of the same name in the file or the settings comes first."""
         self._stored = keys
-        self._join()
+        self._merge()
 
     def current(self) -> KeySet:
         """A change of the file takes effect within a second. If it is removed or becomes invalid, the last keys stay
@@ -82,10 +82,10 @@ class Keyring:
         now = self._clock.monotonic()
         if now - self._looked >= CHECK_SECONDS:
             self._looked = now
-            self._look()
+            self._check_file()
         return self._keys
 
-    def _look(self) -> None:
+    def _check_file(self) -> None:
         stamp = _stamp_of(self._path)
         if stamp == self._stamp:
             return
@@ -106,9 +106,9 @@ class Keyring:
 
     def _read(self) -> None:
         self._own = with_default(read_keys(self._path), self._api_key)
-        self._join()
+        self._merge()
 
-    def _join(self) -> None:
+    def _merge(self) -> None:
         taken = {value for key in self._own for value in (key.name, key.sha256)}
         stored = [key for key in self._stored or () if taken.isdisjoint((key.name, key.sha256))]
         required = any(each is not None for each in (self._stamp, self._api_key, self._stored))

@@ -104,7 +104,7 @@ class McpToolSource:
     def check(self, asked: Sequence[McpOffer]) -> None:
         """See `ToolSource`."""
         for offer in asked:
-            self._remote.check(_named(offer), f"{offer.param}.server_url")
+            self._remote.check(_named_server(offer), f"{offer.param}.server_url")
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         """See `ToolSource`. Why a server has no tools is in the `mcp_list_tools` item, for an operator's server in
@@ -114,19 +114,19 @@ class McpToolSource:
         has_operators = operators and bool(self._servers.labels)
         if not asked and not has_operators:
             return ServerTools(runner=_Runner(self, owner, {}))
-        listings = await asyncio.gather(*(self._listed(offer, owner, request.known) for offer in asked))
+        listings = await asyncio.gather(*(self._list_tools(offer, owner, request.known) for offer in asked))
         theirs = await self._servers.tools() if has_operators else McpListing(())
         for fault in theirs.faults:
             log.warning("mcp_server_has_no_tools", server=fault.server_label, reason=fault.message)
         labels = {offer.server_label for offer in asked}
-        own = [_offered(tool.server_label, tool) for tool in theirs.tools if tool.server_label not in labels]
+        own = [_as_tool(tool.server_label, tool) for tool in theirs.tools if tool.server_label not in labels]
         named_tools = [tool for _, listed in listings for tool in listed]
-        tools = await self._fitting(named_tools, "of the request")
-        named = {offer.server_label: _named(offer) for offer in asked}
+        tools = await self._drop_invalid(named_tools, "of the request")
+        named = {offer.server_label: _named_server(offer) for offer in asked}
         lists = tuple(event for events, _ in listings for event in events)
-        return ServerTools(tools, await self._fitting(own), lists, _Runner(self, owner, named))
+        return ServerTools(tools, await self._drop_invalid(own), lists, _Runner(self, owner, named))
 
-    async def _fitting(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
+    async def _drop_invalid(self, tools: Sequence[Tool], whose: str | None = None) -> tuple[Tool, ...]:
         """Returns the tools with valid schemas; others are logged, with `whose` in place of the server's name."""
         # For an invalid one the agent would refuse the whole turn.
         wrong = await schema_errors(self._checks, [bytes(tool.parameters or b"") for tool in tools])
@@ -138,7 +138,7 @@ class McpToolSource:
                 log.warning("mcp_tool_left_out", server=server, reason=reason, said=said, **shown)
         return tuple(tool for tool, what in zip(tools, wrong, strict=True) if what is None)
 
-    async def _listed(
+    async def _list_tools(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
         """Returns the events of the `mcp_list_tools` item, and the tools. `known`: the lists that the client has sent
@@ -146,11 +146,11 @@ class McpToolSource:
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
-            return [], _offered_each(offer, [tool for tool in there if allows(offer, tool)])
-        listing = await self._remote.tools(_named(offer), owner)
+            return [], _as_tools(offer, [tool for tool in there if allows(offer, tool)])
+        listing = await self._remote.tools(_named_server(offer), owner)
         tools = [tool for tool in listing.tools if allows(offer, tool)]
         fault = next(iter(listing.faults), None)
-        return self._listing_events(offer, tools, fault), _offered_each(offer, tools)
+        return self._listing_events(offer, tools, fault), _as_tools(offer, tools)
 
     def _listing_events(
         self, offer: McpOffer, tools: Sequence[ListedTool], fault: McpFault | None
@@ -194,11 +194,11 @@ class _Runner:
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
         self._source = source
         self._owner = owner
-        self._named = named
+        self._named_server = named
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
         assert tool.mcp is not None
-        server = self._named.get(tool.mcp.server_label, tool.mcp.server_label)
+        server = self._named_server.get(tool.mcp.server_label, tool.mcp.server_label)
         result = await self._source.call(server, self._owner, tool.mcp.name, arguments)
         return ToolOutput(result.parts, _text_of(result), failed=result.is_error)
 
@@ -214,7 +214,7 @@ def _covers(known: Sequence[ListedTool], offer: McpOffer) -> bool:
     return names is None or {tool.name for tool in known}.issuperset(names)
 
 
-def _named(offer: McpOffer) -> NamedServer:
+def _named_server(offer: McpOffer) -> NamedServer:
     assert offer.server_url is not None
     return NamedServer(
         server_label=offer.server_label,
@@ -225,15 +225,15 @@ def _named(offer: McpOffer) -> NamedServer:
     )
 
 
-def _offered(server_label: str, tool: ListedTool, *, asks: bool = False) -> Tool:
+def _as_tool(server_label: str, tool: ListedTool, *, asks: bool = False) -> Tool:
     """`asks`: the client must approve each call."""
     origin = McpOrigin(server_label, tool.name, asks)
     schema = msgspec.Raw(tool.input_schema)
     return Tool(offered_name(server_label, tool.name), tool.description, schema, mcp=origin)
 
 
-def _offered_each(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
-    return [_offered(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
+def _as_tools(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
+    return [_as_tool(offer.server_label, tool, asks=needs_approval(offer, tool)) for tool in tools]
 
 
 async def schema_errors(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:

@@ -291,19 +291,19 @@ class LoopDelay:
     async def watch(self, _: web.Application) -> AsyncIterator[None]:
         """For `Application.cleanup_ctx`."""
         loop = asyncio.get_running_loop()
-        self._arm(loop)
+        self._schedule(loop)
         yield
         if self._timer is not None:
             self._timer.cancel()
 
-    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         due = loop.time() + INTERVAL_SECONDS
-        self._timer = loop.call_at(due, self._look, loop, due)
+        self._timer = loop.call_at(due, self._measure, loop, due)
 
-    def _look(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
+    def _measure(self, loop: asyncio.AbstractEventLoop, due: float) -> None:
         delay = max(loop.time() - due, 0.0)
         self._delays.observe(delay)
         if delay > self._max:
             self._max = delay
             self._longest.set(delay)
-        self._arm(loop)
+        self._schedule(loop)

@@ -76,19 +76,19 @@ async def wait_for_signal(server: Server, *, has_supervisor: bool = False) -> No
     signal kills the agents' processes and this one.
     """
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stop_wanted = asyncio.Event()
 
     def on_signal(number: int) -> None:
-        if told.is_set():
+        if stop_wanted.is_set():
             server.kill()
             os._exit(128 + number)
-        told.set()
+        stop_wanted.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, on_signal, number)
     if has_supervisor:
-        loop.add_reader(STDIN, told.set)
-    await told.wait()
+        loop.add_reader(STDIN, stop_wanted.set)
+    await stop_wanted.wait()
     loop.remove_reader(STDIN)
 
 

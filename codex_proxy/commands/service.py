@@ -88,8 +88,8 @@ def service_of(platform: str, home: Path, user_id: int) -> Service:
 
 
 def unit_text(command: Sequence[str], workdir: Path, path: str) -> str:
-    quoted = " ".join(_quoted(each) for each in command)
-    return UNIT.format(command=quoted, workdir=_escaped(str(workdir)), path=_escaped(path))
+    quoted = " ".join(_quote(each) for each in command)
+    return UNIT.format(command=quoted, workdir=_escape(str(workdir)), path=_escape(path))
 
 
 def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
@@ -170,10 +170,10 @@ def _run(argv: Sequence[str], *, must_succeed: bool = True) -> None:
         raise ServiceError(f"`{' '.join(argv)}` failed: {reason or f'exit status {done.returncode}'}")
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("%", "%%").replace("\n", " ")
 
 
-def _quoted(argument: str) -> str:
-    escaped = _escaped(argument).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+def _quote(argument: str) -> str:
+    escaped = _escape(argument).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return escaped if escaped and not set(escaped) & set(" \t'\"\\;") else f'"{escaped}"'

@@ -80,7 +80,7 @@ def _own_and_open_to_others(found: os.stat_result) -> bool:
     return not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and bool(found.st_mode & OTHERS)
 
 
-def unfit(path: Path) -> str:
+def why_unfit(path: Path) -> str:
     """Returns why a file cannot be one of this server's (a link, not regular, another user's, a second hard link), as
     the end of a sentence; empty if it can, or does not exist.
     """

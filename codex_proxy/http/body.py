@@ -22,7 +22,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.middleware.access import origin_of
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER
-from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, routed_body
+from codex_proxy.http.routing import ROUTED, RoutedRequest, body_of_unknown_model, route_body
 from codex_proxy.surfaces.passed_bodies import json_body
 from codex_proxy.surfaces.request_options import ParseContext, ParsedRequest, RequestHints
 from codex_proxy.workers.pdf_reader import PdfReader
@@ -109,7 +109,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 
 @contextlib.contextmanager
-def body_bytes_held(request: web.Request) -> Iterator[None]:
+def hold_body_bytes(request: web.Request) -> Iterator[None]:
     """Sets `request[HELD]`, and releases it at the end."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
@@ -163,20 +163,20 @@ def coding_of(values: list[str]) -> Coding | None:
     return _NAMES[given]
 
 
-def unpacked(body: bytes, coding: Coding, limit: int) -> bytes:
+def decompress(body: bytes, coding: Coding, limit: int) -> bytes:
     """Returns the decompressed body. Raises `Fault` for bad data, `TooLarge` above `limit` bytes."""
     try:
-        return _unpacked(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
+        return _inflate(body, _GZIP_WINDOW if coding == "gzip" else zlib.MAX_WBITS, limit)
     except zlib.error:
         if coding == "deflate":
             try:  # some clients leave zlib's head and end out
-                return _unpacked(body, -zlib.MAX_WBITS, limit)
+                return _inflate(body, -zlib.MAX_WBITS, limit)
             except zlib.error:
                 pass
         raise bad_request(f"The request body is not valid {coding} data.") from None
 
 
-def _unpacked(body: bytes, window: int, limit: int) -> bytes:
+def _inflate(body: bytes, window: int, limit: int) -> bytes:
     out = bytearray()
     while body:  # gzip may be several parts, one behind the other
         part = zlib.decompressobj(window)
@@ -303,9 +303,9 @@ async def read_body(request: web.Request) -> bytes:
         limit = request.client_max_size
         try:
             if len(body) <= UNPACKED_HERE:
-                body = unpacked(body, coding, limit)
+                body = decompress(body, coding, limit)
             else:
-                body = await asyncio.to_thread(unpacked, body, coding, limit)
+                body = await asyncio.to_thread(decompress, body, coding, limit)
         except TooLarge:
             raise web.HTTPRequestEntityTooLarge(limit) from None
         request[HELD].grow_to(len(body))
@@ -315,7 +315,7 @@ async def read_body(request: web.Request) -> bytes:
     return body
 
 
-async def parsed_from(
+async def parse_body(
     request: web.Request,
     body: bytes,
     parse: Callable[[bytes, PdfTexts | None], T],
@@ -328,7 +328,7 @@ async def parsed_from(
     read = partial(_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
     try:
         parsed = await read(body)
-        routed = routed_body(request, body, parsed)
+        routed = route_body(request, body, parsed)
     except Fault as fault:
         by_name = await _routed_by_its_name(request, body, read, fault.failure)
         if by_name is None:
@@ -351,7 +351,7 @@ async def _routed_by_its_name(
     parsed = None if stand_in is None else await read(stand_in)
     if isinstance(parsed, ParsedRequest):
         asked = as_asked(parsed, json_body(body).model or "")
-        routed = routed_body(request, body, asked)
+        routed = route_body(request, body, asked)
         if routed is not None:
             return cast(T, asked), routed
     return None
@@ -377,7 +377,7 @@ async def _parse_off_loop(
     return await asyncio.get_running_loop().run_in_executor(_PARSER, parse, body, pdfs)
 
 
-async def parsed_request(
+async def parse_request(
     request: web.Request,
     body: bytes,
     parse: Callable[..., T],
@@ -385,11 +385,11 @@ async def parsed_request(
     skips_unreadable: bool = False,
     **more: object,
 ) -> T:
-    """As `parsed_from`, with the client's settings, catalog and headers, and `more`, as arguments of `parse`."""
+    """As `parse_body`, with the client's settings, catalog and headers, and `more`, as arguments of `parse`."""
     client = request[CLIENT]
     context = ParseContext(client.settings, client.catalog, hints_of(request))
     read = partial(parse, context=context, **more)
-    return await parsed_from(request, body, read, skips_unreadable=skips_unreadable)
+    return await parse_body(request, body, read, skips_unreadable=skips_unreadable)
 
 
 def hints_of(request: web.Request) -> RequestHints:

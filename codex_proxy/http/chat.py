@@ -11,7 +11,7 @@ from aiohttp import web
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import ADMISSION, CLOCK, IDS, RUNS
-from codex_proxy.http.body import parsed_request
+from codex_proxy.http.body import parse_request
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
@@ -42,7 +42,7 @@ async def create_chat_completion(request: web.Request) -> web.StreamResponse:
 
 
 async def _parse(request: web.Request, body: bytes) -> ParsedChat:
-    parsed = await parsed_request(request, body, parse, forward_policy=partial(_forward_policy, request))
+    parsed = await parse_request(request, body, parse, forward_policy=partial(_forward_policy, request))
     request[NOTES]["choice_count"] = parsed.choices
     if request.app[CHAT_OPTIONS].choices == "sample" and parsed.turn.forwarded is None:
         return msgspec.structs.replace(parsed, runs=parsed.choices)

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, IDS
-from codex_proxy.http.body import parsed_request, read_body
+from codex_proxy.http.body import parse_request, read_body
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.pass_through import send_on, upstream_for
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
@@ -28,7 +28,7 @@ async def completions(request: web.Request) -> web.StreamResponse:
 
 
 async def _parse(request: web.Request, body: bytes) -> ParsedCompletion:
-    return await parsed_request(request, body, parse)
+    return await parse_request(request, body, parse)
 
 
 def _answer(request: web.Request, parsed: ParsedCompletion, turn: Turn, timings: TurnTimings) -> TurnAnswer:

@@ -13,7 +13,7 @@ from aiohttp import web
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import parsed_from, read_body
+from codex_proxy.http.body import parse_body, read_body
 from codex_proxy.http.listing import check_include, list_object, list_page, shown
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
@@ -41,7 +41,7 @@ async def create_conversation(request: web.Request) -> web.Response:
     """Returns the conversation without its items."""
     service = request.app[RESPONSES]
     required_store(service.store)
-    given = await parsed_from(request, await read_body(request), parse_create)
+    given = await parse_body(request, await read_body(request), parse_create)
     now = service.clock.epoch()
     made = StoredConversation(
         owner=request[OWNER], id=service.ids.new("conv_"), created=now, metadata=given.metadata
@@ -103,7 +103,7 @@ async def create_conversation_items(request: web.Request) -> web.Response:
     service = request.app[RESPONSES]
     required_store(service.store)
     check_include(request)
-    given = await parsed_from(request, await read_body(request), parse_items)
+    given = await parse_body(request, await read_body(request), parse_items)
     items = _new_items(given, service, service.clock.epoch())
     with _store_of(request, given) as store:
         added = await store.append_items(*_path(request), items)

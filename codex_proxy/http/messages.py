@@ -13,7 +13,7 @@ from aiohttp import web
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import IDS, RUNS
-from codex_proxy.http.body import parsed_request, read_body
+from codex_proxy.http.body import parse_request, read_body
 from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.exchange import Source, TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
@@ -89,7 +89,7 @@ async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> t
 async def _parse_body(request: web.Request, body: bytes, *, fetches: bool = True) -> ParsedMessages:
     app = request.app
     keeps_state = app[REASONING_STATE] != "off"
-    return await parsed_request(
+    return await parse_request(
         request,
         body,
         parse,

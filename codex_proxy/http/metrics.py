@@ -10,7 +10,7 @@ from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.keys import digest_of
-from codex_proxy.http.middleware.access import delaying_guesses, is_local, key_in
+from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT_LEFT, NOTES
 
 REFUSED = {404: "not_found", 405: "method_not_allowed", 413: "request_too_large", CLIENT_LEFT: "client_left"}
@@ -38,7 +38,7 @@ async def _check(request: web.Request, key: str) -> None:
         if not given:
             raise _wrong_key()
         digest = digest_of(given)
-        async with delaying_guesses(request, digest):
+        async with delay_guesses(request, digest):
             if not hmac.compare_digest(digest, digest_of(key)):
                 raise _wrong_key()
     elif not is_local(request):

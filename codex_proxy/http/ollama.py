@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Fault, FaultKind, bad_request
 from codex_proxy.core.passing import PassesOn
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
-from codex_proxy.http.body import parsed_request, read_body
+from codex_proxy.http.body import parse_request, read_body
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.http.pass_through import ask_upstream
@@ -76,12 +76,12 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
     if isinstance(asked, Preload):
         body = preload_body(form, asked.model_asked, created, asked.reason)
     else:
-        answer = await _filled_in(request, asked)
+        answer = await _fill_in(request, asked)
         body = fill_in_body(answer, asked.model_asked, created, timings.durations())
     return web.Response(body=body + b"\n", content_type=NDJSON if asked.stream else "application/json")
 
 
-async def _filled_in(request: web.Request, asked: FillIn) -> bytes:
+async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
     """Raises `Fault` INVALID_REQUEST if no upstream has the model."""
     try:
         return await ask_upstream(request, asked.body, "/completions")
@@ -95,7 +95,7 @@ def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> A
     """`parse` parses a body, and `form` is the form of the answer."""
 
     async def parsed(request: web.Request, body: bytes) -> ParsedOllama:
-        found = await parsed_request(request, body, parse)
+        found = await parse_request(request, body, parse)
         if not isinstance(found, ParsedOllama):
             raise _NoTurnError(found)
         return found
@@ -134,17 +134,17 @@ async def embed(request: web.Request) -> web.Response:
     """Returns embeddings of an upstream. Raises `Fault` as `pass_through.pass_through` does."""
     timings = timings_of(request)
     asked = read_embed(await read_body(request))
-    answer = await _embedded(request, asked)
+    answer = await _request_embeddings(request, asked)
     return _json(embed_body(answer, asked.model, timings.durations()))
 
 
 async def embeddings(request: web.Request) -> web.Response:
     """As `embed` for one text, in an older form."""
     asked = read_embeddings(await read_body(request))
-    return _json(embeddings_body(await _embedded(request, asked)))
+    return _json(embeddings_body(await _request_embeddings(request, asked)))
 
 
-async def _embedded(request: web.Request, asked: EmbeddingsAsked) -> bytes:
+async def _request_embeddings(request: web.Request, asked: EmbeddingsAsked) -> bytes:
     if asked.ignored:
         request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(asked.ignored)
     return await ask_upstream(request, asked.body, "/embeddings")

@@ -15,7 +15,7 @@ from codex_proxy.core.tokens import estimate_all
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.agent_headers import agent_headers
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import HELD, hints_of, parsed_from, parsed_request, read_body
+from codex_proxy.http.body import HELD, hints_of, parse_body, parse_request, read_body
 from codex_proxy.http.exchange import (
     TIMINGS,
     LogReader,
@@ -74,7 +74,7 @@ async def create_response(request: web.Request) -> web.StreamResponse:
     """Raises `Fault` before the first byte."""
     timings = timings_of(request)
     body = await read_body(request)
-    read = partial(parsed_request, request, body, parse)
+    read = partial(parse_request, request, body, parse)
     parsed = await read()
     note_request(request, parsed)
     request[NOTES] |= {"store": parsed.store, "background": parsed.background}
@@ -312,7 +312,7 @@ async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryIt
 
 async def _parse(request: web.Request, *, counting: bool = False) -> ParsedContext:
     catalog, max_items = request[CLIENT].catalog, request[CLIENT].settings.max_items
-    return await parsed_from(
+    return await parse_body(
         request,
         await read_body(request),
         lambda body, pdfs: contexts.parse_context(

@@ -44,7 +44,7 @@ class RoutedRequest(msgspec.Struct):
 ROUTED: Final = web.RequestKey("routed", RoutedRequest)
 
 
-def routed_body(request: web.Request, body: bytes, parsed: object) -> bytes | None:
+def route_body(request: web.Request, body: bytes, parsed: object) -> bytes | None:
     """Returns the body with the target of the route that matches, if one does. `parsed` is the body as the client
     sent it.
     """

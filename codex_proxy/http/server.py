@@ -19,10 +19,10 @@ from aiohttp.web_runner import BaseSite
 
 from codex_proxy.core.faults import UNFORESEEN, Failure, FaultKind
 from codex_proxy.http.app_keys import IDS
-from codex_proxy.http.body import body_bytes_held
+from codex_proxy.http.body import hold_body_bytes
 from codex_proxy.http.endpoint import REQUEST_ID, Handler
 from codex_proxy.http.middleware.access import check_access
-from codex_proxy.http.middleware.rate_limit import request_counted
+from codex_proxy.http.middleware.rate_limit import count_if_turn
 from codex_proxy.http.middleware.request_context import (
     ON_EVERY_REPLY,
     add_headers,
@@ -238,7 +238,7 @@ async def guard_request(request: web.Request, handler: Handler) -> web.StreamRes
     preflight_reply = await check_access(request)
     if preflight_reply is not None:
         return preflight_reply
-    with request_counted(request), body_bytes_held(request):
+    with count_if_turn(request), hold_body_bytes(request):
         return await with_fallbacks(request, handler)
 
 

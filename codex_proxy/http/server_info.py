@@ -19,7 +19,7 @@ from codex_proxy.core.faults import STOPPING, Fault
 from codex_proxy.core.keys import digest_of
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.endpoint import Endpoint, served_endpoints
-from codex_proxy.http.middleware.access import delaying_guesses, is_local, key_in
+from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
 from codex_proxy.http.replies import asks_anthropic, json_response
 from codex_proxy.surfaces.answer_types import Count, one_of
@@ -255,7 +255,7 @@ async def _client_with_details(request: web.Request) -> Client | None:
         return None
     digest = digest_of(key)
     try:
-        async with delaying_guesses(request, digest):
+        async with delay_guesses(request, digest):
             return clients.by_digest(digest)
     except Fault:
         return None  # whoever asks whether the server lives is told so, whatever their key

@@ -63,10 +63,10 @@ async def retrieve_usage_limits(request: web.Request) -> web.Response:
     allowed = request[CLIENT].catalog.members
     agents = [agent for agent in all_agents(whole) if not whole.members or agent.name in allowed]
     await asyncio.gather(*(agent.ask_limits() for agent in agents if agent.limits.claim_request(NEW_SECONDS)))
-    told = [_limits_of(agent, now) for agent in agents]
+    limits = [_limits_of(agent, now) for agent in agents]
     if not whole.members:
-        return json_response(told[0])
-    found: UsageLimitsList = {"object": "list", "data": told}
+        return json_response(limits[0])
+    found: UsageLimitsList = {"object": "list", "data": limits}
     return json_response(found)
 
 

@@ -17,7 +17,7 @@ from codex_proxy.core.events import Event, TurnEnded
 from codex_proxy.core.faults import STOPPING, UNFORESEEN, Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.http.app_keys import RESPONSES
-from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parsed_from
+from codex_proxy.http.body import BODY_BUDGET, HeldBytes, hints_of, parse_body
 from codex_proxy.http.middleware.access import DIGEST, KEY_PROTOCOL, subprotocols
 from codex_proxy.http.middleware.content_log import CONTENT_LOG
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS, count_request
@@ -203,7 +203,7 @@ class _ResponsesSocket:
         body = frame.encode() if isinstance(frame, str) else frame
         try:
             while True:
-                parsed = await parsed_from(self._request, body, self._parse)
+                parsed = await parse_body(self._request, body, self._parse)
                 try:
                     await self._answer(parsed)
                     return

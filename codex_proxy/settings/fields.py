@@ -337,7 +337,7 @@ class Settings(SourcedSettings):
 
     @field_validator("codex_home", "workdir", "state_dir")
     @classmethod
-    def _expanded(cls, path: Path) -> Path:
+    def _expand(cls, path: Path) -> Path:
         return path.expanduser().absolute()
 
     @field_validator("store")

@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from codex_proxy.files.private import make_folder, unfit
+from codex_proxy.files.private import make_folder, why_unfit
 from codex_proxy.store.values import StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
@@ -62,7 +62,7 @@ def _lock(store: Path) -> int:
     path = real.with_name(real.name + ".lock")
     try:
         make_folder(real.parent)
-        reason = unfit(path)
+        reason = why_unfit(path)
         if reason:
             raise StoreRefused(f"the lock {path} of the store {reason}")
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

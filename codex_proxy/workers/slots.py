@@ -106,7 +106,7 @@ class Slot:
     def give_back(self) -> None:
         slots, self._slots = self._slots, None
         if slots is not None:
-            slots.left(self._owner)
+            slots.free_slot(self._owner)
 
 
 class Slots(FairQueue[asyncio.Future[None]]):
@@ -139,14 +139,14 @@ class Slots(FairQueue[asyncio.Future[None]]):
                 raise
         except asyncio.CancelledError:
             if _was_given(comes):
-                self.left(owner)
+                self.free_slot(owner)
             raise
         finally:
             self.withdraw(owner, comes)
             del comes  # its exception holds this frame: no cycle stays behind
         return Slot(self, owner)
 
-    def left(self, owner: str) -> None:
+    def free_slot(self, owner: str) -> None:
         """Called by `Slot.give_back`."""
         free = [owner]
         while free:

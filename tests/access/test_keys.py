@@ -138,7 +138,7 @@ async def looked_at(wrong_keys: WrongKeys, address: str) -> bool:
     """Whether a wrong key of this address was looked at."""
     looked = False
     with contextlib.suppress(Fault):
-        async with wrong_keys.delaying(address, "a digest"):
+        async with wrong_keys.delay_guess(address, "a digest"):
             looked = True
             raise Fault(Failure(kind=FaultKind.INVALID_API_KEY, message="It is wrong."))
     return looked

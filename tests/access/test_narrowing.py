@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.admission.clients import in_workspace, narrowed_to, workspace_of
+from codex_proxy.admission.clients import in_workspace, limit_roots, workspace_of
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
@@ -137,7 +137,7 @@ def test_the_root_of_the_disk_holds_everything(top: Path) -> None:
 def test_whose_folders_do_not_hold_the_servers_works_in_its_own_first(
     top: Path, roots: list[str], folder: str
 ) -> None:
-    narrow = narrowed_to(workspace_of(str(top / "own"), []), [str(top / root) for root in roots])
+    narrow = limit_roots(workspace_of(str(top / "own"), []), [str(top / root) for root in roots])
     assert narrow.folder == str(top / folder)
 
 

@@ -95,7 +95,7 @@ def test_what_belongs_to_another_user_is_left_alone_and_unfit(
     (tmp_path / "file").chmod(0o644)
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     assert not private.close_to_others(tmp_path / "file")
-    assert "another user" in private.unfit(tmp_path / "file")
+    assert "another user" in private.why_unfit(tmp_path / "file")
 
 
 def test_a_link_a_folder_and_a_file_with_two_names_are_unfit(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_a_link_a_folder_and_a_file_with_two_names_are_unfit(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "folder").mkdir()
-    assert private.unfit(tmp_path / "missing") == ""
-    assert private.unfit(tmp_path / "file") == ""
-    assert "is a symbolic link" in private.unfit(tmp_path / "link")
-    assert private.unfit(tmp_path / "folder") == "is no file"
+    assert private.why_unfit(tmp_path / "missing") == ""
+    assert private.why_unfit(tmp_path / "file") == ""
+    assert "is a symbolic link" in private.why_unfit(tmp_path / "link")
+    assert private.why_unfit(tmp_path / "folder") == "is no file"
     os.link(tmp_path / "file", tmp_path / "other")
-    assert "second name" in private.unfit(tmp_path / "file")
+    assert "second name" in private.why_unfit(tmp_path / "file")

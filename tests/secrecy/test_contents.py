@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from codex_proxy.commands.serve import banner
-from codex_proxy.http.middleware.content_log import MAX_CHARS, masked
+from codex_proxy.http.middleware.content_log import MAX_CHARS, mask_secrets
 from tests.cpu_time import assert_cpu_time_below
 from tests.http.serving import Proxy, fake_proxy, user
 
@@ -118,14 +118,14 @@ async def test_without_it_nothing_is_logged_and_with_it_the_banner_says_so(
     ],
 )
 def test_what_stands_where_keys_stand_is_masked(text: str) -> None:
-    shown = masked(text)
+    shown = mask_secrets(text)
     assert "SECRET" not in shown
     if text.startswith("{"):
         assert json.loads(shown).keys() == json.loads(text).keys()
 
 
 def test_a_value_that_never_ends_is_masked_to_the_end() -> None:
-    assert masked('{"token": "SECRET') == '{"token": "***'
+    assert mask_secrets('{"token": "SECRET') == '{"token": "***'
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_a_value_that_never_ends_is_masked_to_the_end() -> None:
     ],
 )
 def test_no_text_keeps_the_mask_busy(text: str) -> None:
-    assert_cpu_time_below(0.2, lambda: masked(text))
+    assert_cpu_time_below(0.2, lambda: mask_secrets(text))
 
 
 def test_images_are_left_out_and_long_texts_are_cut() -> None:
     picture = "data:image/png;base64," + "iVBORw0KGgo" * 1000
-    assert masked(f'{{"url": "{picture}"}}') == '{"url": "data:image/png;base64,..."}'
-    assert masked("x " * MAX_CHARS).endswith(f"... ({MAX_CHARS} more)")
+    assert mask_secrets(f'{{"url": "{picture}"}}') == '{"url": "data:image/png;base64,..."}'
+    assert mask_secrets("x " * MAX_CHARS).endswith(f"... ({MAX_CHARS} more)")

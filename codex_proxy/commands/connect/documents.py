@@ -30,14 +30,14 @@ def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
     head = _HEAD.match(text) if format == "yaml" else None
     if head is not None:
         return head[0] + changed(text[head.end() :], format, entries)
-    document = _parsed(text, format)
+    document = _parse(text, format)
     wanted = _plain(document)
     _put_all(wanted, entries)
     if wanted == _plain(document):
         return text
     _put_all(document, entries)
-    new = _written(document, format, text)
-    if _plain(_parsed(new, format)) != wanted:
+    new = _serialize(document, format, text)
+    if _plain(_parse(new, format)) != wanted:
         raise DocumentError("changing it would also change something else in it")
     if set(_comments(text)) - set(_comments(new)):
         raise DocumentError("a comment in it would be lost")
@@ -52,7 +52,7 @@ def _comments(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.lstrip().startswith("#")]
 
 
-def _parsed(text: str, format: Format) -> Any:
+def _parse(text: str, format: Format) -> Any:
     try:
         document = _PARSERS[format](text)
     except (tomlkit.exceptions.TOMLKitError, YAMLError, json.JSONDecodeError) as error:
@@ -80,7 +80,7 @@ def _parse_json(text: str) -> Any:
 _PARSERS = {"toml": tomlkit.parse, "yaml": _parse_yaml, "json": _parse_json}
 
 
-def _written(document: Any, format: Format, before: str) -> str:
+def _serialize(document: Any, format: Format, before: str) -> str:
     if format == "toml":
         return tomlkit.dumps(document)
     if format == "yaml":

@@ -259,7 +259,7 @@ async def _authenticate(request: web.Request) -> None:
     key = key_in(request)
     digest = digest_of(key) if key else ""
     if digest and clients.keys_required:
-        async with delaying_guesses(request, digest):
+        async with delay_guesses(request, digest):
             client = clients.by_digest(digest)
     else:
         client = clients.by_digest(None)
@@ -268,9 +268,9 @@ async def _authenticate(request: web.Request) -> None:
         request[NOTES]["owner"] = client.name
 
 
-def delaying_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
-    """Returns a context in which a key of this request is to be checked (`WrongKeys.delaying`)."""
-    return request.app[WRONG_KEYS].delaying(client_address(request), digest)
+def delay_guesses(request: web.Request, digest: str) -> AbstractAsyncContextManager[None]:
+    """Returns a context in which a key of this request is to be checked (`WrongKeys.delay_guess`)."""
+    return request.app[WRONG_KEYS].delay_guess(client_address(request), digest)
 
 
 def origin_of(request: web.Request) -> Origin:

@@ -40,7 +40,7 @@ _IMAGE: Final = re.compile(r"(data:[\w/+.-]{0,80};base64,)[\w+/=-]{64,}")
 _IMAGE_BEGINS: Final = "data:"
 
 
-def masked(text: str, keys: Sequence[str] = ()) -> str:
+def mask_secrets(text: str, keys: Sequence[str] = ()) -> str:
     """Returns the text without images and keys, cut to `MAX_CHARS`."""
     text, left = _without_images(text, 2 * MAX_CHARS)  # a key that begins within the line is seen to its end
     whole = len(text) + left
@@ -95,6 +95,6 @@ def hear_contents(request: web.Request, hear: ContentLog) -> None:
 
 def _content_log(keys: Sequence[str]) -> ContentLog:
     def write(what: Literal["request", "answer"], data: bytes) -> None:
-        log.info("content", of=what, said=masked(data.decode("utf-8", "replace"), keys))
+        log.info("content", of=what, said=mask_secrets(data.decode("utf-8", "replace"), keys))
 
     return write

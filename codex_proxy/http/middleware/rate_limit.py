@@ -138,7 +138,7 @@ class RequestLimits(msgspec.Struct, frozen=True):
 REQUEST_LIMITS: Final = web.AppKey("request_limits", RequestLimits)
 
 
-def request_counted(request: web.Request) -> AbstractContextManager[None]:
+def count_if_turn(request: web.Request) -> AbstractContextManager[None]:
     """Returns a context in which the request counts, if it can start a turn."""
     client, endpoint = request.get(CLIENT), request.get(ENDPOINT)
     is_counted = endpoint is None or endpoint.counted

@@ -114,7 +114,7 @@ class WrongKeys:
         self._held = 0
 
     @asynccontextmanager
-    async def delaying(self, address: str, digest: str) -> AsyncIterator[None]:
+    async def delay_guess(self, address: str, digest: str) -> AsyncIterator[None]:
         """Delays the body of the `with`, which checks the key and must raise `Fault` if it is wrong. Raises `Fault`
         RATE_LIMITED if too many wait.
         """
