@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NO_KEY_OWNER, Key, KeySet
-from codex_proxy.core.safety import Protected, endangered, is_inside
+from codex_proxy.core.safety import Protected, find_endangered, is_inside
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Turn
 from codex_proxy.surfaces.models import ModelCatalog, Names, resolve
@@ -255,7 +255,7 @@ def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":
         return turn
-    found = endangered(os.path.realpath(turn.workdir), workspace.protected)
+    found = find_endangered(os.path.realpath(turn.workdir), workspace.protected)
     if found is None:
         return turn
     message = (

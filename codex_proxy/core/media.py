@@ -80,28 +80,31 @@ def check(data: bytes) -> str:
     """Returns the media type of a complete image of a supported format, else raises `NoImageError`."""
     if not data:
         raise NoImageError("is empty")
-    for start, read in _READERS.items():
-        if data.startswith(start):
-            try:
-                info = read(data)
-            except IndexError:
-                raise NoImageError("is damaged: its end is missing") from None
-            if not info.width or not info.height:
-                raise NoImageError("has no width or no height")
-            if info.pixel_bytes > MAX_PIXEL_BYTES:
-                raise NoImageError(f"has too many pixels ({info.width} x {info.height})")
-            return info.media_type
-    raise NoImageError(f"is not {ACCEPTED}")
+    try:
+        info = _read(data)
+    except IndexError:
+        raise NoImageError("is damaged: its end is missing") from None
+    if not info.width or not info.height:
+        raise NoImageError("has no width or no height")
+    if info.pixel_bytes > MAX_PIXEL_BYTES:
+        raise NoImageError(f"has too many pixels ({info.width} x {info.height})")
+    return info.media_type
 
 
 def image_info(payload: str) -> ImageInfo | None:
     """Returns what an image in base64 says; None if incomplete or not supported."""
     try:
-        data = decode_base64(payload)
-        read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
-        return None if read is None else read(data)
+        return _read(decode_base64(payload))
     except (ValueError, IndexError):
         return None
+
+
+def _read(data: bytes) -> ImageInfo:
+    """Raises `NoImageError`, or `IndexError` at a missing end."""
+    read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
+    if read is None:
+        raise NoImageError(f"is not {ACCEPTED}")
+    return read(data)
 
 
 def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:

@@ -177,7 +177,7 @@ class TurnRepair:
         self.ended = True
         self._out.append(TurnEnded(stop, event.trigger, failure, event.choice_stops, empty=event.empty))
 
-    def explained(self, ended: TurnEnded) -> TurnEnded:
+    def with_reason_if_empty(self, ended: TurnEnded) -> TurnEnded:
         """Returns the end that `feed` has returned; for an empty turn with the reason or a failure
         (`core/empty_answers.py`).
         """

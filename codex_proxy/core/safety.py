@@ -54,7 +54,7 @@ def is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
+def find_endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
     """Returns the first protected path in or above the folder `root`, if any. All are resolved."""
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):

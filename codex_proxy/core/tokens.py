@@ -35,9 +35,9 @@ _MAX_PIECE: Final = 256
 
 def estimate_tokens(text: str) -> int:
     if len(text) <= _EXACT:
-        return _counted(text)
+        return _count_tokens(text)
     half = _EXACT // 2
-    return (_counted(text[:half]) + _counted(text[-half:])) * len(text) // _EXACT
+    return (_count_tokens(text[:half]) + _count_tokens(text[-half:])) * len(text) // _EXACT
 
 
 def estimate_all(texts: Iterable[str]) -> int:
@@ -131,7 +131,7 @@ class TokenLimit:
         return None
 
 
-def _counted(text: str) -> int:
+def _count_tokens(text: str) -> int:
     return sum(piece_cost(match.lastindex or 0, match[0]) for match in _PIECE.finditer(text))
 
 

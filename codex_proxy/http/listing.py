@@ -42,7 +42,7 @@ def check_include(request: web.Request) -> None:
 
 async def list_page(
     request: web.Request,
-    read: Callable[[PageRequest], Awaitable[Page]],
+    read: Callable[[PageRequest], Awaitable[Page[StoredItem]]],
     *,
     default: int,
     form: Callable[[StoredItem], ItemDict],

@@ -224,7 +224,7 @@ async def ui_stored(request: web.Request) -> web.Response:
     with _store_of(request) as store:
         page = await store.newest_responses(request[OWNER], search=search, after=after, limit=PAGE_STORED)
     return _stored_page(
-        await asyncio.to_thread(lambda: [_entry(each) for each in page.responses]), has_more=page.has_more
+        await asyncio.to_thread(lambda: [_entry(each) for each in page.items]), has_more=page.has_more
     )
 
 
@@ -233,9 +233,7 @@ async def ui_conversations(request: web.Request) -> web.Response:
     search, after = _search_of(request)
     with _store_of(request) as store:
         page = await store.newest_conversations(request[OWNER], search=search, after=after, limit=PAGE_STORED)
-    data = [
-        {"id": each.id, "created_at": each.created, "metadata": each.metadata} for each in page.conversations
-    ]
+    data = [{"id": each.id, "created_at": each.created, "metadata": each.metadata} for each in page.items]
     return _stored_page(data, has_more=page.has_more)
 
 

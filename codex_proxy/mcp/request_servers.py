@@ -26,7 +26,7 @@ from codex_proxy.mcp.values import (
     McpLimits,
     McpListing,
     McpResult,
-    failed,
+    failed_result,
     fault_of,
 )
 
@@ -137,12 +137,12 @@ class RequestServers:
         self.check(server)
         if not server.allows(tool):
             what = f"may not run '{tool}' here: it is not among the allowed tools."
-            return failed(fault_of(server.server_label, McpFaultKind.NOT_ALLOWED, what))
+            return failed_result(fault_of(server.server_label, McpFaultKind.NOT_ALLOWED, what))
         try:
             with self._session(server, owner) as mcp_server:
                 return await mcp_server.call(tool, arguments, timeout_seconds)
         except McpError as error:
-            return failed(error.fault)
+            return failed_result(error.fault)
 
     @property
     def open_sessions(self) -> int:

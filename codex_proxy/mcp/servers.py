@@ -24,7 +24,7 @@ from codex_proxy.mcp.values import (
     McpLimits,
     McpListing,
     McpResult,
-    failed,
+    failed_result,
     fault_of,
 )
 from codex_proxy.process.launch import Command
@@ -105,7 +105,7 @@ class McpServer:
                     if last or not connection.session_lost:
                         raise
         except McpError as error:
-            return failed(error.fault)
+            return failed_result(error.fault)
         raise AssertionError("the last try returns or raises")
 
     async def close(self) -> None:
@@ -319,7 +319,7 @@ class OperatorServers:
         if server is None:
             message = f"There is no MCP server '{server_label}'."
             kind = McpFaultKind.UNKNOWN_SERVER
-            return failed(McpFault(kind=kind, server_label=server_label, message=message))
+            return failed_result(McpFault(kind=kind, server_label=server_label, message=message))
         return await server.call(tool, arguments, timeout_seconds)
 
     async def close(self) -> None:

@@ -132,7 +132,7 @@ def text_array(parts: tuple[Part, ...]) -> str:
     return msgspec.json.encode([part.text for part in parts if isinstance(part, TextPart)]).decode()
 
 
-def failed(fault: McpFault) -> McpResult:
+def failed_result(fault: McpFault) -> McpResult:
     """Returns the result of a call without an answer; the model gets the fault's message."""
     parts = (TextPart(fault.message),)
     return McpResult(text=text_array(parts), parts=parts, is_error=True, fault=fault)

@@ -20,12 +20,12 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """`expired` is called once, with a TIMED_OUT failure."""
+    """`on_expired` is called once, with a TIMED_OUT failure."""
 
-    def __init__(self, deadlines: Deadlines, timers: Timers, expired: Callable[[Failure], None]) -> None:
+    def __init__(self, deadlines: Deadlines, timers: Timers, on_expired: Callable[[Failure], None]) -> None:
         self._deadlines = deadlines
         self._timers = timers
-        self._expired: Callable[[Failure], None] | None = expired
+        self._on_expired: Callable[[Failure], None] | None = on_expired
         self._began = self._last = timers.time()
         self.visible = False
         """There was an event that the client sees."""
@@ -53,7 +53,7 @@ class DeadlineWatch:
 
     def stop(self) -> None:
         """Stops all deadlines."""
-        self._expired = None
+        self._on_expired = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -77,8 +77,8 @@ class DeadlineWatch:
             return
         self._timer = None
         message = f"The agent took longer than {seconds:g} s for {what}. Try again, or raise the time limit."
-        if self._expired is not None:
-            self._expired(Failure(kind=FaultKind.TIMED_OUT, message=message))
+        if self._on_expired is not None:
+            self._on_expired(Failure(kind=FaultKind.TIMED_OUT, message=message))
 
 
 def deadline_failure(late: Failure, retrying: Retrying | None, retries: int, hint: str) -> Failure:

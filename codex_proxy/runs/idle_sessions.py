@@ -251,8 +251,6 @@ class IdleSessions:
                 self._drop(kept.session)  # the agent may be able to open it again
                 continue
             computed = computed or item_digests(history)
-            if len(computed[0]) <= len(kept.digests):
-                continue  # the most frequent case by far: a new conversation beside others
             fresh = unseen_items(kept.digests, history, computed)
             new = None if fresh is None else _accepted_items(kept.pending, fresh, turn)
             if new is None:

@@ -255,7 +255,7 @@ class Run:
         if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
-    def verdicts_received(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
+    def on_verdicts(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
         """Continues with the results of an attempt's checks, unless it is over."""
         session = self._session
         if attempt is not self.attempt or self._repair.ended or session is None:
@@ -343,7 +343,7 @@ class Run:
             self._log(events, size)
             return
         if not (last.cut or self._forwards):
-            last = self._repair.explained(last)
+            last = self._repair.with_reason_if_empty(last)
         if last.failure is not None:
             failure = self._host.with_details(self, last.failure)
             if self._acted:

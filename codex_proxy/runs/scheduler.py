@@ -312,10 +312,10 @@ class RunScheduler:
             self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
-        """Checks texts for `run.verdicts_received`, or fails the run."""
+        """Checks texts for `run.on_verdicts`, or fails the run."""
 
         with self._failing(run):
-            run.verdicts_received(attempt, await self.checks.of_texts(checks))
+            run.on_verdicts(attempt, await self.checks.of_texts(checks))
 
     def keep(self, run: Run, session: AgentSession) -> bool:
         """Keeps the session for the client's next request; returns whether it did."""

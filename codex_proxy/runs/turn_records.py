@@ -104,7 +104,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnRecord:
-    """One turn. `changed` is called after each change."""
+    """One turn. `on_change` is called after each change."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class TurnRecord:
         agent: str,
         origin: TurnOrigin,
         clock: Clock,
-        changed: Callable[[TurnRecord], None],
+        on_change: Callable[[TurnRecord], None],
     ) -> None:
         self.id = id
         self.owner = turn.owner
@@ -124,7 +124,7 @@ class TurnRecord:
         self._turn = (agent, excerpt(turn.model), turn.mode)
         self._origin = origin
         self._clock = clock
-        self._changed = changed
+        self._on_change = on_change
         self._started, self._began = clock.epoch(), clock.monotonic()
         self._first: float | None = None
         self._seconds: float | None = None
@@ -137,7 +137,7 @@ class TurnRecord:
         self._ended: TurnEnded | None = None
         self.recording: Path | None = None
         """Its file, once written."""
-        changed(self)
+        on_change(self)
 
     def add(self, events: Sequence[Event]) -> None:
         is_recorded = False
@@ -154,11 +154,11 @@ class TurnRecord:
         for event in events:
             if type(event) in _RECORDED:
                 self._record(event)
-        self._changed(self)
+        self._on_change(self)
 
     def recorded(self, file: Path) -> None:
         self.recording = file
-        self._changed(self)
+        self._on_change(self)
 
     def summary(self) -> TurnSummary:
         agent, model, mode = self._turn

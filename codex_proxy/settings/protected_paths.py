@@ -16,7 +16,7 @@ import msgspec
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.configured.agents import codex_settings, is_plain_only, plugin_references
 from codex_proxy.agents.registry import code_of
-from codex_proxy.core.safety import Protected, endangered
+from codex_proxy.core.safety import Protected, find_endangered
 from codex_proxy.settings.fields import Settings
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> Wo
     tmpdir = environ.get("TMPDIR", "")
 
     def is_safe(folder: str) -> bool:
-        return endangered(os.path.realpath(folder), protected) is None
+        return find_endangered(os.path.realpath(folder), protected) is None
 
     return msgspec.structs.replace(
         policy,
@@ -169,7 +169,7 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
     if settings.sandbox != "workspace-write" or settings.builtin_tools == "never" or is_plain_only(settings):
         return None
     protected = protected_paths(settings, environ)
-    found = endangered(os.path.realpath(settings.workdir), protected)
+    found = find_endangered(os.path.realpath(settings.workdir), protected)
     if found is not None:
         return (
             f"--sandbox workspace-write would let the agent's commands write to {settings.workdir}, where "
@@ -193,7 +193,7 @@ def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str 
     except ConfigError:
         return None  # the agent's own start says what is wrong with the file
     for root in roots:
-        found = endangered(os.path.realpath(root), protected)
+        found = find_endangered(os.path.realpath(root), protected)
         if found is not None:
             return (
                 f"{settings.codex_home / 'config.toml'} names {root} in sandbox_workspace_write.writable_roots, where "

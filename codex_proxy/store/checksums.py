@@ -41,6 +41,11 @@ def damaged(what: str) -> StoreDamaged:
     )
 
 
+def _checksums_match(*bodies_and_sums: Any) -> bool:
+    pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
+    return all(checksum(data) == stored for data, stored in pairs)
+
+
 class CheckedTable(NamedTuple):
     """How a table is checked, in SQL of all engines. `what` names such a row."""
 
@@ -50,7 +55,7 @@ class CheckedTable(NamedTuple):
     source: str
     """The table with its joins."""
     key: tuple[str, ...]
-    sound: Callable[..., bool]
+    sound: Callable[..., bool] = _checksums_match
     """Whether a row is undamaged."""
 
     @property
@@ -77,41 +82,28 @@ class CheckedTable(NamedTuple):
         return count, found, key
 
 
-def _checksums_match(*bodies_and_sums: Any) -> bool:
-    pairs = zip(bodies_and_sums[::2], bodies_and_sums[1::2], strict=True)
-    return all(checksum(data) == stored for data, stored in pairs)
+def _is_item(json: object, raw: object, digest: object) -> bool:
+    return item_digest(json, raw) == digest
 
 
 TABLES: Final = (
-    CheckedTable(
-        "the item",
-        "seq, id, json, raw, digest",
-        "@items",
-        ("seq",),
-        lambda json, raw, digest: item_digest(json, raw) == digest,
-    ),
+    CheckedTable("the item", "seq, id, json, raw, digest", "@items", ("seq",), _is_item),
     CheckedTable(
         "the response",
         "response, id, json, json_sum, recovery, recovery_sum",
         "@response_bodies JOIN @responses ON seq = response",
         ("response",),
-        _checksums_match,
     ),
     CheckedTable(
         "an event of the response",
         "response, number, id, data, data_sum",
         "@frames JOIN @responses ON seq = response",
         ("response", "number"),
-        _checksums_match,
     ),
     CheckedTable(
-        "the metadata of the conversation",
-        "seq, id, metadata, metadata_sum",
-        "@conversations",
-        ("seq",),
-        _checksums_match,
+        "the metadata of the conversation", "seq, id, metadata, metadata_sum", "@conversations", ("seq",)
     ),
-    CheckedTable("the tool step", "seq, key, value, value_sum", "@steps", ("seq",), _checksums_match),
+    CheckedTable("the tool step", "seq, key, value, value_sum", "@steps", ("seq",)),
 )
 """All tables whose rows have a checksum."""
 

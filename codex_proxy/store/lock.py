@@ -29,13 +29,23 @@ class StoreLock:
         """Raises `StoreRefused` if another server holds it after `within` seconds, or it cannot be made."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
-        while True:
-            try:
-                return cls(_lock(store))
-            except _HeldError as held:
+        descriptor = _open(store)
+        try:
+            while not _is_locked(descriptor):
                 if loop.time() >= deadline:
-                    raise held.refusal from held
-            await asyncio.sleep(RETRY_SECONDS)
+                    raise StoreRefused(
+                        f"another server{_holder(descriptor)} keeps its responses in {store}; use or stop that server, "
+                        "or start this one with another port (--port) and a state folder of its own (PROXY_STATE_DIR)"
+                    )
+                await asyncio.sleep(RETRY_SECONDS)
+            os.truncate(descriptor, 0)
+            os.write(descriptor, b"%d\n" % os.getpid())
+        except BaseException as error:
+            os.close(descriptor)
+            if isinstance(error, OSError):
+                raise StoreRefused(f"the store {store} cannot be locked: {error.strerror}") from error
+            raise
+        return cls(descriptor)
 
     def write_address(self, url: str) -> None:
         """Writes this server's address, for a second server's error."""
@@ -47,16 +57,8 @@ class StoreLock:
         os.close(self._descriptor)
 
 
-class _HeldError(Exception):
-    """Another server holds the lock; `refusal` is raised after the wait."""
-
-    def __init__(self, refusal: StoreRefused) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
-
-
-def _lock(store: Path) -> int:
-    """Returns the descriptor of the lock. Raises `_HeldError` or `StoreRefused`."""
+def _open(store: Path) -> int:
+    """Returns the descriptor of the lock's file. Raises `StoreRefused`."""
     # Beside the file itself, whatever links lead to it. A hard link is refused when the store is opened.
     real = Path(os.path.realpath(store))
     path = real.with_name(real.name + ".lock")
@@ -65,25 +67,18 @@ def _lock(store: Path) -> int:
         reason = why_unfit(path)
         if reason:
             raise StoreRefused(f"the lock {path} of the store {reason}")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise StoreRefused(f"the store {store} cannot be opened: {error.strerror}") from error
+
+
+def _is_locked(descriptor: int) -> bool:
+    """Locks the file unless another server holds it; returns whether it is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.truncate(descriptor, 0)
-        os.write(descriptor, b"%d\n" % os.getpid())
-    except BlockingIOError as error:
-        holder = _holder(descriptor)
-        os.close(descriptor)
-        refusal = StoreRefused(
-            f"another server{holder} keeps its responses in {store}; use or stop that server, or start this one "
-            "with another port (--port) and a state folder of its own (PROXY_STATE_DIR)"
-        )
-        raise _HeldError(refusal) from error
-    except OSError as error:
-        os.close(descriptor)
-        raise StoreRefused(f"the store {store} cannot be locked: {error.strerror}") from error
-    return descriptor
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _holder(descriptor: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
+from itertools import chain
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from codex_proxy.store.checksums import checked
@@ -97,10 +98,8 @@ def conversation(owner: str, id: str) -> Query[StoredConversation | None]:
 def row_of(kind: Kind, owner: str, id: str) -> Query[int]:
     """The number of an object's row. Raises `NotStored`."""
 
-    def convert(rows: Iterator[Row]) -> int:
-        return int(_existing(rows, kind, id)[0])
-
-    return Query(_FOUND.format(kind=kind), (owner, id), convert)
+    sql = _FOUND.format(kind=kind)
+    return Query(sql, (owner, id), lambda rows: int(_existing(rows, kind, id)[0]))
 
 
 def _first(make: Callable[[Row], T], rows: Iterator[Row]) -> T | None:
@@ -133,32 +132,30 @@ SELECT {ITEM} FROM {held[0]} JOIN @items AS items ON items.seq = held.item WHERE
 ORDER BY position {direction} LIMIT ?3"""
 
 
-def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page]:
+def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page[StoredItem]]:
     """A page of a response's input or of a conversation. It is empty, too, if there is no such list, or no item before
     it (`is_listed`).
     """
-
-    def convert(rows: Iterator[Row]) -> Page:
-        found = [item_of(row) for row in rows]
-        return Page(tuple(found[: page.limit]), has_more=len(found) > page.limit)
-
     behind = page.after is not None
     values = (owner, id, page.limit + 1, *([page.after] if behind else []))
-    return Query(_page(kind, page.order, behind=behind), values, convert)
+    return Query(_page(kind, page.order, behind=behind), values, partial(_page_made, item_of, page.limit))
+
+
+def _page_made(make: Callable[[Row], T], limit: int, rows: Iterator[Row]) -> Page[T]:
+    """Returns a page of at most `limit`, of which one row more was asked for."""
+    found = [make(row) for row in rows]
+    return Page(tuple(found[:limit]), has_more=len(found) > limit)
 
 
 def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
     """Whether clients see an item in a list. Raises `NotStored` without the list."""
-
-    def convert(rows: Iterator[Row]) -> bool:
-        return _existing(rows, kind, id)[0] is not None
 
     side = f"AND side = {INPUT}" if kind == "response" else ""
     sql = (
         f"SELECT held.item FROM ({_FOUND.format(kind=kind)}) AS found LEFT JOIN @{kind}_items AS held"
         f" ON {kind} = found.seq {side} AND item_id = ?3 AND visible"
     )
-    return Query(sql, (owner, id, item_id), convert)
+    return Query(sql, (owner, id, item_id), lambda rows: _existing(rows, kind, id)[0] is not None)
 
 
 def find(owner: str, ids: Sequence[str]) -> Query[dict[str, StoredItem]]:
@@ -172,10 +169,8 @@ WHERE owner = ?1 AND items.id IN ({_places(2, len(ids))}) AND length(json) > 0 A
         WHERE item = items.seq AND NOT deleted)
 ) GROUP BY items.id"""
 
-    def convert(rows: Iterator[Row]) -> dict[str, StoredItem]:
-        return {item.id: item for item in map(item_of, rows)}
-
-    return Query(f"SELECT {ITEM} FROM @items AS items WHERE seq IN ({newest})", (owner, *ids), convert)
+    sql = f"SELECT {ITEM} FROM @items AS items WHERE seq IN ({newest})"
+    return Query(sql, (owner, *ids), lambda rows: {item.id: item for item in map(item_of, rows)})
 
 
 def _places(first: int, count: int) -> str:
@@ -211,8 +206,7 @@ def scan_conversation(
     """See `Store.scan_conversation`."""
 
     def convert(rows: Iterator[Row]) -> None:
-        first = _existing(rows, "conversation", id)
-        visit_items(first, rows, limits, visit)
+        visit_items(_existing(rows, "conversation", id), rows, limits, visit)
 
     most = [BEYOND if limit is None else limit for limit in (limits.max_items, limits.max_bytes)]
     return Query(_ITEMS, (owner, id, *most), convert, is_slow=True)
@@ -225,7 +219,7 @@ def visit_items(
     null if there are none, or more than the limits. Raises `ContextTooLarge`, or `StoreDamaged`.
     """
     limits.check(first[0], first[1])
-    for row in (first,) if first[2] is None else _chained(first, others):
+    for row in (first,) if first[2] is None else chain([first], others):
         if row[2] is not None:
             visit(item_of(row[2:]))
 
@@ -234,14 +228,9 @@ def context(dialect: Dialect, owner: str, id: str) -> Query[list[ChainTurn]]:
     """See `Store.context`."""
 
     def convert(rows: Iterator[Row]) -> list[ChainTurn]:
-        return turns_of(_chained(_existing(rows, "response", id), rows))
+        return turns_of(chain([_existing(rows, "response", id)], rows))
 
     return Query(dialect.context, (owner, id), convert)
-
-
-def _chained(first: Row, others: Iterable[Row]) -> Iterator[Row]:
-    yield first
-    yield from others
 
 
 # --- lists ----------------------------------------------------------------------------------------
@@ -254,17 +243,14 @@ _NEWEST: Final = f"""
 
 def newest(
     dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int, make: Callable[[Row], T]
-) -> Query[tuple[tuple[T, ...], bool]]:
+) -> Query[Page[T]]:
     """The newest objects before a row, and whether there are more. See `Store.newest_responses`."""
     select, text = (_RESPONSES, "json") if kind == "response" else (_CONVERSATIONS, "metadata")
     has_id, has_text = (dialect.has_text.format(each) for each in (dialect.as_bytes.format("id"), text))
 
-    def convert(rows: Iterator[Row]) -> tuple[tuple[T, ...], bool]:
-        found = [make(row) for row in rows]
-        return tuple(found[:limit]), len(found) > limit
-
     sql = _NEWEST.format(select=select, kind=kind, id=has_id, text=has_text)
-    return Query(sql, (owner, before, search.encode().lower(), limit + 1), convert)
+    values = (owner, before, search.encode().lower(), limit + 1)
+    return Query(sql, values, partial(_page_made, make, limit))
 
 
 _TREE: Final = f""", root AS (
@@ -283,7 +269,7 @@ def tree(dialect: Dialect, owner: str, id: str) -> Query[list[TreeNode]]:
     """See `Store.response_tree`."""
 
     def convert(rows: Iterator[Row]) -> list[TreeNode]:
-        found = _chained(_existing(rows, "response", id), rows)
+        found = chain([_existing(rows, "response", id)], rows)
         return [TreeNode(id, previous, bool(deleted)) for id, previous, deleted in found]
 
     return Query(f"{dialect.chain}{_TREE}", (owner, id), convert)
@@ -314,12 +300,12 @@ def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -
 def steps(owner: str, keys: Sequence[bytes], since: float) -> Query[dict[bytes, bytes]]:
     """Entries saved after `since` (seconds since 1970). Raises `StoreDamaged`."""
 
-    def convert(rows: Iterator[Row]) -> dict[bytes, bytes]:
-        return {key: checked(value, stored, "a tool step") for key, value, stored in rows}
-
     sql = f"""
 SELECT key, value, value_sum FROM @steps WHERE owner = ?1 AND created > ?2 AND key IN ({_places(3, len(keys))})"""
-    return Query(sql, (owner, since, *keys), convert)
+    values = (owner, since, *keys)
+    return Query(
+        sql, values, lambda rows: {key: checked(value, stored, "a tool step") for key, value, stored in rows}
+    )
 
 
 # --- usage ----------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from codex_proxy.store.values import (
     ChainTurn,
     Checked,
     ContextLimits,
-    ConversationPage,
     Frame,
     NewItem,
     NotStored,
@@ -34,7 +33,6 @@ from codex_proxy.store.values import (
     PageRequest,
     PendingWebhook,
     Pruned,
-    ResponsePage,
     Retention,
     StoredConversation,
     StoredItem,
@@ -147,14 +145,14 @@ class Store(ABC):
 
     async def newest_responses(
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
-    ) -> ResponsePage:
+    ) -> Page[StoredResponse]:
         """Returns the owner's responses, newest first, behind the response `after`. `search` is a text that id or
         object contain, in any case of ASCII letters, among `MAX_SEARCHED` responses. Raises `NotStored` without
         `after`.
         """
         before = await self._row_before("response", owner, after)
         query = queries.newest(self._dialect, "response", owner, search, before, limit, response_of)
-        return ResponsePage(*await self._ask(query))
+        return await self._ask(query)
 
     async def response_tree(self, owner: str, id: str) -> list[TreeNode]:
         """Returns the responses with the same first response, parents first, at most `MAX_TREE`. Raises `NotStored`."""
@@ -164,7 +162,7 @@ class Store(ABC):
     async def delete_response(self, owner: str, id: str) -> bool:
         """Returns False if there is none. Its items stay in the context of those that continue it."""
 
-    async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page:
+    async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page[StoredItem]:
         """Returns a page of the input that clients see. Raises `NotStored` without the response or the item `after`."""
         return await self._page_of("response", owner, response_id, page)
 
@@ -232,11 +230,11 @@ class Store(ABC):
 
     async def newest_conversations(
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
-    ) -> ConversationPage:
+    ) -> Page[StoredConversation]:
         """As `newest_responses`; `search` looks at id and metadata."""
         before = await self._row_before("conversation", owner, after)
         query = queries.newest(self._dialect, "conversation", owner, search, before, limit, conversation_of)
-        return ConversationPage(*await self._ask(query))
+        return await self._ask(query)
 
     @abstractmethod
     async def update_conversation(
@@ -264,7 +262,7 @@ class Store(ABC):
         referenced item, `StoreConflict` if an id is taken or `version` is another, `ContextTooLarge` if `limited`.
         """
 
-    async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page:
+    async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page[StoredItem]:
         """Returns a page of those that clients see. Raises `NotStored`."""
         return await self._page_of("conversation", owner, conversation_id, page)
 
@@ -280,7 +278,7 @@ class Store(ABC):
         """As `scan_context`; raises `NotStored`, or `ContextTooLarge`."""
         await self._ask(queries.scan_conversation(owner, id, self._limits, visit))
 
-    async def _page_of(self, kind: Kind, owner: str, id: str, page: PageRequest) -> Page:
+    async def _page_of(self, kind: Kind, owner: str, id: str, page: PageRequest) -> Page[StoredItem]:
         found = await self._ask(queries.page_of(kind, owner, id, page))
         if not found.items:
             listed = await self._ask(queries.is_listed(kind, owner, id, page.after or ""))

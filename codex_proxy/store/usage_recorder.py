@@ -69,6 +69,9 @@ class UsageRecorder:
 
     async def _flush_soon(self) -> None:
         await asyncio.sleep(FLUSH_SECONDS)
+        await self._try_to_flush()
+
+    async def _try_to_flush(self) -> None:
         try:
             await self.flush()
         except StoreError as error:
@@ -97,10 +100,7 @@ class UsageRecorder:
         if self._flushing is not None:
             self._flushing.cancel()
             await asyncio.gather(self._flushing, return_exceptions=True)
-        try:
-            await self.flush()
-        except StoreError as error:
-            log.warning("usage_not_written", reason=str(error))
+        await self._try_to_flush()
 
 
 def _figures(spending: Spending, *, failed: bool) -> Figures:

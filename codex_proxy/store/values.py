@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal, TypeAlias
+from typing import Final, Generic, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+T = TypeVar("T")
 Order = Literal["asc", "desc"]
 
 UNFINISHED: Final = frozenset({"queued", "in_progress"})
@@ -223,24 +224,10 @@ class PageRequest(msgspec.Struct, frozen=True):
     after: str | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
+class Page(msgspec.Struct, Generic[T], frozen=True):
     """`has_more`: others follow."""
 
-    items: tuple[StoredItem, ...]
-    has_more: bool
-
-
-class ResponsePage(msgspec.Struct, frozen=True):
-    """See `Page`."""
-
-    responses: tuple[StoredResponse, ...]
-    has_more: bool
-
-
-class ConversationPage(msgspec.Struct, frozen=True):
-    """See `Page`."""
-
-    conversations: tuple[StoredConversation, ...]
+    items: tuple[T, ...]
     has_more: bool
 
 

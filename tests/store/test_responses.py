@@ -304,7 +304,7 @@ async def test_an_item_sent_back_changed_under_its_id_leaves_the_first_one_as_it
 
 async def listed(store: Store, **query: Any) -> tuple[list[str], bool]:
     page = await store.newest_responses(OWNER, **query)
-    return [each.id for each in page.responses], page.has_more
+    return [each.id for each in page.items], page.has_more
 
 
 async def test_responses_are_listed_newest_first_page_by_page_for_their_owner(store: Store) -> None:
@@ -338,13 +338,13 @@ async def test_conversations_are_listed_newest_first_and_found_by_id_and_metadat
 
     async def listed(**query: Any) -> tuple[list[str], bool]:
         page = await store.newest_conversations(OWNER, **query)
-        return [each.id for each in page.conversations], page.has_more
+        return [each.id for each in page.items], page.has_more
 
     assert await listed(limit=2) == (["conv_3", "conv_1"], True)
     assert await listed(limit=2, after="conv_1") == (["conv_0"], False)
     assert await listed(search="trip 1") == (["conv_1"], False)
     assert await listed(search="CONV_3") == (["conv_3"], False)
-    assert (await store.newest_conversations(OWNER)).conversations[0].metadata == {"topic": "Trip 3"}
+    assert (await store.newest_conversations(OWNER)).items[0].metadata == {"topic": "Trip 3"}
     with pytest.raises(NotStored):
         await listed(after="conv_2")
 

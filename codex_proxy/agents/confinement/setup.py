@@ -12,7 +12,7 @@ from codex_proxy.agents.confinement.confine import FoundConfinement, Mechanism, 
 from codex_proxy.agents.confinement.plain_turns import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
 from codex_proxy.core.checks import Check, Checking
-from codex_proxy.core.safety import endangered
+from codex_proxy.core.safety import find_endangered
 from codex_proxy.files.private import make_folder
 from codex_proxy.settings.protected_paths import protected_paths
 
@@ -34,7 +34,7 @@ def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tup
     folders = (*own, *(os.path.abspath(os.path.expanduser(each)) for each in named if each))
     protected = protected_paths(context.settings, context.environ)
     for folder in folders:
-        found = endangered(os.path.realpath(folder), protected)
+        found = find_endangered(os.path.realpath(folder), protected)
         if found is not None:
             raise NoAgentError(
                 f"A confined agent may not write to {folder}, where {found.what} is ({found.path}). Change "

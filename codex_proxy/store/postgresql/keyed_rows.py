@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import astuple
+
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.postgresql.writing import StorePart
 from codex_proxy.store.usage import FIGURES, UsageEntry
@@ -44,9 +46,7 @@ class PostgresKeyedRows(StorePart):
         await self._database.read(_REMEMBER, owner, self._now, *columns)
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        keys = [(entry.owner, entry.hour, entry.model) for entry in entries]
-        figures = [tuple(getattr(entry.figures, name) for name in FIGURES) for entry in entries]
-        rows = [(*key, *numbers) for key, numbers in zip(keys, figures, strict=True)]
+        rows = [(entry.owner, entry.hour, entry.model, *astuple(entry.figures)) for entry in entries]
         if rows:
             await self._database.write(_ADD_USAGE, *(list(column) for column in zip(*rows, strict=True)))
 

@@ -33,11 +33,11 @@ _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', payload) FROM unnest($1::text[]
 class Notices:
     """The notices of one server (`node`), and those of others."""
 
-    def __init__(self, database: Database, node: str, heard: Callable[[str], None]) -> None:
-        """`heard` is called with each id that another server has changed."""
+    def __init__(self, database: Database, node: str, on_notice: Callable[[str], None]) -> None:
+        """`on_notice` is called with each id that another server has changed."""
         self._database = database
         self._node = node
-        self._heard = heard
+        self._on_notice = on_notice
         self._changed: set[str] = set()
         """Of which others have not been told."""
         self._sending: asyncio.Task[None] | None = None
@@ -90,7 +90,7 @@ class Notices:
         node, *ids = str(payload).split(" ")
         if node != self._node:
             for id in ids:
-                self._heard(id)
+                self._on_notice(id)
 
     async def close(self) -> None:
         """Sends what was not sent."""

@@ -211,10 +211,8 @@ class PostgresRemoval(StorePart):
         return int(row["count"])
 
     async def _apply(self, rule: Rule) -> Pruned:
-        what, most = (
-            rule.what,
-            OBJECTS_AT_ONCE if rule.what in ("responses", "conversations") else ROWS_AT_ONCE,
-        )
+        what = rule.what
+        most = OBJECTS_AT_ONCE if what in ("responses", "conversations") else ROWS_AT_ONCE
         if rule.max_bytes is not None:
             (used,) = await self._database.read(USED_BYTES)
             if used["bytes"] <= rule.max_bytes:

@@ -54,6 +54,16 @@ class _Write:
             self.future.set_exception(self.error)
 
 
+async def _answer_of(job: asyncio.Future[T], location: str, seconds: float) -> T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await job
+    except TimeoutError:
+        raise StoreUnavailable(
+            f"the store {location} did not answer within {seconds:g} s; check the disk"
+        ) from None
+
+
 class Writer:
     """The thread that writes, and alone uses `connection`."""
 
@@ -82,13 +92,7 @@ class Writer:
                 raise StoreUnavailable(f"the store {self._location} is too far behind; try again later")
             self._queue.append(write)
             self._changed.notify()
-        try:
-            async with asyncio.timeout(self._answer_wait):
-                value: T = await write.future
-        except TimeoutError:
-            raise StoreUnavailable(
-                f"the store {self._location} did not answer within {self._answer_wait:g} s; check the disk"
-            ) from None
+        value: T = await _answer_of(write.future, self._location, self._answer_wait)
         return value
 
     def close(self) -> None:
@@ -182,12 +186,8 @@ class Readers:
             raise StoreUnavailable(f"the store {self._location} is too far behind; try again later")
         self._waiting += 1
         try:
-            async with asyncio.timeout(ANSWER_WAIT):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, job)
-        except TimeoutError:
-            raise StoreUnavailable(
-                f"the store {self._location} did not answer within {ANSWER_WAIT:g} s; check the disk"
-            ) from None
+            reading = asyncio.get_running_loop().run_in_executor(self._threads, self._read, job)
+            return await _answer_of(reading, self._location, ANSWER_WAIT)
         finally:
             self._waiting -= 1
 

@@ -8,6 +8,8 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec.structs import astuple
+
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.usage import FIGURES, UsageEntry
 from codex_proxy.store.values import PendingWebhook
@@ -42,23 +44,8 @@ _ADD: Final = (
 
 
 def add_usage(connection: sqlite3.Connection, entries: Sequence[UsageEntry]) -> None:
-    connection.executemany(
-        _ADD,
-        (
-            (entry.owner, entry.hour, entry.model, *(getattr(entry.figures, name) for name in FIGURES))
-            for entry in entries
-        ),
-    )
-
-
-def prune_usage(connection: sqlite3.Connection, before: float, limit: int) -> int:
-    """Removes at most `limit` sums of hours before `before` (seconds since 1970). Returns how many."""
-    deleted = connection.execute(
-        "DELETE FROM usage WHERE (owner, hour, model) IN"
-        " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",
-        (before, limit),
-    )
-    return deleted.rowcount
+    rows = ((entry.owner, entry.hour, entry.model, *astuple(entry.figures)) for entry in entries)
+    connection.executemany(_ADD, rows)
 
 
 # --- webhooks -------------------------------------------------------------------------------------

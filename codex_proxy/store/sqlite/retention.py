@@ -8,7 +8,7 @@ from typing import Final
 
 from codex_proxy.store.queries import Kind
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
-from codex_proxy.store.sqlite import conversations, keyed_rows, removal, responses
+from codex_proxy.store.sqlite import conversations, removal, responses
 from codex_proxy.store.sqlite.migrations import version_of
 from codex_proxy.store.values import Pruned
 
@@ -64,7 +64,12 @@ def _steps(connection: sqlite3.Connection, before: float) -> Pruned:
 
 
 def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
-    return Pruned(usage=keyed_rows.prune_usage(connection, before, ROWS_AT_ONCE))
+    deleted = connection.execute(
+        "DELETE FROM usage WHERE (owner, hour, model) IN"
+        " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",
+        (before, ROWS_AT_ONCE),
+    )
+    return Pruned(usage=deleted.rowcount)
 
 
 def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
