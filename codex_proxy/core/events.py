@@ -124,14 +124,14 @@ class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArgumentsDelta(msgspec.Struct, frozen=True, gc=False):
-    """Of a tool call's arguments, or of a custom tool's input."""
+    """A piece of a tool call's arguments, or of a custom tool's input."""
 
     id: str
     text: str
 
 
 class OutputDelta(msgspec.Struct, frozen=True, gc=False):
-    """Of the output of an agent's command, or of an MCP call that this server ran."""
+    """A piece of the output of an agent's command, or of an MCP call that this server ran."""
 
     id: str
     text: str

@@ -61,7 +61,7 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     kind: Literal["function", "custom"] = "function"
     by_server: bool = False
-    """Of a call that was run here."""
+    """Whether the call was run here."""
     approved_by: str | None = None
     """The approval request that the client has approved: this server runs the call and fills in `parts` before the
     turn.

@@ -236,7 +236,7 @@ _READERS: Final[dict[bytes, Callable[[bytes], ImageInfo]]] = {
     b"GIF89a": _gif,
     b"RIFF": _webp,
 }
-"""By the formats' first bytes. Each raises `NoImageError`, or `IndexError` at a missing end."""
+"""The readers by the formats' first bytes; each raises `NoImageError`, or `IndexError` at a missing end."""
 
 
 MAX_PDFS: Final = 20

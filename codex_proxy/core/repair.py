@@ -95,7 +95,7 @@ class TurnRepair:
         self.started = False
         self.ended = False
         self._items: dict[str, SentItem] = {}
-        """By the agent's ids; a renamed or repeated item has several."""
+        """The items by the agent's ids; a renamed or repeated item has several."""
         self._open_items: dict[SentItem, None] = {}
         self._used: set[str] = set()
         self._copies: dict[str, int] = {}

@@ -15,7 +15,7 @@ from codex_proxy.core.tokens import DENSE_RUN, SIGNS, SPACE, WORD, piece_cost, p
 _MARGIN: Final = 1.15
 """For English and code, where the estimate is off by a tenth."""
 _OTHER_LANGUAGE: Final = 2.0
-"""Their words have more tokens."""
+"""The factor for other languages, whose words have more tokens."""
 
 _CHUNK: Final = 4096
 """Characters assumed to be in one language."""

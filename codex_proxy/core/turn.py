@@ -15,7 +15,7 @@ Mode = Literal["model", "agent"]
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
 
 SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
-"""From the narrowest to the widest."""
+"""The sandboxes from the narrowest to the widest."""
 
 
 MODEL_SEPARATOR: Final = "/"
@@ -98,11 +98,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str = ""
     """The folder of the agent's commands; admission makes it absolute, and fills in the default."""
     sandbox: Sandbox = "read-only"
-    """Of the agent's commands, unless `permissions` is set."""
+    """What the agent's commands may do, unless `permissions` is set."""
     confine_reads: bool = False
     """Its commands must not read this server's data; not every agent can enforce that."""
     permissions: str | None = None
-    """The same by the agent's own name; no request sets it."""
+    """What they may do, by the agent's own name for it; no request sets it."""
     choices: int = 1
     """OpenAI's `n`."""
     stop: tuple[str, ...] = ()
@@ -110,7 +110,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     reports_stop: bool = False
     """The client learns which stop sequence ended the answer, which only this server can tell."""
     max_tokens: int | None = None
-    """Of output."""
+    """The most output tokens; None: no limit."""
     json_object: bool = False
     """The answer must be a JSON object: the model is told, and the answer checked."""
     origin: Origin = Origin()

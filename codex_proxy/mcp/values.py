@@ -32,13 +32,13 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     unsent_bytes: int = 32 * MIB
     """What a server may leave unread before its session is ended."""
     text_bytes: int = MIB
-    """Of a result: about 250,000 tokens, more than most context windows."""
+    """All texts of a result: about 250,000 tokens, more than most context windows."""
     image_bytes: int = 20 * MIB
-    """Of a result, as data URLs: the limit of model providers."""
+    """All images of a result, as data URLs: the limit of model providers."""
     max_parts: int = 200
-    """Of a result; further ones are left out."""
+    """The most parts of a result; further ones are left out."""
     max_pages: int = 100
-    """Of a list of tools, in case it never ends."""
+    """The most pages of a list of tools, in case it never ends."""
     max_tools: int = 1000
     """No model takes more in a request."""
     schema_bytes: int = 4 * MIB

@@ -227,7 +227,7 @@ class Cursor:
         self._took_part = False
         """The last `take` has left something."""
         self.wakeup = Wakeup()
-        """By the log, for each batch."""
+        """The log wakes it for each batch."""
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:

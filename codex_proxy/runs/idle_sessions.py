@@ -143,7 +143,9 @@ class PendingOutputs(msgspec.Struct, frozen=True):
 
 
 class _IdleSession(msgspec.Struct, frozen=True):
-    """With its `thread_key`, what its thread has seen and waits for, and when it is closed (the loop's time)."""
+    """An idle session: its `thread_key`, what its thread has seen and waits for, and when it is closed (the loop's
+    time).
+    """
 
     key: bytes
     session: AgentSession
@@ -165,12 +167,12 @@ class ClosedSession(msgspec.Struct, frozen=True):
 
 
 class _Closed(msgspec.Struct, frozen=True):
-    """With its `thread_key`, and what it has seen."""
+    """What is kept of a closed session: its `thread_key`, and what it has seen."""
 
     key: bytes
     digests: Digests
     until: float
-    """By the loop's clock."""
+    """When it is forgotten, by the loop's clock."""
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
@@ -210,9 +212,9 @@ class IdleSessions:
         self._limits = limits
         self._timers = timers
         self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
-        """By identity, the longest idle first."""
+        """The idle sessions by identity, the longest idle first."""
         self._closed: OrderedDict[str, _Closed] = OrderedDict()
-        """By the agent's ids, the longest closed first."""
+        """The closed sessions by the agent's ids, the longest closed first."""
         self._timer: TimerHandle | None = None
         """For the one that has been idle longest."""
 

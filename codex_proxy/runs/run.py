@@ -67,7 +67,7 @@ class _AttemptsUsage:
 
     def __init__(self) -> None:
         self._before = Usage()
-        """Of a first attempt that was discarded."""
+        """The tokens of a first attempt that was discarded."""
         self._newest: UsageReported | None = None
         """The current attempt's newest report."""
         self._uncounted = False
@@ -150,7 +150,7 @@ class Run:
 
     @property
     def open_item(self) -> Item | None:
-        """On which the agent works."""
+        """The item on which the agent works, if any."""
         return self._repair.open_item
 
     def add_first_events(self, events: Sequence[Event]) -> None:

@@ -89,7 +89,7 @@ class _RunState(msgspec.Struct):
     context: Context
     """The request's context variables, for log messages: events arrive in another context."""
     progress: asyncio.TimerHandle
-    """Of its next line in the log."""
+    """The timer of its next line in the log."""
 
 
 class RunScheduler:

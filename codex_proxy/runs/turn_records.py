@@ -130,7 +130,7 @@ class TurnRecord:
         self._seconds: float | None = None
         self._doing = activity_of(None)
         self._kinds: dict[str, str] = {}
-        """Of the open items, by id."""
+        """What the open items are, by id."""
         self._tokens: tuple[int, int] | None = None
         self._chars = 0
         """Written by the model."""

@@ -63,9 +63,9 @@ class Dialect(NamedTuple):
     """What SQL does not say in one way."""
 
     prefix: str
-    """Before the name of a table."""
+    """What stands before the name of a table."""
     parameter: str
-    """Before the number of a value."""
+    """What stands before the number of a value."""
     chain: str
     """`WITH RECURSIVE ... chain`: the rows `seq` of the chain that ends with the response `?2` of the owner `?1`."""
     context: str

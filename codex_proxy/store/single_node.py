@@ -30,11 +30,11 @@ class SingleNodeLeases:
         self._unfinished = unfinished
         self._clock = clock
         self._held: dict[Key, int] = {}
-        """By epoch."""
+        """The epoch of each response that this node holds."""
         self._epochs: dict[Key, int] = {}
         """The last ones of responses that were given up."""
         self._all_held = False
-        """Of the unfinished."""
+        """Whether every unfinished response is held."""
         self._conversations = ConversationLocks()
         self._nodes: list[Node] = []
 

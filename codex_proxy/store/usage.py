@@ -86,7 +86,7 @@ class RamUsage:
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
         self._figures: dict[tuple[int, str, str], Figures] = {}
-        """By hour, owner and model."""
+        """The sums by hour, owner and model."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
         for entry in entries:

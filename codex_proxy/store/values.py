@@ -212,7 +212,7 @@ class Append(msgspec.Struct, frozen=True):
 
     conversation_id: str
     version: int | None = None
-    """At which the turn began; None: any."""
+    """The version at which the turn began; None: any."""
 
 
 class PageRequest(msgspec.Struct, frozen=True):

@@ -73,11 +73,11 @@ class OutputCheck:
         self._end: TurnEnded | None = None
         """Waits for the check."""
         self._texts: list[_Text] = []
-        """Of an answer that has ended, in the order of `checks`."""
+        """The texts of an answer that has ended, in the order of `checks`."""
         self._rewritten: dict[str, str] = {}
         """The client's text, by the model's."""
         self.checks: list[TextCheck] = []
-        """To be run; nothing passes until `with_verdicts` has their results."""
+        """Checks to run; nothing passes until `with_verdicts` has their results."""
         self.wrong: str | None = None
         """What was wrong, if the model must be asked again."""
 

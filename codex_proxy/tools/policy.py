@@ -208,18 +208,18 @@ class ToolPolicy:
         self._steps_left = turn.max_server_steps
         self._calls_left = turn.max_server_calls
         self._running: dict[str, ToolCallRequested] = {}
-        """By the agent's request id."""
+        """This server's running calls, by the agent's request id."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
         """A required call has not come yet; the answer is held."""
         self._second_try = second_try
         self._requests: list[ToolCallRequested] = []
         self._judging: list[ToolCallRequested] = []
-        """Their arguments are being checked."""
+        """Calls whose arguments are being checked."""
         self._verdicts: dict[str, Verdict] = {}
-        """By the agent's request id."""
+        """The results for these, by the agent's request id."""
         self._later: list[Event] = []
-        """Came while calls were being checked."""
+        """Events that came while calls were being checked."""
         self._waiting: list[ToolCallRequested] = []
         """The client's calls of the step, until this server's have run."""
         self._bad_call = False

@@ -58,9 +58,9 @@ class Remembered(msgspec.Struct, frozen=True):
     said: str
     """The assistant's text before the calls, as the client saw it."""
     model: str = ""
-    """With its provider; no other can read the encrypted reasoning."""
+    """The model with its provider; no other can read the encrypted reasoning."""
     calls_key: bytes = b""
-    """Of the client's calls; empty in entries of earlier versions."""
+    """The key of the client's calls; empty in entries of earlier versions."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class _Identity(msgspec.Struct, frozen=True):
-    """By which raw items are compared; clients may leave out other fields."""
+    """The fields by which raw items are compared; clients may leave out others."""
 
     type: str = ""
     id: str | None = None

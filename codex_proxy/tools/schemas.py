@@ -46,7 +46,7 @@ class _Count:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._referred: dict[str, int | None] = {}
-        """By reference; None while it is counted, to notice a cycle."""
+        """The work of each reference's target; None while it is counted, to notice a cycle."""
 
     def of(self, value: Any) -> int:
         if isinstance(value, list):

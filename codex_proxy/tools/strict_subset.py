@@ -46,7 +46,7 @@ def is_strict(root: Any) -> bool:
 
 
 def _fits(schema: dict[str, Any]) -> bool:
-    """The same for one schema without those inside it."""
+    """Whether one schema, without those inside it, is in the subset."""
     if not schema.keys() <= STRICT_KEYWORDS or str(schema.get("format", "date")) not in STRICT_FORMATS:
         return False
     if not isinstance(schema.get("enum", []), list):
@@ -116,7 +116,7 @@ class SchemaDocument:
         """Raises `msgspec.DecodeError` or `RecursionError`."""
         self.root = _normalised(msgspec.json.decode(schema))
         self._nullable: dict[str, bool] = {}
-        """By reference."""
+        """Whether null is valid under the schema that a reference names."""
 
     def target(self, reference: str) -> Any:
         """Returns what a reference names; raises `CannotFitError` unless that is the whole schema or a definition."""

@@ -38,7 +38,7 @@ SERVER_SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "60s",
     "jit": "off",  # the statements are short
 }
-"""Of a connection that no pooler shares."""
+"""The settings of a connection that no pooler shares."""
 
 UNDONE: Final = (
     asyncpg.DeadlockDetectedError,

@@ -39,7 +39,7 @@ FRAMES_SECONDS: Final = 0.05
 EVERYBODY: Final = "*"
 """The notice of a node that comes or goes."""
 GONE_AFTER: Final = "1 day"
-"""After which a node that was killed is forgotten."""
+"""The time after which a node that was killed is forgotten."""
 
 _CLAIM: Final = f"""
 WITH free AS (

@@ -18,7 +18,7 @@ from codex_proxy.store.values import StoreRefused
 FILES: Final = sorted((Path(__file__).parent / "migrations").glob("*.sql"))
 LATEST: Final = len(FILES)
 MIN_COMPATIBLE: Final = 1
-"""Whose programs may use the newest tables."""
+"""The oldest version of the tables whose programs may use the newest ones."""
 LOCK: Final = 0x63787078
 """Lets one server at a time change the tables ("cxpx")."""
 

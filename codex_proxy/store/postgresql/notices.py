@@ -39,7 +39,7 @@ class Notices:
         self._node = node
         self._on_notice = on_notice
         self._changed: set[str] = set()
-        """Of which others have not been told."""
+        """The ids of which others have not been told."""
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
 

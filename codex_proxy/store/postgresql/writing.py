@@ -84,7 +84,7 @@ new AS (
 ),"""
     + LISTED
 )
-"""The same with `{held}`, without those that it has already."""
+"""Appends the entries `{held}`, without those that the conversation has already."""
 
 
 def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:

@@ -19,7 +19,7 @@ CHAIN: Final = (
     "  JOIN responses ON responses.seq = chain.parent"
     ")"
 )
-"""From a response to its root; row numbers increase along it."""
+"""Selects the chain from a response to its root; row numbers increase along it."""
 
 DIALECT: Final = Dialect(
     prefix="",

@@ -18,7 +18,7 @@ from codex_proxy.store.values import StoredItem
 
 
 class ListEntry(NamedTuple):
-    """In a list of items: the item's row, its id, and whether clients see it."""
+    """An entry in a list of items: the item's row, its id, and whether clients see it."""
 
     row: int
     id: str
