@@ -281,10 +281,6 @@ class Recovery(msgspec.Struct, frozen=True):
     activity: str | None
 
 
-def recovery_of(body: bytes, hints: RequestHints) -> bytes:
-    return msgspec.json.encode(Recovery(body.decode(), hints.mode, hints.workdir, hints.activity))
-
-
 async def create_in_background(
     service: ResponsesService,
     parsed: ParsedResponse,
@@ -376,6 +372,7 @@ def _queued(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
     """With the request if it may run again."""
+    recovery = Recovery(body.decode(), hints.mode, hints.workdir, hints.activity)
     return StoredResponse(
         owner=prepared.owner,
         id=prepared.id,
@@ -385,7 +382,7 @@ def _queued(
         previous_id=prepared.parsed.previous_response_id,
         conversation_id=prepared.parsed.conversation,
         background=True,
-        recovery=recovery_of(body, hints) if can_run_again(service, prepared) else b"",
+        recovery=msgspec.json.encode(recovery) if can_run_again(service, prepared) else b"",
     )
 
 

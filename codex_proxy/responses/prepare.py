@@ -213,17 +213,14 @@ async def prepare_again(
 
 
 def shorter_context(prepared: PreparedResponse, failure: Failure | None) -> Context | None:
-    """Returns the context for another run, if it was too long, the request has `truncation: auto`, and something can be
-    left out.
+    """Returns the context for another run, if it was too long and the request has `truncation: auto`: without its older
+    half, cut before a user message, so that calls keep their outputs; None if that is impossible or was done.
     """
-    too_long = failure is not None and failure.kind is FaultKind.CONTEXT_LENGTH_EXCEEDED
-    return shortened(prepared.context) if too_long and prepared.parsed.truncation == "auto" else None
-
-
-def shortened(context: Context) -> Context | None:
-    """Leaves out the older half, cut before a user message, so that calls keep their outputs; None if that is
-    impossible or was done.
-    """
+    context = prepared.context
+    if failure is None or failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
+        return None
+    if prepared.parsed.truncation != "auto":
+        return None
     items = (*context.earlier, *context.fresh)
     cuts = [place for place, item in enumerate(items) if place and (item.shown or {}).get("role") == "user"]
     if not cuts or context.shortened:

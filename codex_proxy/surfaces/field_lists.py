@@ -6,7 +6,7 @@ ask for nothing. Source: docs/decisions.md#fields-of-requests.
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from functools import cache
 from typing import Any, Final, LiteralString
 
@@ -156,16 +156,11 @@ def _attributes(model: type[BaseModel]) -> Mapping[str, str]:
 
 
 def _own_id(value: Any) -> str | None:
-    return next((text for text in _strings(value) if _OWN_ID.fullmatch(text)), None)
-
-
-def _strings(value: Any) -> Iterator[str]:
     level = [value]
     while level:
         node = level.pop()
-        if isinstance(node, str):
-            yield node
-        elif isinstance(node, dict):
-            level += node.values()
-        elif isinstance(node, list):
-            level += node
+        if isinstance(node, dict | list):
+            level += node.values() if isinstance(node, dict) else node
+        elif isinstance(node, str) and _OWN_ID.fullmatch(node):
+            return node
+    return None

@@ -204,10 +204,10 @@ def split(text: str, cuts: Sequence[int]) -> tuple[str, str]:
     tags, reasoning, answer = ThinkTags(), "", ""
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     for start, end in itertools.pairwise(places):
-        said = tags.feed(text[start:end])
-        reasoning, answer = reasoning + said.reasoning, answer + said.text
-    rest = tags.close()
-    return reasoning + rest.reasoning, answer + rest.text
+        thought, said = tags.feed(text[start:end])
+        reasoning, answer = reasoning + thought, answer + said
+    thought, said = tags.close()
+    return reasoning + thought, answer + said
 
 
 @pytest.mark.parametrize(

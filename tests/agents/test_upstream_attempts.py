@@ -73,8 +73,8 @@ def plan_of(*targets: UpstreamTarget, chance: float = 1.0) -> AttemptPlan:
 
 def waits(plan: AttemptPlan, *failures: Failure) -> list[Any]:
     """The upstream and the wait after each failure; None where there is no further attempt."""
-    found = [plan.after(failure) for failure in failures]
-    return [None if each is None else (each.target.name, each.wait) for each in found]
+    found = [(plan.after(failure), plan.target.name) for failure in failures]
+    return [None if wait is None else (name, wait) for wait, name in found]
 
 
 def test_an_upstream_is_asked_again_after_ever_longer_waits_of_which_chance_takes_a_half() -> None:

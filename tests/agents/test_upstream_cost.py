@@ -19,7 +19,7 @@ from codex_proxy.agents.openai_chat.forwarding import Forwarding
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
 from codex_proxy.agents.upstream.failures import ErrorReader
-from codex_proxy.agents.upstream.secrets import Secrets
+from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.agents.upstream.stream import (
     MAX_EVENT_MARKS,
     AnswerReader,
@@ -293,7 +293,7 @@ HIDDEN_SHAPES: Final[dict[str, tuple[int, int, Callable[[int], bytes]]]] = {
 
 def hidden(secrets: Secrets, body: bytes, at_once: int) -> bytes:
     """The body without the secrets, read in pieces of so many bytes."""
-    reader = secrets.reader()
+    reader = SecretsReader(secrets)
     parts = [reader.feed(body[start : start + at_once]) for start in range(0, len(body), at_once)]
     return b"".join([*parts, reader.close()])
 

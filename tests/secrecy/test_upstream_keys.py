@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codex_proxy.agents.upstream.secrets import HIDDEN, Secrets
+from codex_proxy.agents.upstream.secrets import HIDDEN, Secrets, SecretsReader
 from tests.agents.test_openai_chat_pass_through import cut
 from tests.http.conftest import logged as logged
 from tests.http.serving import WEATHER, Proxy, user
@@ -196,7 +196,7 @@ def test_a_secret_is_replaced_wherever_the_bytes_are_cut(
         body = json.dumps(said).replace("/", "\\/")[1:-1].encode()
     elif escaped:
         body = "".join(f"\\u{ord(char):04x}" for char in said).encode()
-    reader = Secrets([KEY, HEADER]).reader()
+    reader = SecretsReader(Secrets([KEY, HEADER]))
     out = b"".join([*map(reader.feed, cut(body, places)), reader.close()])
     hidden = said.replace(KEY, HIDDEN).replace(HEADER, HIDDEN)
     assert (json.loads(b'"%b"' % out) if escaped else out.decode()) == hidden

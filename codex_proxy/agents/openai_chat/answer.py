@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 from codex_proxy.agents.dialects.conversions import CustomInput
 from codex_proxy.agents.dialects.loose_values import encoded, objects_in, text_at, value_at
 from codex_proxy.agents.openai_chat.calls import Call, Piece, ToolCalls
-from codex_proxy.agents.openai_chat.think_tags import ThinkSplit, ThinkTags
+from codex_proxy.agents.openai_chat.think_tags import ThinkTags
 from codex_proxy.agents.upstream.usage import count_of, usage_of
 from codex_proxy.core.events import (
     AnnotationAdded,
@@ -111,7 +111,7 @@ class ChatAnswer:
     def close(self) -> list[Event]:
         """Returns held text, complete calls, and the ends of items."""
         out: list[Event] = []
-        self._add_split(self._think.close(), out)
+        self._add_split(*self._think.close(), out)
         for call in self.calls.named():
             kind = self._streamed_kind(call.name)
             if kind is None:
@@ -133,7 +133,7 @@ class ChatAnswer:
         content = delta.get("content")
         if isinstance(content, str):
             if content:
-                self._add_split(self._think.feed(content), out)
+                self._add_split(*self._think.feed(content), out)
         elif isinstance(content, list):
             for part in content:
                 self._add_part(part, out)
@@ -161,7 +161,7 @@ class ChatAnswer:
         if not isinstance(part, dict):
             return
         if isinstance(part.get("text"), str):
-            self._add_split(ThinkSplit(text=part["text"]), out)
+            self._add_split("", part["text"], out)
         thinking = part.get("thinking")
         texts = thinking if isinstance(thinking, list) else [thinking]
         for each in texts:
@@ -169,11 +169,11 @@ class ChatAnswer:
             if isinstance(said, str):
                 self._add_reasoning(said, out)
 
-    def _add_split(self, split: ThinkSplit, out: list[Event]) -> None:
-        self._add_reasoning(split.reasoning, out)
-        if split.text:
-            self.text.append(split.text)
-            out.append(TextDelta(self._message(out), split.text))
+    def _add_split(self, reasoning: str, text: str, out: list[Event]) -> None:
+        self._add_reasoning(reasoning, out)
+        if text:
+            self.text.append(text)
+            out.append(TextDelta(self._message(out), text))
 
     def _add_reasoning(self, text: str, out: list[Event]) -> None:
         if not text:

@@ -89,7 +89,7 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
 
     def _new_answer(self) -> ChatAnswer:
         taken = self._conversation.call_ids
-        return ChatAnswer(self._new_id, streamed_kind=self._streamed.get, taken_ids=taken)
+        return ChatAnswer(self._context.new_id, streamed_kind=self._streamed.get, taken_ids=taken)
 
     def _request(self) -> bytes:
         return request_body(self._turn, self._model, self._conversation.messages(), self._refused)

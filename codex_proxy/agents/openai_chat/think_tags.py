@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 OPEN: Final = "<think>"
 CLOSE: Final = "</think>"
-
-
-class ThinkSplit(msgspec.Struct, frozen=True, gc=False):
-    reasoning: str = ""
-    text: str = ""
 
 
 class ThinkTags:
@@ -28,10 +21,10 @@ class ThinkTags:
         self._held = ""
         """What may be part of a tag."""
 
-    def feed(self, piece: str) -> ThinkSplit:
-        """Splits the next piece."""
+    def feed(self, piece: str) -> tuple[str, str]:
+        """Returns the reasoning and the answer in the next piece."""
         if self.plain:
-            return ThinkSplit(text=piece)
+            return "", piece
         if not (self._held or self._inside or self._after):
             start = piece.lstrip()
             self._spaces.append(piece[: len(piece) - len(start)])
@@ -42,21 +35,21 @@ class ThinkTags:
                 self._inside, self._held = True, self._held[len(OPEN) :]
                 self._spaces.clear()
             elif OPEN.startswith(self._held):
-                return ThinkSplit()
+                return "", ""
             else:
-                return ThinkSplit(text=self._all_plain())
+                return "", self._all_plain()
         reasoning = self._reasoning() if self._inside else ""
         if self._inside:
-            return ThinkSplit(reasoning)
+            return reasoning, ""
         self._held = self._held.lstrip()
-        return ThinkSplit(reasoning, self._all_plain() if self._held else "")
+        return reasoning, self._all_plain() if self._held else ""
 
-    def close(self) -> ThinkSplit:
-        """Returns what was held back."""
+    def close(self) -> tuple[str, str]:
+        """Returns the reasoning and the answer that were held back."""
         if self._inside:
             held, self._held = self._held, ""
-            return ThinkSplit(held)
-        return ThinkSplit(text="" if self._after else self._all_plain())
+            return held, ""
+        return "", "" if self._after else self._all_plain()
 
     def _reasoning(self) -> str:
         """Removes the reasoning from the held text."""

@@ -63,7 +63,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     # --- one exchange -----------------------------------------------------------------------------
 
     def _new_answer(self) -> ResponsesAnswer:
-        return ResponsesAnswer(self._new_id, streamed=self._streamed)
+        return ResponsesAnswer(self._context.new_id, streamed=self._streamed)
 
     def _request(self) -> bytes:
         items = [*input_items(self._turn.history, self._refused), *self._said]

@@ -92,12 +92,12 @@ class UpstreamAgent(AgentBase):
         return self.breaker.state(self._clock.monotonic())
 
     def models(self) -> tuple[AgentModel, ...]:
-        return () if self._late.value is None else self._late.value.models()
+        return () if self._late.value is None else self._late.value.models
 
     def trouble(self) -> Failure | None:
         if self._late.value is None:
             return self._late.failure
-        return self._left_alone() if self.breaker_state == "open" else self._late.value.trouble()
+        return self._left_alone() if self.breaker_state == "open" else self._late.value.trouble
 
     # --- from its start to its end --------------------------------------------------------------
 

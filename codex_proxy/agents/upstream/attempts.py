@@ -53,13 +53,6 @@ class UpstreamTarget(msgspec.Struct, frozen=True):
     """With a longer `Retry-After` it is not tried again in this turn."""
 
 
-class NextAttempt(msgspec.Struct, frozen=True):
-    """`wait`: seconds before it."""
-
-    target: UpstreamTarget
-    wait: float = 0.0
-
-
 class AttemptPlan:
     """`target` is the current one."""
 
@@ -76,21 +69,21 @@ class AttemptPlan:
         """Whether no further upstream is left."""
         return not self._others
 
-    def after(self, failure: Failure, *, not_asked: bool = False) -> NextAttempt | None:
-        """Returns the next attempt after a failure: at the same upstream, else at the next. None: the turn fails.
-        `not_asked`: this server made no attempt, so the same upstream is not tried again.
+    def after(self, failure: Failure, *, not_asked: bool = False) -> float | None:
+        """Chooses the `target` after a failure: the same upstream, else the next. Returns the seconds to wait, or None
+        if the turn fails. `not_asked`: this server made no attempt, so the same upstream is not tried again.
         """
         wait = None if not_asked else self._wait_here(failure)
         if wait is not None:
             self._retried += 1
             self.attempts += 1
-            return NextAttempt(self.target, wait)
+            return wait
         if not self._others or not (not_asked or failure.kind in RETRIED_ELSEWHERE):
             return None
         self.target = self._others.pop(0)
         self._retried = 0
         self.attempts += not not_asked
-        return NextAttempt(self.target)
+        return 0.0
 
     def _wait_here(self, failure: Failure) -> float | None:
         """Returns the seconds before it is repeated at the same upstream. None: it is not, by the failure's kind, the

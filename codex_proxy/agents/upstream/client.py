@@ -89,7 +89,7 @@ class UpstreamClient:
         if the request fails. `path`: empty for that of the upstream's API. `rest` follows the body, as it comes.
         """
         sent = self._sender(body, rest, headers, path or self._upstream.config.api.path, deliver)
-        return Exchange(sent, self._upstream.config, self._secrets.reader(), deliver)
+        return Exchange(sent, self._upstream.config, SecretsReader(self._secrets), deliver)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:
         """Returns status, headers and body of GET /models. Raises `aiohttp.ClientError` or `OSError`."""

@@ -13,7 +13,7 @@ _HIDDEN: Final = HIDDEN.encode()
 
 
 class Secrets:
-    """Replaces them in a whole text (`hide`), or in chunks (`reader`)."""
+    """Replaces them in a whole text (`hide`), or in chunks (`SecretsReader`)."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         """`secrets` are printable ASCII."""
@@ -31,9 +31,6 @@ class Secrets:
             if secret in data:
                 data = data.replace(secret, _HIDDEN)
         return data
-
-    def reader(self) -> SecretsReader:
-        return SecretsReader(self)
 
     def begun_in(self, data: bytes) -> int:
         """Returns how many last bytes may begin a secret."""

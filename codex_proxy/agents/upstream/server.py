@@ -63,10 +63,11 @@ class ModelServer:
         self._takes_instructions = "system_prompt" in upstream.config.capabilities
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a header, to detect a request that comes back."""
-        self._models = self._served(())
-        self.any_model = not self._models
+        self.models = self._served(())
+        self.any_model = not self.models
         """Whether nobody has listed models."""
-        self._trouble: Failure | None = None
+        self.trouble: Failure | None = None
+        """Why the newest request for the list failed, if it did."""
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -80,9 +81,9 @@ class ModelServer:
         model is named.
         """
         headers = self.headers_for(turn.origin)
-        model = turn.model or next((model.id for model in self._models if model.is_default), "")
+        model = turn.model or next((model.id for model in self.models if model.is_default), "")
         if not model:
-            raise Fault(self._trouble or self._no_model())
+            raise Fault(self.trouble or self._no_model())
         if not self._takes_instructions:
             turn = msgspec.structs.replace(turn, history=with_instructions_of_user(turn.history))
         return turn, self._make_dialect(turn, model, self._context), headers
@@ -111,13 +112,6 @@ class ModelServer:
         message = _NO_MODEL.format(self._upstream.names.model)
         return Failure(kind=FaultKind.MODEL_NOT_FOUND, message=message, param="model")
 
-    def models(self) -> tuple[AgentModel, ...]:
-        return self._models
-
-    def trouble(self) -> Failure | None:
-        """Returns why the newest request for the list failed, if it did."""
-        return self._trouble
-
     async def close(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
@@ -136,18 +130,18 @@ class ModelServer:
     async def _refresh_models_at_intervals(self) -> None:
         while True:
             usual = self._upstream.config.health_interval
-            await asyncio.sleep(usual if self._trouble is None else min(usual, RETRY_SECONDS))
+            await asyncio.sleep(usual if self.trouble is None else min(usual, RETRY_SECONDS))
             await self._refresh_models()
 
     async def _refresh_models(self) -> None:
         """Requests the list, and logs when the upstream starts to fail or works again. A server without a list counts
         as working.
         """
-        before = self._trouble
-        self._trouble = await self._request_models()
-        if self._trouble is not None and before is None:
-            log.warning("upstream_trouble", **self._upstream.log_fields, reason=self._trouble.message)
-        elif self._trouble is None and before is not None:
+        before = self.trouble
+        self.trouble = await self._request_models()
+        if self.trouble is not None and before is None:
+            log.warning("upstream_trouble", **self._upstream.log_fields, reason=self.trouble.message)
+        elif self.trouble is None and before is not None:
             log.info("upstream_is_back", **self._upstream.log_fields)
 
     async def _request_models(self) -> Failure | None:
@@ -160,8 +154,8 @@ class ModelServer:
         if status == 200:
             with contextlib.suppress(TypeError):
                 found = self._served(models_in(body) or ())
-                if found != self._models:  # who has looked names up in them need not do so again
-                    self._models, self.any_model = found, not found
+                if found != self.models:  # who has looked names up in them need not do so again
+                    self.models, self.any_model = found, not found
             return None
         if status in (404, 405, 501):
             return None
@@ -184,6 +178,6 @@ async def request_models_once(
     server = ModelServer(upstream, clock, _no_turns)
     await server.client.start()
     try:
-        return await server._request_models(), server.models()
+        return await server._request_models(), server.models
     finally:
         await server.close()

@@ -12,7 +12,7 @@ import structlog
 
 from codex_proxy.agents.processes.session import TransportReader
 from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptMessage, NoAttempt
-from codex_proxy.agents.upstream.attempts import AttemptPlan, NextAttempt, Outcome, UpstreamTarget
+from codex_proxy.agents.upstream.attempts import AttemptPlan, Outcome, UpstreamTarget
 from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 
@@ -45,26 +45,24 @@ async def make_attempt(
     make: Callable[[UpstreamTarget, bool], Awaitable[T]],
     sleep: Callable[[float], Awaitable[None]],
     *,
-    following: NextAttempt | None = None,
+    wait: float | None = 0.0,
     failure: Failure | None = None,
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> T | None:
-    """Makes the attempt `following` (None: the first of the plan), or the first later one that succeeds, and returns
-    the result. `make`'s second argument: whether it waits if too many turns are running. `failure`: of the attempt
-    before, if any; then returns None if no attempt is left. Otherwise, and if `may_repeat` returns False, raises the
-    last `Fault`.
+    """Makes the plan's attempt after `wait` seconds, or the first later one that succeeds, and returns the result.
+    `make`'s second argument: whether it waits if too many turns are running. `failure`: of the attempt before, if any;
+    then returns None if no attempt is left. Otherwise, and if `may_repeat` returns False, raises the last `Fault`.
     """
-    following = following or NextAttempt(plan.target)
-    while following is not None:
-        if following.wait:
-            await sleep(following.wait)
+    while wait is not None:
+        if wait:
+            await sleep(wait)
         try:
-            return await make(following.target, plan.is_last)
+            return await make(plan.target, plan.is_last)
         except Fault as fault:
             refused = isinstance(fault, NotAskedError)
-            following = plan.after(fault.failure, not_asked=refused)
+            wait = plan.after(fault.failure, not_asked=refused)
             # What an upstream has said tells more than that this server did not ask another one.
-            is_final = following is None and (failure is None or not refused)
+            is_final = wait is None and (failure is None or not refused)
             if is_final or not may_repeat():
                 raise
     return None
@@ -110,11 +108,11 @@ class UpstreamTransport:
         self.close_stdin()
         self._record("failed", failure)
         self._leave()
-        following = self._plan.after(failure)
-        if following is None:
+        wait = self._plan.after(failure)
+        if wait is None:
             return False
         loop = asyncio.get_running_loop()
-        self._next_attempt = loop.create_task(self._make_next_attempt(following, failure))
+        self._next_attempt = loop.create_task(self._make_next_attempt(wait, failure))
         return True
 
     def on_answer(self) -> int:
@@ -122,11 +120,11 @@ class UpstreamTransport:
         self._record("answered")
         return self._plan.attempts
 
-    async def _make_next_attempt(self, following: NextAttempt, failure: Failure) -> None:
+    async def _make_next_attempt(self, wait: float, failure: Failure) -> None:
         message: AttemptMessage
         try:
             opened = await make_attempt(
-                self._plan, self._open_attempt, self._sleep, following=following, failure=failure
+                self._plan, self._open_attempt, self._sleep, wait=wait, failure=failure
             )
             message = NoAttempt() if opened is None else self._make_current(opened)
         except Fault as fault:

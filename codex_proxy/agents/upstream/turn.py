@@ -65,6 +65,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         self._model = model
         self._errors = context.errors
         self._refused = context.refused
+        self._context = context
         self._now = context.now
         self._answer: A | None = None
         """Being read or waited for; None while tools run, and after the end."""
@@ -148,7 +149,6 @@ class UpstreamTurn(ExchangeTurn[A]):
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
-        self._new_id = context.new_id
         self._turn = Turn(model=model, history=())
         self._custom: frozenset[str] = frozenset()
         self._reader = AnswerReader(MAX_LINE_BYTES)

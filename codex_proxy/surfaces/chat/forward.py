@@ -72,26 +72,18 @@ def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_w
     """
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
-    if not policy.images and has_images(request):
+    if not policy.images and any(isinstance(part, wire.ImagePart) for part in _parts(request)):
         return False
     if not policy.instructions and has_instructions(request.messages):
         return False
-    plain = wants_text(request) and not (request.tools or request.functions)
+    wants_text = request.response_format is None or request.response_format.type == "text"
+    plain = wants_text and not (request.tools or request.functions)
     return plain or bool(only_in_bytes(request))
-
-
-def has_images(request: wire.ChatRequest) -> bool:
-    return any(isinstance(part, wire.ImagePart) for part in _parts(request))
 
 
 def _parts(request: wire.ChatRequest) -> Iterator[object]:
     contents = (getattr(message, "content", None) for message in request.messages)
     return (part for parts in contents if isinstance(parts, list) for part in parts)
-
-
-def wants_text(request: wire.ChatRequest) -> bool:
-    """Whether there is no `response_format`, or `text`."""
-    return request.response_format is None or request.response_format.type == "text"
 
 
 def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias, Unpack
 
 import msgspec
 
-from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, ReasoningDelta
+from codex_proxy.core.events import ArgumentsDelta, Event, ItemEnded, ItemStarted, ReasoningDelta, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Reasoning, ToolCall
 from codex_proxy.surfaces.base import (
@@ -108,20 +108,12 @@ class OllamaRenderer(OneTextRenderer):
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
         """`done`: it is the last one."""
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
-        end = {"done_reason": raw_text(self.finish_reason), **self._figures()} if done else {}
+        end = (
+            {"done_reason": raw_text(self.finish_reason), **figures(self._tokens(), self._times())}
+            if done
+            else {}
+        )
         return json_bytes({**self._head, **said, "done": done, **end}) + b"\n"
-
-    def _figures(self) -> dict[str, int]:
-        tokens = self._tokens()
-        times = self._times()
-        return {
-            "total_duration": times.total,
-            "load_duration": times.load,
-            "prompt_eval_count": tokens.input,
-            "prompt_eval_duration": times.prompt,
-            "eval_count": tokens.output,
-            "eval_duration": times.answer,
-        }
 
     # --- thinking -------------------------------------------------------------------------------
 
@@ -188,6 +180,18 @@ def _escaped(found: re.Match[bytes]) -> bytes:
     return b"\\u%04x" % ord(found[0].decode())
 
 
+def figures(tokens: Usage, times: TurnTimes) -> dict[str, int]:
+    """Returns the counts and times in an answer's last line."""
+    return {
+        "total_duration": times.total,
+        "load_duration": times.load,
+        "prompt_eval_count": tokens.input,
+        "prompt_eval_duration": times.prompt,
+        "eval_count": tokens.output,
+        "eval_duration": times.answer,
+    }
+
+
 def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
     """Returns the answer to a `Preload`."""
     body: dict[str, Any] = {"response": ""}
@@ -203,7 +207,7 @@ def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -
         value = msgspec.json.decode(answer)
         choice, usage = value["choices"][0], value.get("usage") or {}
         text, reason = str(choice["text"]), str(choice.get("finish_reason") or "stop")
-        counts = int(usage.get("prompt_tokens") or 0), int(usage.get("completion_tokens") or 0)
+        tokens = Usage(int(usage.get("prompt_tokens") or 0), output=int(usage.get("completion_tokens") or 0))
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise Fault(NO_COMPLETION) from error
     line = {
@@ -212,11 +216,6 @@ def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -
         "response": raw_text(text),
         "done": True,
         "done_reason": raw_text(reason),
-        "total_duration": times.total,
-        "load_duration": 0,
-        "prompt_eval_count": counts[0],
-        "prompt_eval_duration": 0,
-        "eval_count": counts[1],
-        "eval_duration": times.total,
+        **figures(tokens, TurnTimes(total=times.total, answer=times.total)),
     }
     return json_bytes(line)

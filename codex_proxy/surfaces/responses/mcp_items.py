@@ -61,7 +61,7 @@ def call_fields(output: OutputItem) -> dict[str, Any]:
     text = raw_text("".join(output.printed))
     return {
         "approval_request_id": None if asked_by is None else raw_text(asked_by),
-        "arguments": _arguments(output),
+        "arguments": output.text(),
         "error": _error(text) if output.status == "failed" else None,
         "name": raw_text(item.name),
         "output": text if output.status == "completed" else None,
@@ -73,14 +73,10 @@ def approval_request_fields(output: OutputItem) -> dict[str, Any]:
     item = output.item
     assert isinstance(item, McpApproval)
     return {
-        "arguments": _arguments(output),
+        "arguments": output.text(),
         "name": raw_text(item.name),
         "server_label": raw_text(item.server_label),
     }
-
-
-def _arguments(output: OutputItem) -> msgspec.Raw:
-    return msgspec.Raw(b"".join(part.whole() for part in output.parts) or b'""')
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:

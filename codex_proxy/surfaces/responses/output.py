@@ -118,6 +118,10 @@ class OutputItem:
         last = self.parts[-1] if self.parts else None
         return last if last is not None and last.key == key else None
 
+    def text(self) -> msgspec.Raw:
+        """Returns the texts of the parts as one JSON string."""
+        return msgspec.Raw(b"".join(part.whole() for part in self.parts) or b'""')
+
     def whole(self) -> dict[str, Any]:
         """Returns the object for the client, so far."""
         head = {"type": self.kind, "id": raw_text(self.id), "status": self.status}
@@ -157,22 +161,18 @@ def _reasoning(output: OutputItem) -> dict[str, Any]:
 
 def _call(output: OutputItem) -> dict[str, Any]:
     assert isinstance(output.item, ToolCall)
-    text = msgspec.Raw(b"".join(part.whole() for part in output.parts) or b'""')
     called = output.called
     call = {"call_id": raw_text(output.item.call_id), "name": raw_text(called.name)}
     if called.namespace is not None:
         call["namespace"] = raw_text(called.namespace)
-    return call | {"input" if output.kind == "custom_tool_call" else "arguments": text}
+    return call | {"input" if output.kind == "custom_tool_call" else "arguments": output.text()}
 
 
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
     """Its arguments are an object."""
     assert isinstance(output.item, ToolCall)
-    return {
-        "call_id": raw_text(output.item.call_id),
-        "execution": "client",
-        "arguments": _arguments_of(output),
-    }
+    call_id = raw_text(output.item.call_id)
+    return {"call_id": call_id, "execution": "client", "arguments": _arguments_of(output)}
 
 
 def _local_shell_call(output: OutputItem) -> dict[str, Any]:
@@ -201,8 +201,7 @@ def _arguments_of(output: OutputItem) -> dict[str, Any]:
 
 def _activity(output: OutputItem) -> dict[str, Any]:
     assert isinstance(output.item, Activity)
-    printed = msgspec.Raw(b"".join(part.whole() for part in output.parts) or b'""')
-    return {"kind": output.item.kind, "text": raw_text(output.item.text), "output": printed}
+    return {"kind": output.item.kind, "text": raw_text(output.item.text), "output": output.text()}
 
 
 KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {

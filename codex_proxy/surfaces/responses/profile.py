@@ -128,7 +128,7 @@ class _Result(OutputItem):
             "type": self.kind,
             "id": raw_text(self.id),
             "call_id": raw_text(self.item.call_id),
-            "output": msgspec.Raw(b"".join(part.whole() for part in self.parts)),
+            "output": self.text(),
             "status": self.status,
         }
 
