@@ -371,7 +371,7 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
 def _queued(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
-    """With the request if it may run again."""
+    """Returns the response as stored before its turn, with the request if it may run again."""
     recovery = Recovery(body.decode(), hints.mode, hints.workdir, hints.activity)
     return StoredResponse(
         owner=prepared.owner,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from codex_proxy.responses.background import BackgroundResponse
 
 MAX_LIVE = 1000
-"""That run or wait, each with its request in RAM."""
+"""The most that run or wait, each with its request in RAM."""
 CLOSE_SECONDS = 5.0
 """For tasks to save their results when the server stops."""
 

@@ -285,7 +285,7 @@ class RunningResponse(ABC):
         self.buffer.end()
 
     def spending(self) -> Spending:
-        """Tells also whether the turn or the saving has failed."""
+        """Returns the tokens, and whether the turn or the saving has failed."""
         spending = self._renderer.spending()
         return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 

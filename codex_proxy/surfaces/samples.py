@@ -59,7 +59,7 @@ class Samples:
         return out
 
     def _start(self, choice: int, event: ItemStarted, out: list[Event]) -> None:
-        """Of several choices of a turn only the first is used."""
+        """Begins an item; of several choices of a turn only the first is used."""
         if event.item.choice in (None, 0):
             id = f"{choice}/{event.item.id}"
             self._open.add(id)

@@ -13,7 +13,7 @@ import msgspec
 from codex_proxy.surfaces.base import json_text
 
 MAX_CHARS: Final = 64
-"""That providers accept; Anthropic accepts 128."""
+"""The most characters that providers accept; Anthropic accepts 128."""
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8

@@ -286,7 +286,7 @@ def _type_of(value: Mapping[str, Any]) -> str:
 
 
 def _opened(item: Mapping[str, Any], id: str) -> Item | None:
-    """None for calls and what clients do not get."""
+    """Returns the item that is begun; None for calls and what clients do not get."""
     kind = _type_of(item)
     if kind == "message":
         return Message(id, phase=text_at(item, "phase") or None)

@@ -24,11 +24,11 @@ from codex_proxy.core.passing import Body, RestOfBody
 
 MAX_HEADER_BYTES: Final = 16_384
 MAX_LIST_BYTES: Final = 8 << 20
-"""Of a list of models; several hundred take a tenth."""
+"""The most bytes of a list of models; several hundred take a tenth."""
 KEEPALIVE_SECONDS: Final = 30.0
 """Seconds for an unused connection; many servers close theirs after 60."""
 STEP_BYTES: Final = 64 << 10
-"""Of a large body, at a time."""
+"""The bytes of a large body that are sent at a time."""
 DRAIN_SECONDS: Final = 0.25
 """Seconds for a finished answer's last bytes, so that its connection can be reused."""
 LIST_SECONDS: Final = 15.0

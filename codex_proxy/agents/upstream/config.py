@@ -208,7 +208,7 @@ class UpstreamConfig(BaseModel):
 
     @property
     def reasoning_field(self) -> str:
-        """In which a model gets its reasoning back, or empty."""
+        """The field in which a model gets its reasoning back, or empty."""
         given = self.reasoning_back or self.kind.reasoning_back
         return "" if given == "none" else given
 
@@ -237,7 +237,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> dict[str, str]:
-        """Of every request."""
+        """The headers of every request."""
         key = {"Authorization": f"Bearer {self.key}"} if self.key else {}
         return {name: value.get_secret_value() for name, value in self.config.headers.items()} | key
 
@@ -255,8 +255,8 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        """Is removed from all that the upstream sends: the key, and headers that hold one. A short text is no key but a
-        placeholder (`lm-studio`).
+        """Texts that are removed from all that the upstream sends: the key, and headers that hold one. A short text is
+        no key but a placeholder (`lm-studio`).
         """
         headers = self.config.headers.items()
         keys = (value.get_secret_value() for name, value in headers if _HOLDS_A_KEY.search(name))

@@ -174,7 +174,7 @@ def _no_turns(turn: Turn, model: str, context: UpstreamContext) -> Dialect[Messa
 async def request_models_once(
     upstream: Upstream, clock: Clock
 ) -> tuple[Failure | None, tuple[AgentModel, ...]]:
-    """For `doctor`. Returns the failure, if any, and the models."""
+    """Requests the list for `doctor`. Returns the failure, if any, and the models."""
     server = ModelServer(upstream, clock, _no_turns)
     await server.client.start()
     try:

@@ -15,7 +15,7 @@ from codex_proxy.agents.processes.session import LineFramer, LineTooLong
 from codex_proxy.core.faults import Failure
 
 MAX_LINE_BYTES: Final = 16 << 20
-"""Of one event or JSON answer. The longest have base64 audio or images."""
+"""The most bytes of one event or JSON answer. The longest have base64 audio or images."""
 MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
 """The longest streams have a third."""
 MAX_EVENT_MARKS: Final = 1 << 20

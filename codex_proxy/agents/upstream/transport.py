@@ -31,7 +31,7 @@ class NotAskedError(Fault):
 
 
 class OpenAttempt(Attempt, frozen=True):
-    """And how its requests are sent."""
+    """An attempt, and how its requests are sent."""
 
     agent: UpstreamAgent
     """Is told of the attempt's end."""

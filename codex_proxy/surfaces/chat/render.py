@@ -213,7 +213,7 @@ class ChatRenderer(StreamRenderer):
         out.append(DONE)
 
     def _annotations_chunk(self) -> bytes:
-        """Is sent directly before the finish reasons."""
+        """Returns the chunk that is sent directly before the finish reasons."""
         # Some are known only at the end.
         choices = []
         for choice in self._choices:

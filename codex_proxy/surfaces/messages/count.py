@@ -33,7 +33,7 @@ _TILE_TOKENS: Final = 170
 _PATCH: Final = 32
 _PATCH_TOKENS: Final = 1.7
 _MAX_IMAGE: Final = 2_700
-"""Of the largest image, and one of unknown size."""
+"""The tokens of the largest image, and of one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
 """Characters counted exactly, a million tokens; later a token for two."""

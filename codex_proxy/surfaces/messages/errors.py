@@ -105,7 +105,7 @@ class AnthropicError(TypedDict):
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """With `details` where SDKs act on them, and the field before the message."""
+    """Adds `details` where SDKs act on them, and puts the field before the message."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"

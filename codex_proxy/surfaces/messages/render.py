@@ -104,7 +104,7 @@ class MessagesRenderer(StreamRenderer):
     # --- what an exchange asks ------------------------------------------------------------------
 
     def estimate_prompt(self) -> None:
-        """For the first event, while the agent starts."""
+        """Estimates the request for the first event, while the agent starts."""
         self._prompt_tokens()
 
     def _whole(self) -> bytes:

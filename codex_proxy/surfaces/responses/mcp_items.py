@@ -20,7 +20,7 @@ _CHANCE: Final = 12
 """Random hexadecimal digits in an id."""
 _OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
 _MAX_CHARS: Final = 64
-"""Of a call id that models accept."""
+"""The most characters of a call id that models accept."""
 
 
 def new_item_id(prefix: str, call_id: str, ids: IdSource) -> str:

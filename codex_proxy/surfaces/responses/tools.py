@@ -167,7 +167,7 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
-    """For tools that no filter selects."""
+    """Returns whether tools that no filter selects need approval."""
     return "never" if filters is None or filters.never is None else "always"
 
 
