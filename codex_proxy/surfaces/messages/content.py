@@ -115,6 +115,7 @@ class GrowingBlock:
         empty = {"type": self.kind, self.kind: ""} | ({"signature": ""} if self.kind == "thinking" else {})
         out.append(frame("content_block_start", {"index": index, "content_block": empty}))
         self.add(self.kept, out)
+        self.kept = []
 
     def add(self, texts: list[str], out: list[bytes]) -> None:
         self._text.add_all(texts, out)
