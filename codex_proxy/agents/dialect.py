@@ -153,7 +153,7 @@ class Remakeable:
         return {}
 
     @classmethod
-    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+    def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
         """Raises `ValueError`, `TypeError` or `KeyError` if it cannot have these facts."""
         return cls(**facts)
 

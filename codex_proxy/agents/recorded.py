@@ -51,16 +51,16 @@ def name_of(dialect: object) -> str:
 
 
 def facts_of(dialect: Any) -> dict[str, Any]:
-    """Returns what `remade` needs, as JSON."""
+    """Returns what `remake` needs, as JSON."""
     return dialect.facts() if isinstance(dialect, Remakeable) else {}
 
 
-def remade(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Dialect[Any]:
+def remake(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Dialect[Any]:
     """Raises `UnknownDialectError`."""
     module, _, attribute = DIALECTS.get(name, name).partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
-        make = kind.remade if issubclass(kind, Remakeable) else lambda facts, _: kind(**facts)
+        make = kind.remake if issubclass(kind, Remakeable) else lambda facts, _: kind(**facts)
         dialect: Dialect[Any] = make(facts, context)
         return dialect
     except (ImportError, AttributeError, TypeError, ValueError, KeyError) as error:

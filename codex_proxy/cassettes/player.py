@@ -21,7 +21,7 @@ from codex_proxy.agents.recorded import (
     is_rpc,
     message_of,
     message_of_object,
-    remade,
+    remake,
     rpc_of,
 )
 from codex_proxy.cassettes.content import key_of
@@ -310,7 +310,7 @@ def played_session(
         count += 1
         return stable_id(prefix + "1", key_of(chain[0].content, ("messages", "tools")), count)
 
-    dialect = remade(session.dialect, session.facts, RemakeContext(turn.model, new_id, now))
+    dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, new_id, now))
     act, thread, before, lines = _start_of(session)
     ids = RequestIds()
     new_items = turn.history[_new_from(turn.history, 1) :]
@@ -333,7 +333,7 @@ def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
     """
     for session in chain[-1].sessions:
         ids = RequestIds()
-        dialect = remade(session.dialect, session.facts, RemakeContext(turn.model, _counted(), lambda: 0.0))
+        dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, _counted(), lambda: 0.0))
         if _start_of(session)[0] == "resume":
             _prime(chain[:-1], dialect, turn, ids)
         yield from _read_session(session, dialect, turn, turn.history[_new_from(turn.history, 1) :], ids)

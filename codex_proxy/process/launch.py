@@ -143,15 +143,10 @@ class Pipes:
         self._ours: list[int] = []
         self._childs: list[int] = []
         try:
-            for reader, writer in (
-                (self._childs, self._ours),
-                (self._ours, self._childs),
-                (self._ours, self._childs),
-                (self._childs, self._ours),
-            ):
+            for child_reads in (True, False, False, True):
                 read_end, write_end = os.pipe()
-                reader.append(read_end)
-                writer.append(write_end)
+                self._childs.append(read_end if child_reads else write_end)
+                self._ours.append(write_end if child_reads else read_end)
         except BaseException:
             self.__exit__()
             raise

@@ -23,7 +23,7 @@ from codex_proxy.process.warden import (
 )
 
 KILL_SECONDS: Final = 5.0
-"""For which orphans are looked for, since a killed one may leave others."""
+"""Orphans are looked for so long, since a killed one may leave others."""
 KILL_ROUND_SECONDS: Final = 0.01
 _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b""))
 """Begins the command lines of wardens and workers."""

@@ -195,12 +195,12 @@ class Played:
     @property
     def unasked(self) -> bool:
         """Whether the agent has called tools that the client was not asked for."""
-        return self.turn.calls.unasked
+        return self.turn.calls.has_unasked
 
     @property
     def asked(self) -> bool:
         """Whether the client was asked for outputs that it has not given."""
-        return self.turn.calls.waiting
+        return self.turn.calls.is_waiting
 
     @property
     def end(self) -> TurnEnded:
@@ -223,7 +223,7 @@ def begun(
 ) -> Played:
     """A turn that has begun against the agent of a recording; the session is not open yet. `unconfined`: as the
     operator has it; `alone`: the process serves no other session; `changes`: other fields of the turn."""
-    connection = AcpConnection("test", "0")
+    connection = AcpConnection({})
     channel = connection.open_channel()
     count = itertools.count(1)
     program = Program(preset_of(name), declared_by(name), unconfined)

@@ -151,7 +151,7 @@ class Played:
 
 def begun(turn: Turn, *, resumes: bool = False) -> Played:
     """Our side, with the connection open and the turn begun."""
-    connection = AppServerConnection("test", "0")
+    connection = AppServerConnection()
     channel = connection.open_channel()
     played = Played(connection, AppServerTurn(channel), ToolPolicy(turn), turn, resumes)
     played.take_writes(connection.open())

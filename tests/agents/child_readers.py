@@ -108,7 +108,7 @@ def codex_exec(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
 
 
 def app_server(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
-    connection = AppServerConnection("test", "0")
+    connection = AppServerConnection()
     channel = connection.open_channel()
     dialect = AppServerTurn(channel)
     reader = _OnAConnection(connection, dialect, turn_of(**changes), keeps_log=keeps_log)
@@ -136,7 +136,7 @@ def claude_code(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
 
 
 def acp(*, keeps_log: bool = False, **changes: Any) -> ChildReader:
-    connection = AcpConnection("test", "0")
+    connection = AcpConnection({})
     channel, count = connection.open_channel(), itertools.count(1)
     preset = AcpPreset(name="acp", title="The agent", argv=("agent",), usage="session", errors_as_text=True)
     dialect = AcpTurn(

@@ -18,7 +18,7 @@ def line(**message: Any) -> bytes:
 
 
 def opened() -> AppServerConnection:
-    connection = AppServerConnection("codex-proxy", "1.0")
+    connection = AppServerConnection()
     connection.open()
     return connection
 
@@ -45,10 +45,10 @@ def channels(connection: AppServerConnection, *lines: bytes) -> list[int]:
 
 
 def test_it_initializes_then_asks_who_is_signed_in() -> None:
-    connection = AppServerConnection("codex-proxy", "1.0")
+    connection = AppServerConnection()
     greeting = json.loads(connection.open())
     assert greeting["method"] == "initialize"
-    assert greeting["params"]["clientInfo"]["name"] == "codex-proxy"
+    assert greeting["params"]["clientInfo"]["name"] == "codex_openai_proxy"
     received = connection.receive([line(id=greeting["id"], result={"userAgent": "codex-proxy/0.169.0 (x)"})])
     assert [json.loads(each)["method"] for each in received.writes.splitlines()] == [
         "initialized",

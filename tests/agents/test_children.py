@@ -66,7 +66,7 @@ class Reader:
 @pytest.fixture
 async def process() -> AsyncIterator[AppServerProcess]:
     """A process that is not started yet; whatever it starts must be gone in the end."""
-    made = AppServerProcess("test", "0")
+    made = AppServerProcess()
     yield made
     await made.end()
     assert not made.alive

@@ -21,7 +21,7 @@ def after(times: int, now: float = 0.0) -> RestartBackoff:
 
 def test_no_start_waits_before_anything_has_failed() -> None:
     assert RestartBackoff().pause_seconds(0.0) == 0.0
-    assert not RestartBackoff().looping
+    assert not RestartBackoff().is_looping
 
 
 def test_the_first_restart_comes_at_once_and_the_next_ones_after_pauses_that_double() -> None:
@@ -49,8 +49,8 @@ def test_a_turn_that_went_well_counts_for_a_process_that_was_started_since_the_l
 
 def test_a_loop_is_more_than_a_client_brings_about_that_tries_again_twice() -> None:
     assert LOOP_FAILURES > 3
-    assert not after(LOOP_FAILURES - 1).looping
-    assert after(LOOP_FAILURES).looping
+    assert not after(LOOP_FAILURES - 1).is_looping
+    assert after(LOOP_FAILURES).is_looping
 
 
 def test_processes_that_end_during_turns_make_nobody_wait_longer_than_the_first_pause() -> None:
@@ -59,7 +59,7 @@ def test_processes_that_end_during_turns_make_nobody_wait_longer_than_the_first_
     for _ in range(50):
         failed = failed.after_failure(100.0, during_turn=True)
     assert failed.pause_seconds(100.0) == FIRST_PAUSE_SECONDS
-    assert failed.looping, "it is told all the same"
+    assert failed.is_looping, "it is told all the same"
 
 
 def test_only_failures_outside_turns_make_the_pause_grow() -> None:

@@ -37,7 +37,7 @@ class FakeProcess(AppServerProcess):
     """A process without a process: alive between its start and its end."""
 
     def __init__(self) -> None:
-        super().__init__("test", "0")
+        super().__init__()
         self.ends = 0
         self.killed = False
         self.orphans = False

@@ -83,9 +83,9 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox = "read-only"
     """In the settings; the first process has it."""
     confinement: Confinement | None = None
-    """Of agent turns; None: nothing confines them."""
+    """What confines agent turns, if anything."""
     no_confinement: str = ""
-    """Why not, although `acp.unconfined` is on; else empty."""
+    """Why nothing confines a process although `acp.unconfined` is on; else empty."""
     state_folders: tuple[str, ...] = ()
     """A confined process may write to them, beside the workspace."""
     plain: PlainConfinement | None = None
@@ -126,7 +126,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warning(self) -> str:
-        """Empty if the agent does what its settings say."""
+        """For the operator; empty if the agent does what its settings say."""
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
             although = ", since --agent-unconfined lets it act without permission" if self.unconfined else ""

@@ -43,7 +43,7 @@ class ClientCalls:
         are passed on, too.
         """
         self.tools = ClientTools()
-        self.broken = False
+        self.is_broken = False
         """Whether the agent no longer waits for an output in this turn."""
         self._new_id = new_id
         self._reader = reader
@@ -62,11 +62,11 @@ class ClientCalls:
         """The tool server's key, by call id."""
 
     @property
-    def unasked(self) -> bool:
+    def has_unasked(self) -> bool:
         return bool(self._new)
 
     @property
-    def waiting(self) -> bool:
+    def is_waiting(self) -> bool:
         return bool(self._waiting)
 
     def clear(self) -> None:
@@ -194,11 +194,11 @@ class ClientCalls:
                 self.ask_client()
 
     def drop(self, key: str) -> None:
-        """The agent no longer waits. If the client was asked for the call, the turn cannot be resumed (`broken`)."""
+        """The agent no longer waits. If the client was asked for the call, the turn cannot be resumed (`is_broken`)."""
         self._new = [call for call in self._new if call.key != key]
         self._made.pop(key, None)
         if key in self._waiting.values():
-            self.broken = True
+            self.is_broken = True
 
 
 class _Report(msgspec.Struct, frozen=True):

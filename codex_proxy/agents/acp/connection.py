@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from codex_proxy import __version__
 from codex_proxy.agents.acp.messages import (
     PROTOCOL_VERSION,
     Message,
@@ -20,18 +21,16 @@ from codex_proxy.agents.acp.messages import (
 from codex_proxy.agents.acp.program import INITIALIZE, DeclaredFeatures, declared_in
 from codex_proxy.agents.dialect import Received
 
+CLIENT: Final = {"name": "codex-proxy", "title": "codex-proxy", "version": __version__}
 INITIALIZE_ID: Final = request_id(0, 1)
 PROBE_ID: Final = request_id(0, 2)
 CLOSE_ID: Final = request_id(0, 3)
 
 
 class AcpConnection:
-    def __init__(
-        self, client_name: str, client_version: str, session_meta: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, session_meta: Mapping[str, Any]) -> None:
         """`session_meta` is the `_meta` of each `session/new`."""
-        self._session_meta = session_meta or {}
-        self._client = {"name": client_name, "title": client_name, "version": client_version}
+        self._session_meta = session_meta
         self.declared: DeclaredFeatures | None = None
         self.fault: str | None = None
         """Why the agent cannot be used, if so."""
@@ -45,7 +44,7 @@ class AcpConnection:
         self._answered: set[int] = set()
 
     def initialize(self) -> bytes:
-        return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": self._client})
+        return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": CLIENT})
 
     def open_probe(self, folder: str) -> bytes:
         """The answer has modes and models, or an error if nobody is signed in."""

@@ -31,7 +31,7 @@ from codex_proxy.agents.acp.messages import (
     request_id,
 )
 from codex_proxy.agents.acp.opening import SessionOpening
-from codex_proxy.agents.acp.program import Program, remade_program
+from codex_proxy.agents.acp.program import Program, remake_program
 from codex_proxy.agents.acp.prompt import later_prompt
 from codex_proxy.agents.acp.turn_end import turn_end
 from codex_proxy.agents.acp.turn_states import STATES, TurnChange, TurnState
@@ -98,9 +98,9 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         return self._program.facts() | {name: True for name, on in self._options.items() if on}
 
     @classmethod
-    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+    def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
         options = dict(facts)
-        program = remade_program(options)
+        program = remake_program(options)
         servers = ({"name": "client"},) if options.pop("tools", False) else ()
         return cls(1, program, context.new_id, servers=servers, **options)
 
@@ -136,7 +136,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
     def can_resume(self) -> bool:
         if self._state is TurnState.REUSABLE:
             return True
-        return self._state is TurnState.PROMPTING and self.calls.waiting and not self.calls.broken
+        return self._state is TurnState.PROMPTING and self.calls.is_waiting and not self.calls.is_broken
 
     def begin(self, turn: Turn) -> Step:
         self._prepare(turn)
@@ -211,7 +211,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
     def _start_again(self, turn: Turn, new_items: Sequence[HistoryItem]) -> None:
         self._reader.start_turn(self.calls.tools)
         self._usage.start_turn()
-        self._rejected = self.calls.broken = False
+        self._rejected = self.calls.is_broken = False
         self._send_prompt(later_prompt(new_items).blocks)
 
     def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None:

@@ -33,7 +33,7 @@ class SettingsFile(msgspec.Struct, frozen=True):
 
     variable: str
     path: str
-    """Where the variable is not set. What the administrator has put there stays in force."""
+    """The file if the variable is not set. What the administrator has put there stays in force."""
     settings: Mapping[str, Any]
 
 

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections.abc import Sequence
 
-from codex_proxy import __version__
 from codex_proxy.agents.acp.connection import AcpConnection
 from codex_proxy.agents.acp.dialect import AcpTurn
 from codex_proxy.agents.acp.failures import failure_of_error
@@ -18,7 +17,6 @@ from codex_proxy.agents.processes.shared_process import SharedProcess, SharedTra
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.process.child import Command, Exit
 
-CLIENT_NAME = "codex-proxy"
 START_SECONDS = 60.0
 """For the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
 PROBE_SECONDS = 60.0
@@ -36,7 +34,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
         """`alone`: it serves one session at a time, and opens none ahead."""
-        super().__init__(AcpConnection(CLIENT_NAME, __version__, preset.session_meta))
+        super().__init__(AcpConnection(preset.session_meta))
         self.alone_with: AgentSession | None = None
         """The newest session of a process that serves one at a time."""
         self._preset = preset

@@ -71,7 +71,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether this server confines it to the turn's sandbox."""
 
     def facts(self) -> dict[str, Any]:
-        """Returns, as JSON, what `remade_program` needs. A preset of ours comes by its name, so that it is read as it
+        """Returns, as JSON, what `remake_program` needs. A preset of ours comes by its name, so that it is read as it
         is today.
         """
         facts: dict[str, Any] = msgspec.to_builtins(self)
@@ -114,7 +114,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.unconfined and sandbox == "danger-full-access"
 
 
-def remade_program(facts: dict[str, Any]) -> Program:
+def remake_program(facts: dict[str, Any]) -> Program:
     """Takes a program out of `facts`. Raises `ValueError` or `KeyError`."""
     named = facts.pop("preset")
     preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)

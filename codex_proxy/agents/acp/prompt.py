@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from codex_proxy.agents.dialects.conversions import mcp_content
-from codex_proxy.agents.dialects.transcript import flattened
+from codex_proxy.agents.dialects.transcript import flatten
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 
 _COMMAND: Final = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*/")
@@ -48,7 +48,7 @@ def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
     ):
         instructions = [TextPart(f"[system]\n{text}") for each in rest for text in _texts(each)]
         return Prompt(mcp_content((*first.parts, *instructions)))
-    text, images = flattened(items)
+    text, images = flatten(items)
     return Prompt(mcp_content((TextPart(text), *images)))
 
 

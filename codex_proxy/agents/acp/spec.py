@@ -137,15 +137,15 @@ def preset_variables(own: Mapping[str, str], environ: Mapping[str, str]) -> dict
             except msgspec.MsgspecError:
                 continue
             if isinstance(theirs, dict):
-                out[name] = msgspec.json.encode(_merged(theirs, ours)).decode()
+                out[name] = msgspec.json.encode(_merge(theirs, ours)).decode()
     return out
 
 
-def _merged(theirs: Any, ours: Any) -> Any:
+def _merge(theirs: Any, ours: Any) -> Any:
     """Merges two JSON objects at every depth. `ours` wins."""
     if not (isinstance(theirs, dict) and isinstance(ours, Mapping)):
         return ours
-    return {**theirs, **{name: _merged(theirs.get(name), value) for name, value in ours.items()}}
+    return {**theirs, **{name: _merge(theirs.get(name), value) for name, value in ours.items()}}
 
 
 def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
@@ -163,7 +163,7 @@ def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
         theirs = msgspec.json.decode(machines.read_bytes()) if machines.exists() else {}
         make_folder(own.parent)
         with replacing(own) as out:
-            out.write(msgspec.json.encode(_merged(theirs, file.settings)))
+            out.write(msgspec.json.encode(_merge(theirs, file.settings)))
     except (OSError, msgspec.MsgspecError) as error:
         raise NoAgentError(
             f"The settings of {launch.preset.title} in {machines} cannot be joined with those of this server in {own} "

@@ -204,7 +204,7 @@ class UpdateReader:
                     f"it began more than {MAX_OPEN_CALLS} calls of tools and ended none of them"
                 )
         else:
-            state.known = _merged(state.known, _remembered(call))
+            state.known = _merge(state.known, _remembered(call))
             if state.id == "" and not _is_unnamed(state.known, call):
                 state.id = self._begin_call(state.known)
         if state.id:
@@ -305,7 +305,7 @@ def _remembered(call: Update) -> Update:
     return msgspec.structs.replace(call, content=None, entries=None, meta=meta)
 
 
-def _merged(before: Update, call: Update) -> Update:
+def _merge(before: Update, call: Update) -> Update:
     """An empty `raw_input` replaces nothing."""
     fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):

@@ -35,7 +35,7 @@ log = structlog.get_logger(__name__)
 RESTOCK_SECONDS: Final = 0.3
 """From when a turn takes the waiting process to the start of the next, which would slow the turn's beginning."""
 MAX_WAIT_SECONDS: Final = 3600.0
-"""That a process waits: it has read settings and sign-in at its start."""
+"""A process waits no longer: it has read settings and sign-in at its start."""
 MAX_MEMORY: Final = 2 << 30
 """In bytes; a conversation that only waits is ended then."""
 

@@ -40,14 +40,13 @@ from codex_proxy.core.turn import Turn
 STRUCTURED_OUTPUT: Final = "StructuredOutput"
 
 
-class _Call:
+class _Call(msgspec.Struct):
     """A call of a client's tool: the pieces of its arguments, and those of a complete message (`whole`)."""
 
-    def __init__(self, id: str, tool: Tool) -> None:
-        self.id = id
-        self.tool = tool
-        self.parts: list[str] = []
-        self.whole: msgspec.Raw | None = None
+    id: str
+    tool: Tool
+    parts: list[str] = []
+    whole: msgspec.Raw | None = None
 
     @property
     def arguments(self) -> str:
@@ -62,10 +61,9 @@ class _Call:
         return ToolCallRequested(self.id, self.id, self.tool.name, text, self.id, self.tool.kind)
 
 
-class _Thought:
-    def __init__(self) -> None:
-        self.thinking: list[str] = []
-        self.signature: list[str] = []
+class _Thought(msgspec.Struct):
+    thinking: list[str] = []
+    signature: list[str] = []
 
 
 class StepReader:

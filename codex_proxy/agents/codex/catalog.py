@@ -23,7 +23,7 @@ PLAIN_PATCH: Final[dict[str, Any]] = {
     "supports_reasoning_effort_updates": False,  # the effort of the request stays as the client gave it
 }
 PLAIN_REMOVED: Final = ("multi_agent_version", "model_messages")
-"""They add sub-agent tools and texts of Codex."""
+"""Fields that add sub-agent tools and texts of Codex."""
 
 CUSTOM_EFFORTS: Final = ("minimal", "low", "medium", "high")
 
@@ -157,10 +157,10 @@ def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
     models = catalog.get("models") if isinstance(catalog, dict) else None
     if not isinstance(models, list) or not models:
         raise CatalogError('the model catalog has no "models" list with entries in it')
-    return [_checked(entry, index) for index, entry in enumerate(models)]
+    return [_check_entry(entry, index) for index, entry in enumerate(models)]
 
 
-def _checked(entry: Any, index: int) -> dict[str, Any]:
+def _check_entry(entry: Any, index: int) -> dict[str, Any]:
     if not isinstance(entry, dict):
         raise CatalogError(f"models[{index}] of the model catalog is not an object")
     name = f"models[{index}] ({entry.get('slug', 'no slug')}) of the model catalog"

@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-from codex_proxy import __version__
 from codex_proxy.agents.codex.plain_home import user_config
 from codex_proxy.agents.codex.program import (
     NEWEST_TESTED,
@@ -32,7 +31,7 @@ from codex_proxy.agents.codex.spec import (
     codex_confinement,
     protocol_of,
 )
-from codex_proxy.agents.codex_app_server.agent import CLIENT_NAME, START_SECONDS
+from codex_proxy.agents.codex_app_server.agent import START_SECONDS
 from codex_proxy.agents.codex_app_server.binary_check import ask_binary
 from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.codex_app_server.setup import app_server_argv
@@ -207,7 +206,7 @@ async def sign_in(
     env = child_environment(environ, extra=extra, env_keys=provider.env_names, credentials=True)
     env |= {"CODEX_SQLITE_HOME": folder, "CODEX_HOME": str(home) if home.is_dir() else folder}
     argv = app_server_argv(program, provider)
-    process = AppServerProcess(CLIENT_NAME, __version__)
+    process = AppServerProcess()
     try:
         await process.start(Command(argv, env, folder), timeout_seconds=START_SECONDS)
         checking.facts["user_agent"] = process.connection.user_agent

@@ -32,6 +32,8 @@ class ChildTurn(SingleTurn):
     """The name in Codex's `codexErrorInfo` that an error text without a status stands for, if any."""
 
     def __init__(self) -> None:
+        self._events: list[Event] = []
+        """Of the next step; readers of parts append to the same list."""
         self._started = False
         self._interrupted = False
         self._error_text: str | None = None
@@ -41,28 +43,38 @@ class ChildTurn(SingleTurn):
         if self._ended:
             return NOTHING
         if self._interrupted:
-            return Step([self._end(Stop.INTERRUPTED, "eof")])
-        if self._error_text is not None:
-            return Step([self._end_by_error(self._error_text)])
-        return Step([self._end(Stop.FAILED, "eof", failure_from_exit(ended))])
+            self._end(Stop.INTERRUPTED, "eof")
+        elif self._error_text is not None:
+            self._end_by_error(self._error_text)
+        else:
+            self._end(Stop.FAILED, "eof", failure_from_exit(ended))
+        return self._take_step()
 
-    def _no_event(self, line: bytes, out: list[Event]) -> None:
+    def _take_step(self, writes: bytes = b"") -> Step:
+        if not self._events and not writes:
+            return NOTHING
+        step = Step(self._events[:], writes)
+        self._events.clear()
+        return step
+
+    def _no_event(self, line: bytes) -> None:
         if line.strip():
-            out.append(Notice("bad_line", f"{len(line)} bytes that are not an event"))
+            self._events.append(Notice("bad_line", f"{len(line)} bytes that are not an event"))
 
-    def _start(self, thread: str, model: str, out: list[Event]) -> None:
+    def _start(self, thread: str, model: str) -> None:
         if not self._started:
             self._started = True
-            out.append(TurnStarted(thread, model))
+            self._events.append(TurnStarted(thread, model))
 
-    def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> TurnEnded:
+    def _end(self, stop: str, trigger: str, failure: Failure | None = None) -> None:
         self._ended = True
-        return TurnEnded(stop, trigger, failure)
+        self._events.append(TurnEnded(stop, trigger, failure))
 
-    def _end_by_error(self, text: str) -> TurnEnded:
+    def _end_by_error(self, text: str) -> None:
         """Ends the turn: failed, or `length` or `content_filter` for an answer that was cut off."""
         stop = stop_from_text(text)
         if stop is not None:
-            return self._end(stop, "error")
+            self._end(stop, "error")
+            return
         kind = self._unframed_error if text else None
-        return self._end(Stop.FAILED, "error", failure_from_text(text, kind=kind))
+        self._end(Stop.FAILED, "error", failure_from_text(text, kind=kind))

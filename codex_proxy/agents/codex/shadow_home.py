@@ -27,7 +27,7 @@ PROVIDER_KEYS: Final = (
 """They say where requests go and who pays; only these are copied."""
 
 LINKED_FILES: Final = ("auth.json",)
-"""A renewal of tokens in a copy would invalidate the other. The target need not exist."""
+"""Not copied: a renewal of tokens in a copy would invalidate the other. The target need not exist."""
 
 
 class ConfigError(ValueError):

@@ -111,7 +111,7 @@ class CodexProtocol(msgspec.Struct, frozen=True):
     agent: CodexAgentName
     check: BinaryCheck | None = None
     fault: str = ""
-    """With what to do; else empty."""
+    """Why it cannot be driven, with what to do; else empty."""
     warning: str = ""
     """Why a protocol with less is used unasked; else empty."""
 

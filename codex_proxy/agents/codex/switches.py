@@ -102,8 +102,8 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
 
 
 def exclude_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[str, str]]:
-    """Keeps the user's own list, the provider's keys and `hidden` from the agent's shells. Empty without the last two,
-    because a switch replaces the user's list.
+    """Keeps variables from the agent's shells: the user's own list, the provider's keys and `hidden`. Empty without the
+    last two, because a switch replaces the user's list.
     """
     ours = (*provider.env_names, *hidden)
     names = dict.fromkeys((*provider.shell_exclude, *ours)) if ours else ()

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from codex_proxy import __version__
 from codex_proxy.agents.codex.home_locks import first_start_lock
 from codex_proxy.agents.codex.program import NOT_SIGNED_IN
 from codex_proxy.agents.codex.sandbox_config import Profiles
@@ -28,7 +27,6 @@ START_SECONDS = 20.0
 
 LIMITS_SECONDS = 5.0
 
-CLIENT_NAME = "codex_openai_proxy"
 MODES: tuple[Mode, ...] = ("model", "agent")
 
 
@@ -101,9 +99,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             await process.start(command, timeout_seconds=START_SECONDS)
 
     def _process(self) -> AppServerProcess:
-        process = AppServerProcess(
-            CLIENT_NAME, __version__, parallel_calls="parallel_calls" not in self.missing_features
-        )
+        process = AppServerProcess(parallel_calls="parallel_calls" not in self.missing_features)
         process.on_limits = self.limits.update
         return process
 

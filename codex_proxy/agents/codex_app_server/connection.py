@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 
+from codex_proxy import __version__
 from codex_proxy.agents.codex_app_server.wire import (
     Message,
     ThreadStartResult,
@@ -22,6 +24,8 @@ from codex_proxy.agents.codex_app_server.wire import (
 )
 from codex_proxy.agents.dialect import UNREADABLE, Received
 from codex_proxy.core.json_cost import LONG_JSON
+
+CLIENT_NAME = "codex_openai_proxy"
 
 MAX_IN_FLIGHT = 64
 """From about 400 unanswered requests on Codex loses some."""
@@ -84,8 +88,7 @@ class _InitializeResult(msgspec.Struct, frozen=True, rename="camel"):
 class AppServerConnection:
     """`ready`: it has answered `initialize` and who is signed in. `fault` is why it cannot be used."""
 
-    def __init__(self, client_name: str, client_version: str) -> None:
-        self._client = (client_name, client_version)
+    def __init__(self) -> None:
         self.ready = False
         self.fault: str | None = None
         self.user_agent = ""
@@ -101,7 +104,7 @@ class AppServerConnection:
         """Until fewer requests are in flight."""
 
     def open(self) -> bytes:
-        return request(INITIALIZE, "initialize", initialize_params(*self._client))
+        return request(INITIALIZE, "initialize", initialize_params(CLIENT_NAME, __version__))
 
     def account_request(self) -> bytes:
         """Asks who is signed in. The answer updates `signed_in`."""
@@ -235,34 +238,24 @@ class AppServerConnection:
 
     def _handle_own_answer(self, message: Message) -> bytes:
         """Returns lines to write."""
-        if message.error is not None:
-            if message.id == INITIALIZE:
-                self.fault = f"the agent refused to start: {message.error.message}"
-            elif message.id == ACCOUNT:
-                self.ready = True  # unknown: the first turn will show whether somebody is signed in
-            elif message.id == LIMITS:
-                self._new_limits = b""
-            return b""
-        try:
-            return self._handle_own_result(message)
-        except UNREADABLE as error:
-            if message.id == INITIALIZE:
-                self.fault = f"the agent's answer to initialize is invalid: {error}"
-            elif message.id == ACCOUNT:
-                self.ready = True
-            return b""
-
-    def _handle_own_result(self, message: Message) -> bytes:
-        """Returns lines to write. Raises one of `UNREADABLE`."""
-        result = message.result or b"{}"
+        result, refused = message.result or b"{}", message.error
         if message.id == INITIALIZE:
-            self.user_agent = msgspec.json.decode(result, type=_InitializeResult).user_agent
+            if refused is not None:
+                self.fault = f"the agent refused to start: {refused.message}"
+                return b""
+            try:
+                self.user_agent = msgspec.json.decode(result, type=_InitializeResult).user_agent
+            except UNREADABLE as error:
+                self.fault = f"the agent's answer to initialize is invalid: {error}"
+                return b""
             return notification("initialized") + self.account_request()
         if message.id == ACCOUNT:
-            account = msgspec.json.decode(result, type=_AccountResult)
-            nobody = account.account is None or account.account == b"null"
-            self.signed_in = not (nobody and account.requires_openai_auth)
-            self.ready = True
+            self.ready = True  # also if it is unknown: the first turn will show whether somebody is signed in
+            if refused is None:
+                with contextlib.suppress(*UNREADABLE):
+                    account = msgspec.json.decode(result, type=_AccountResult)
+                    nobody = account.account is None or account.account == b"null"
+                    self.signed_in = not (nobody and account.requires_openai_auth)
         elif message.id == LIMITS:
-            self._new_limits = bytes(result)
+            self._new_limits = bytes(result) if refused is None else b""
         return b""

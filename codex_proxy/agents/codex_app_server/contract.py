@@ -301,7 +301,7 @@ class Missing(msgspec.Struct, frozen=True):
 
     name: str
     feature: Feature | None
-    """Is off without it. None: no turn is possible."""
+    """It is off without the field. None: no turn is possible."""
 
 
 class ContractCheck(msgspec.Struct, frozen=True):

@@ -91,7 +91,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         return {} if self._parallel_calls else {"parallel_calls": False}
 
     @classmethod
-    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+    def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
         return cls(1, **facts)
 
     # --- the dialect ----------------------------------------------------------------------------

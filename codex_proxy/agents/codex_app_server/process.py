@@ -10,9 +10,9 @@ from codex_proxy.process.child import Command
 
 
 class AppServerProcess(SharedProcess[AppServerConnection]):
-    def __init__(self, client_name: str, client_version: str, *, parallel_calls: bool = True) -> None:
+    def __init__(self, *, parallel_calls: bool = True) -> None:
         """`parallel_calls`: the program reports the end of a model's answer."""
-        super().__init__(AppServerConnection(client_name, client_version))
+        super().__init__(AppServerConnection())
         self.parallel_calls = parallel_calls
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:

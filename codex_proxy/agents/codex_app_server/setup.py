@@ -45,7 +45,7 @@ class CodexSetup(msgspec.Struct, frozen=True):
     empty_folder: str
     """Of plain-model turns."""
     start_mark: str = ""
-    """Is there once this release has started; until then one process starts at a time."""
+    """A file that exists once this release has started; until then one process starts at a time."""
     check: BinaryCheck = BinaryCheck()
     notices: tuple[str, ...] = ()
     """Sentences for the operator about the user's config.toml."""

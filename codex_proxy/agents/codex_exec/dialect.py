@@ -16,7 +16,6 @@ from codex_proxy.agents.dialects.failures import cleaned, failure_from_text, ret
 from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.core.events import (
-    Event,
     FullReasoning,
     FullText,
     ItemEnded,
@@ -41,8 +40,6 @@ READING_PROMPT: Final = "Reading "
 
 
 class CodexExec(ChildTurn):
-    """Private methods append to `out`."""
-
     # The body of a provider's 400 comes as it is, without its status.
     _unframed_error = "other"
 
@@ -62,22 +59,21 @@ class CodexExec(ChildTurn):
 
     def receive(self, lines: Sequence[bytes]) -> Step:
         """A line that is no event becomes a `Notice`."""
-        out: list[Event] = []
         for raw in lines:
             if self._ended:
                 break
             line, damaged = decode(raw)
             if line is None:
-                self._no_event(raw, out)
+                self._no_event(raw)
                 continue
             if damaged:
-                out.append(Notice("bad_event", line.type if line.type in LINES else ""))
+                self._events.append(Notice("bad_event", line.type if line.type in LINES else ""))
                 if line.type not in TURN_END_EVENTS:
                     continue
             handler = LINES.get(line.type)
             if handler is not None:
-                handler(self, line, out)
-        return Step(out) if out else NOTHING
+                handler(self, line)
+        return self._take_step()
 
     def interrupt(self) -> Step:
         """Does nothing here: the child's owner ends it."""
@@ -91,28 +87,28 @@ class CodexExec(ChildTurn):
 
     # --- lines --------------------------------------------------------------------------------------
 
-    def _thread_started(self, line: Line, out: list[Event]) -> None:
-        self._start(line.thread_id, self._model, out)
+    def _thread_started(self, line: Line) -> None:
+        self._start(line.thread_id, self._model)
 
-    def _turn_started(self, line: Line, out: list[Event]) -> None:
-        self._start("", self._model, out)
+    def _turn_started(self, line: Line) -> None:
+        self._start("", self._model)
 
-    def _item_started(self, line: Line, out: list[Event]) -> None:
+    def _item_started(self, line: Line) -> None:
         """Messages and reasoning follow with `item.completed`."""
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
             return
         kind = ACTIVITIES.get(item.type)
         if kind is not None and item.type != "web_search":  # whose query comes with its end
-            self._open[item.id] = self._begin_activity(*kind, item, out)
+            self._open[item.id] = self._begin_activity(*kind, item)
         elif item.type == "todo_list":
-            self._add_plan(item, out)
+            self._add_plan(item)
 
-    def _item_updated(self, line: Line, out: list[Event]) -> None:
+    def _item_updated(self, line: Line) -> None:
         if line.item is not None and line.item.type == "todo_list":
-            self._add_plan(line.item, out)
+            self._add_plan(line.item)
 
-    def _item_completed(self, line: Line, out: list[Event]) -> None:
+    def _item_completed(self, line: Line) -> None:
         item = line.item
         if item is None or item.id in self._done:
             return
@@ -121,65 +117,63 @@ class CodexExec(ChildTurn):
             return
         if item.id:
             self._done.add(item.id)
-        handler(self, item, out)
+        handler(self, item)
 
-    def _error(self, line: Line, out: list[Event]) -> None:
+    def _error(self, line: Line) -> None:
         """Adds `Retrying` for a repeated model call; the first other text is the failure if the turn fails
         without one.
         """
         text = line.message or ""
         if text.startswith(RECONNECTING):
-            out.append(retrying(failure_from_text(text), status_in(text)))
+            self._events.append(retrying(failure_from_text(text), status_in(text)))
         elif self._error_text is None:
             self._error_text = text
 
-    def _turn_completed(self, line: Line, out: list[Event]) -> None:
+    def _turn_completed(self, line: Line) -> None:
         used = line.usage
         usage = used.usage if used is not None and (used.input_tokens or used.output_tokens) else None
-        out.append(StepCompleted(usage))
+        self._events.append(StepCompleted(usage))
         if usage is not None:
-            out.append(UsageReported(usage))
-        out.append(self._end(Stop.STOP, "task_complete"))
+            self._events.append(UsageReported(usage))
+        self._end(Stop.STOP, "task_complete")
 
-    def _turn_failed(self, line: Line, out: list[Event]) -> None:
+    def _turn_failed(self, line: Line) -> None:
         text = line.error.message if line.error is not None else ""
-        out.append(self._end_by_error(text or self._error_text or ""))
+        self._end_by_error(text or self._error_text or "")
 
     # --- items --------------------------------------------------------------------------------------
 
-    def _message(self, item: Item, out: list[Event]) -> None:
+    def _message(self, item: Item) -> None:
         own = self._next_id("m")
-        out += (ItemStarted(Message(own)), FullText(own, item.text or ""), ItemEnded(own))
+        self._events += (ItemStarted(Message(own)), FullText(own, item.text or ""), ItemEnded(own))
 
-    def _reasoning(self, item: Item, out: list[Event]) -> None:
+    def _reasoning(self, item: Item) -> None:
         if item.text:
             own = self._next_id("r")
-            out += (ItemStarted(Reasoning(own)), FullReasoning(own, item.text), ItemEnded(own))
+            self._events += (ItemStarted(Reasoning(own)), FullReasoning(own, item.text), ItemEnded(own))
 
-    def _activity(self, item: Item, out: list[Event]) -> None:
-        own = self._open.pop(item.id, None) or self._begin_activity(*ACTIVITIES[item.type], item, out)
+    def _activity(self, item: Item) -> None:
+        own = self._open.pop(item.id, None) or self._begin_activity(*ACTIVITIES[item.type], item)
         if item.aggregated_output:
-            out.append(OutputDelta(own, item.aggregated_output))
-        out.append(ItemEnded(own, "completed" if item.status in (None, "completed") else "failed"))
+            self._events.append(OutputDelta(own, item.aggregated_output))
+        self._events.append(ItemEnded(own, "completed" if item.status in (None, "completed") else "failed"))
 
-    def _warning(self, item: Item, out: list[Event]) -> None:
-        out.append(Notice("agent_warning", cleaned(item.message or "")))
+    def _warning(self, item: Item) -> None:
+        self._events.append(Notice("agent_warning", cleaned(item.message or "")))
 
     # --- helpers ------------------------------------------------------------------------------------
 
-    def _add_plan(self, item: Item, out: list[Event]) -> None:
+    def _add_plan(self, item: Item) -> None:
         steps = (f"{step.text} ({'completed' if step.completed else 'pending'})" for step in item.items or ())
         text = one_line(", ".join(steps))
         if text and text != self._plan:
             self._plan = text
             own = self._next_id("a")
-            out += (ItemStarted(Activity(own, "plan", text)), ItemEnded(own))
+            self._events += (ItemStarted(Activity(own, "plan", text)), ItemEnded(own))
 
-    def _begin_activity(
-        self, kind: ActivityKind, described: Callable[[Item], str], item: Item, out: list[Event]
-    ) -> str:
+    def _begin_activity(self, kind: ActivityKind, described: Callable[[Item], str], item: Item) -> str:
         own = self._next_id("a")
-        out.append(ItemStarted(Activity(own, kind, one_line(described(item)))))
+        self._events.append(ItemStarted(Activity(own, kind, one_line(described(item)))))
         return own
 
     def _next_id(self, prefix: str) -> str:
@@ -191,8 +185,8 @@ def _files(item: Item) -> str:
     return ", ".join(f"{change.kind or 'change'} {change.path}" for change in item.changes or ())
 
 
-LineHandler: TypeAlias = Callable[[CodexExec, Line, list[Event]], None]
-ItemHandler: TypeAlias = Callable[[CodexExec, Item, list[Event]], None]
+LineHandler: TypeAlias = Callable[[CodexExec, Line], None]
+ItemHandler: TypeAlias = Callable[[CodexExec, Item], None]
 
 ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[Item], str]]]] = {
     "command_execution": ("command", lambda item: item.command or ""),

@@ -61,26 +61,27 @@ def with_reason(text: str, reason: str | None) -> str:
 
 
 class Activities:
-    """Converts a turn's activities to items. Methods append to `out`."""
+    """Converts a turn's activities to items. Adds to `events`."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: list[Event]) -> None:
         self.workdir = ""
+        self._events = events
         self._count = 0
         self._open: dict[str, str] = {}
         self._decoders: dict[str, codecs.IncrementalDecoder] = {}
 
-    def handle(self, event: str, msg: Msg, out: list[Event]) -> None:
+    def handle(self, event: str, msg: Msg) -> None:
         if event in STARTS:
             if msg.call_id not in self._open:
-                self._open[msg.call_id] = self._start(*STARTS[event], msg, out)
+                self._open[msg.call_id] = self._start(*STARTS[event], msg)
         elif event in ENDS:
-            self._finish(msg.call_id, ENDS[event](msg), out)
+            self._finish(msg.call_id, ENDS[event](msg))
         elif event in WHOLE:
-            out.append(ItemEnded(self._start(*WHOLE[event], msg, out)))
+            self._events.append(ItemEnded(self._start(*WHOLE[event], msg)))
         else:
-            self._add_output(msg.call_id, msg.chunk or "", out)
+            self._add_output(msg.call_id, msg.chunk or "")
 
-    def _add_output(self, call_id: str, chunk: str, out: list[Event]) -> None:
+    def _add_output(self, call_id: str, chunk: str) -> None:
         """Appends a base64 chunk, which may cut a character; bad base64 becomes a `Notice`."""
         item = self._open.get(call_id)
         if item is None:
@@ -91,21 +92,21 @@ class Activities:
         try:
             text = decoder.decode(base64.b64decode(chunk))
         except (binascii.Error, ValueError):
-            out.append(Notice("bad_output_chunk"))
+            self._events.append(Notice("bad_output_chunk"))
             return
         if text:
-            out.append(OutputDelta(item, text))
+            self._events.append(OutputDelta(item, text))
 
-    def _finish(self, call_id: str, succeeded: bool, out: list[Event]) -> None:
+    def _finish(self, call_id: str, succeeded: bool) -> None:
         item = self._open.pop(call_id, None)
         if item is not None:
             self._decoders.pop(item, None)
-            out.append(ItemEnded(item, "completed" if succeeded else "failed"))
+            self._events.append(ItemEnded(item, "completed" if succeeded else "failed"))
 
-    def _start(self, kind: ActivityKind, described: Described, msg: Msg, out: list[Event]) -> str:
+    def _start(self, kind: ActivityKind, described: Described, msg: Msg) -> str:
         item = f"a{self._count}"
         self._count += 1
-        out.append(ItemStarted(Activity(item, kind, described(msg, self.workdir))))
+        self._events.append(ItemStarted(Activity(item, kind, described(msg, self.workdir))))
         return item
 
 

@@ -26,7 +26,6 @@ from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalKind,
     ApprovalRequested,
-    Event,
     FullText,
     Notice,
     ReasoningKind,
@@ -53,16 +52,16 @@ TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
 
 
 class CodexProto(ChildTurn):
-    """`extended`: the fake agent, which accepts more fields. Private methods append to `out`."""
+    """`extended`: the fake agent, which accepts more fields."""
 
     def __init__(self, *, extended: bool = False) -> None:
         super().__init__()
         self._extended = extended
         self._turn: Turn | None = None
-        self._messages = Messages()
-        self._reasoning = ReasoningItems()
-        self._calls = Calls()
-        self._activities = Activities()
+        self._messages = Messages(self._events)
+        self._reasoning = ReasoningItems(self._events)
+        self._calls = Calls(self._events)
+        self._activities = Activities(self._events)
         self._usage = TurnUsage()
         self._spellings: dict[str, str] = {}
         self._open_approvals: dict[str, str] = {}
@@ -84,7 +83,9 @@ class CodexProto(ChildTurn):
         """If the turn needs a model's name that it lacks, `receive` writes it when the child has named one."""
         self._turn = turn
         self._activities.workdir = turn.workdir
-        self._calls = Calls(earlier_calls=sum(isinstance(item, HistoryCall) for item in turn.history))
+        self._calls = Calls(
+            self._events, earlier_calls=sum(isinstance(item, HistoryCall) for item in turn.history)
+        )
         if (
             turn.output_schema is not None and not turn.model
         ):  # the operation for a schema requires a model's name
@@ -94,23 +95,22 @@ class CodexProto(ChildTurn):
 
     def receive(self, lines: Sequence[bytes]) -> Step:
         """A line that is no event becomes a `Notice`."""
-        out: list[Event] = []
         message_id = None if self._ended else self._message_id
         for raw in lines:
             # Most lines are deltas of the message that the line before belonged to: only their text is decoded.
             if message_id is not None and (text := plain_delta(raw)):
-                out.append(TextDelta(message_id, text))
+                self._events.append(TextDelta(message_id, text))
                 continue
             if self._ended:
                 break
             line = decode(raw)
             if line is not None:
-                self._handle_line(line, out)
+                self._handle_line(line)
             else:
-                self._no_event(raw, out)
+                self._no_event(raw)
             message_id = self._message_id = self._delta_target
         writes, self._pending_writes = self._pending_writes, b""
-        return Step(out, writes) if out or writes else NOTHING
+        return self._take_step(writes)
 
     def answer(self, request_id: str, reply: Reply) -> Step:
         op = self._open_approvals.pop(request_id, None)
@@ -130,7 +130,7 @@ class CodexProto(ChildTurn):
 
     # --- one line -----------------------------------------------------------------------------
 
-    def _handle_line(self, line: Line, out: list[Event]) -> None:
+    def _handle_line(self, line: Line) -> None:
         msg = line.msg
         route = ROUTES.get(msg.type)
         if route is None:
@@ -139,17 +139,17 @@ class CodexProto(ChildTurn):
         # A line without an id is in an older spelling; one with an empty id is about the session.
         if line.id not in (SUBMISSION_ID, None) and name != "session_configured":
             if line.id == "" and name == "error":
-                out.append(Notice("agent_warning", cleaned(msg.message or "")))
+                self._events.append(Notice("agent_warning", cleaned(msg.message or "")))
             return
         # Some releases write each event in two spellings: only the first spelling seen counts.
         spelling = "/" + msg.type if line.flat else msg.type
         if self._spellings.setdefault(name, spelling) != spelling:
             return
         if line.damaged:
-            out.append(Notice("bad_event", name))
+            self._events.append(Notice("bad_event", name))
             if name not in TURN_END_EVENTS:
                 return
-        handler(self, msg, out)
+        handler(self, msg)
 
     @property
     def _delta_target(self) -> str | None:
@@ -160,139 +160,139 @@ class CodexProto(ChildTurn):
 
     # --- session ------------------------------------------------------------------------------
 
-    def _session_configured(self, msg: Msg, out: list[Event]) -> None:
+    def _session_configured(self, msg: Msg) -> None:
         requested = self._turn.model if self._turn else ""
-        self._start(msg.session_id or "", requested or msg.model or "", out)
+        self._start(msg.session_id or "", requested or msg.model or "")
         if self._waits_for_model and self._turn is not None:
             self._waits_for_model = False
             self._pending_writes += self._turn_lines(self._turn, msg.model or "")
 
-    def _task_started(self, msg: Msg, out: list[Event]) -> None:
-        self._start("", self._turn.model if self._turn else "", out)
+    def _task_started(self, msg: Msg) -> None:
+        self._start("", self._turn.model if self._turn else "")
 
     # --- what the model puts out --------------------------------------------------------------
 
-    def _agent_message_delta(self, msg: Msg, out: list[Event]) -> None:
+    def _agent_message_delta(self, msg: Msg) -> None:
         if msg.delta:
-            self._begin_output(out)
-            self._messages.add_delta(msg.choice_index, msg.delta, out)
+            self._begin_output()
+            self._messages.add_delta(msg.choice_index, msg.delta)
 
-    def _agent_message(self, msg: Msg, out: list[Event]) -> None:
+    def _agent_message(self, msg: Msg) -> None:
         has_calls = bool(msg.tool_calls or msg.function_call)
         if msg.message or (msg.message is not None and not has_calls):
-            self._begin_output(out)
-            self._messages.finish(msg.choice_index, FullText, msg.message, out)
+            self._begin_output()
+            self._messages.finish(msg.choice_index, FullText, msg.message)
         if msg.refusal:
-            self._begin_output(out)
-            self._messages.finish(msg.choice_index, RefusalDelta, msg.refusal, out)
+            self._begin_output()
+            self._messages.finish(msg.choice_index, RefusalDelta, msg.refusal)
         if has_calls:
-            self._each_call(self._calls.finish_with, msg, out)
+            self._each_call(self._calls.finish_with, msg)
 
-    def _calls_delta(self, msg: Msg, out: list[Event]) -> None:
-        self._each_call(self._calls.add_piece, msg, out)
+    def _calls_delta(self, msg: Msg) -> None:
+        self._each_call(self._calls.add_piece, msg)
 
-    def _each_call(self, add: Callable[..., None], msg: Msg, out: list[Event]) -> None:
-        self._begin_output(out)
+    def _each_call(self, add: Callable[..., None], msg: Msg) -> None:
+        self._begin_output()
         # The child also writes choice 0 for a turn without choices.
         choice = msg.choice_index if msg.choice_index or self._messages.by_choice else None
         for position, call in enumerate(msg.tool_calls or ()):
             key = (choice, position if call.index is None else call.index)
             function = call.function or NO_FUNCTION
             kind = "custom" if call.type == "custom" else "function"
-            add(key, call.id, function.name, function.arguments or "", kind, out)
+            add(key, call.id, function.name, function.arguments or "", kind)
         if (legacy := msg.function_call) is not None:
-            add((choice, LEGACY), None, legacy.name, legacy.arguments or "", "legacy", out)
+            add((choice, LEGACY), None, legacy.name, legacy.arguments or "", "legacy")
 
-    def _begin_output(self, out: list[Event]) -> None:
+    def _begin_output(self) -> None:
         """Ends the open reasoning: the model writes something else."""
         self._step_has_output = True
         if self._reasoning:
-            self._reasoning.end(out)
+            self._reasoning.end()
 
-    def _reasoning_break(self, msg: Msg, out: list[Event]) -> None:
-        self._reasoning.section_break(out)
+    def _reasoning_break(self, msg: Msg) -> None:
+        self._reasoning.section_break()
 
-    def _add_reasoning(self, msg: Msg, out: list[Event], kind: ReasoningKind = "summary") -> None:
+    def _add_reasoning(self, msg: Msg, kind: ReasoningKind = "summary") -> None:
         if msg.delta:
             self._step_has_output = True
-            self._reasoning.add_delta(msg.delta, kind, out)
+            self._reasoning.add_delta(msg.delta, kind)
         elif msg.text:
             self._step_has_output = True
-            self._reasoning.add_full_text(msg.text, kind, out)
+            self._reasoning.add_full_text(msg.text, kind)
 
     # --- approval requests --------------------------------------------------------------------
 
-    def _exec_approval(self, msg: Msg, out: list[Event]) -> None:
+    def _exec_approval(self, msg: Msg) -> None:
         text = with_reason(command_line(msg), msg.reason)
-        self._request_approval("exec_approval", "command", text, out)
+        self._request_approval("exec_approval", "command", text)
 
-    def _patch_approval(self, msg: Msg, out: list[Event]) -> None:
+    def _patch_approval(self, msg: Msg) -> None:
         text = with_reason(file_changes(msg, self._activities.workdir), msg.reason)
-        self._request_approval("patch_approval", "file_change", text, out)
+        self._request_approval("patch_approval", "file_change", text)
 
     # --- usage, retries, ends -----------------------------------------------------------------
 
-    def _token_count(self, msg: Msg, out: list[Event]) -> None:
+    def _token_count(self, msg: Msg) -> None:
         limits = bytes(msg.rate_limits)
         if limits != self._last_limits and limits.count(b"{") > 1:
             self._last_limits = limits
-            out.append(AccountLimitsReported(limits))
+            self._events.append(AccountLimitsReported(limits))
         used = self._usage.add_count(msg, has_output=self._step_has_output)
         # A count without new tokens comes with a response's headers, unless all messages are complete.
         if used is not None or (self._step_has_output and not self._messages):
-            self._end_items(out)
-            out.append(StepCompleted(used))
+            self._end_items()
+            self._events.append(StepCompleted(used))
             if used is not None:
-                out.append(UsageReported(self._usage.so_far))
+                self._events.append(UsageReported(self._usage.so_far))
             self._step_has_output = False
         if msg.finish_reason:
             self._finish_reason = (msg.finish_reason, "token_count")
 
-    def _stream_error(self, msg: Msg, out: list[Event]) -> None:
+    def _stream_error(self, msg: Msg) -> None:
         text = msg.message or ""
-        out.append(retrying(failure_from_text(text), status_in(text)))
+        self._events.append(retrying(failure_from_text(text), status_in(text)))
         self._messages.drop_open()
         self._reasoning.drop_open()
         self._calls.drop_open()
         self._step_has_output = False
 
-    def _error_reported(self, msg: Msg, out: list[Event]) -> None:
+    def _error_reported(self, msg: Msg) -> None:
         """Stores the first error, with which the turn fails at `task_complete` or the child's end."""
         if self._error_text is None:
             self._error_text = msg.message or ""
 
-    def _task_complete(self, msg: Msg, out: list[Event]) -> None:
+    def _task_complete(self, msg: Msg) -> None:
         if self._error_text is not None:
-            out.append(self._end_by_error(self._error_text))
+            self._end_by_error(self._error_text)
             return
         if msg.last_agent_message and not self._messages.count and self._calls.last_kind is None:
-            self._messages.finish(None, FullText, msg.last_agent_message, out)
-        self._end_items(out)
+            self._messages.finish(None, FullText, msg.last_agent_message)
+        self._end_items()
         by_choice = msg.choice_finish_reasons or {}
         reason, trigger = self._finish_reason or (by_choice.get(0) or self._calls.stop, "task_complete")
         if msg.finish_reason:
             reason, trigger = msg.finish_reason, "task_complete"
         others = {choice: stop for choice, stop in by_choice.items() if stop != reason}
         self._ended = True
-        out.append(TurnEnded(reason, trigger, choice_stops=others or None))
+        self._events.append(TurnEnded(reason, trigger, choice_stops=others or None))
 
-    def _turn_aborted(self, msg: Msg, out: list[Event]) -> None:
-        out.append(self._end(Stop.INTERRUPTED, "turn_aborted"))
+    def _turn_aborted(self, msg: Msg) -> None:
+        self._end(Stop.INTERRUPTED, "turn_aborted")
 
     # --- helpers ------------------------------------------------------------------------------
 
-    def _end_items(self, out: list[Event]) -> None:
-        self._reasoning.end(out)
-        self._messages.end_all(out)
-        self._calls.end_all(out)
+    def _end_items(self) -> None:
+        self._reasoning.end()
+        self._messages.end_all()
+        self._calls.end_all()
 
-    def _request_approval(self, op: str, kind: ApprovalKind, text: str, out: list[Event]) -> None:
+    def _request_approval(self, op: str, kind: ApprovalKind, text: str) -> None:
         """`op` is the operation for the answer."""
-        self._begin_output(out)
+        self._begin_output()
         request_id = f"ask{self._approval_count}"
         self._approval_count += 1
         self._open_approvals[request_id] = op
-        out.append(ApprovalRequested(request_id, kind, text))
+        self._events.append(ApprovalRequested(request_id, kind, text))
 
     def _turn_lines(self, turn: Turn, model: str) -> bytes:
         return submissions.turn_lines(turn, SUBMISSION_ID, model, extended=self._extended)
@@ -302,13 +302,13 @@ class CodexProto(ChildTurn):
         return submissions.submission_line(str(self._op_count), op)
 
 
-Handler: TypeAlias = Callable[[CodexProto, Msg, list[Event]], None]
+Handler: TypeAlias = Callable[[CodexProto, Msg], None]
 
 
 def _activity_handler(event: str) -> Handler:
-    def handler(dialect: CodexProto, msg: Msg, out: list[Event]) -> None:
-        dialect._begin_output(out)
-        dialect._activities.handle(event, msg, out)
+    def handler(dialect: CodexProto, msg: Msg) -> None:
+        dialect._begin_output()
+        dialect._activities.handle(event, msg)
 
     return handler
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from codex_proxy.agents.dialect import HeldSize
 from codex_proxy.core.events import (
     ArgumentsDelta,
@@ -31,7 +33,8 @@ CallKind = Literal["function", "custom", "legacy"]
 class Messages:
     """At most one is open for each `choice` (None if the child names none)."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
         self._ids: dict[int | None, str] = {}
         self.count = 0
         self.by_choice = False
@@ -43,30 +46,28 @@ class Messages:
     def without_choice(self) -> str | None:
         return self._ids.get(None)
 
-    def add_delta(self, choice: int | None, text: str, out: list[Event]) -> None:
-        out.append(TextDelta(self._ids.get(choice) or self._start(choice, out), text))
+    def add_delta(self, choice: int | None, text: str) -> None:
+        self._events.append(TextDelta(self._ids.get(choice) or self._start(choice), text))
 
-    def finish(
-        self, choice: int | None, event: type[FullText | RefusalDelta], text: str, out: list[Event]
-    ) -> None:
+    def finish(self, choice: int | None, event: type[FullText | RefusalDelta], text: str) -> None:
         """Opens the message if needed. Of a full text `core.repair` drops what was sent."""
-        item = self._ids.get(choice) or self._start(choice, out)
+        item = self._ids.get(choice) or self._start(choice)
         del self._ids[choice]
-        out += (event(item, text), ItemEnded(item))
+        self._events += (event(item, text), ItemEnded(item))
 
-    def end_all(self, out: list[Event]) -> None:
-        out.extend(map(ItemEnded, self._ids.values()))
+    def end_all(self) -> None:
+        self._events.extend(map(ItemEnded, self._ids.values()))
         self._ids.clear()
 
     def drop_open(self) -> None:
         """After a retry the child sends new ones."""
         self._ids.clear()
 
-    def _start(self, choice: int | None, out: list[Event]) -> str:
+    def _start(self, choice: int | None) -> str:
         item = self._ids[choice] = f"m{self.count}"
         self.count += 1
         self.by_choice = self.by_choice or choice is not None
-        out.append(ItemStarted(Message(item, choice)))
+        self._events.append(ItemStarted(Message(item, choice)))
         return item
 
 
@@ -75,7 +76,8 @@ class ReasoningItems:
     each.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
         self._count = 0
         self._item = ""
         self._part = 0
@@ -86,41 +88,41 @@ class ReasoningItems:
     def __bool__(self) -> bool:
         return bool(self._item)
 
-    def section_break(self, out: list[Event]) -> None:
+    def section_break(self) -> None:
         """Moves to the next summary part; after a full text, ends the item."""
         if self._has_full_text():
-            self.end(out)
+            self.end()
         elif self._part in self._parts_with_deltas:
             self._part += 1
 
-    def add_delta(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
+    def add_delta(self, text: str, kind: ReasoningKind) -> None:
         """Adds a delta of raw reasoning, or of the current summary part."""
         if self._has_full_text():
-            self.end(out)
-        self._start(out)
+            self.end()
+        self._start()
         if kind == "raw":
             self._raw_deltas = True
-            out.append(ReasoningDelta(self._item, text, 0, "raw"))
+            self._events.append(ReasoningDelta(self._item, text, 0, "raw"))
         else:
             self._parts_with_deltas.add(self._part)
-            out.append(ReasoningDelta(self._item, text, self._part))
+            self._events.append(ReasoningDelta(self._item, text, self._part))
 
-    def add_full_text(self, text: str, kind: ReasoningKind, out: list[Event]) -> None:
+    def add_full_text(self, text: str, kind: ReasoningKind) -> None:
         """Left out: a summary whose part had no deltas although others had, since they are in an earlier part; a raw
         text after deltas.
         """
-        self._start(out)
+        self._start()
         part = self._full_texts[kind]
         self._full_texts[kind] = part + 1
         if kind == "raw":
             if not self._raw_deltas:
-                out.append(FullReasoning(self._item, text, part, "raw"))
+                self._events.append(FullReasoning(self._item, text, part, "raw"))
         elif not self._parts_with_deltas or part in self._parts_with_deltas:
-            out.append(FullReasoning(self._item, text, part))
+            self._events.append(FullReasoning(self._item, text, part))
 
-    def end(self, out: list[Event]) -> None:
+    def end(self) -> None:
         if self._item:
-            out.append(ItemEnded(self._item))
+            self._events.append(ItemEnded(self._item))
         self.drop_open()
 
     def drop_open(self) -> None:
@@ -134,21 +136,21 @@ class ReasoningItems:
     def _has_full_text(self) -> bool:
         return any(self._full_texts.values())
 
-    def _start(self, out: list[Event]) -> None:
+    def _start(self) -> None:
         if not self._item:
             self._item = f"r{self._count}"
             self._count += 1
-            out.append(ItemStarted(Reasoning(self._item)))
+            self._events.append(ItemStarted(Reasoning(self._item)))
 
 
-class _Call:
-    def __init__(self, kind: CallKind) -> None:
-        self.call_id: str | None = None
-        self.kind: CallKind = kind
-        self.item_id = ""
-        """Empty until the name is known."""
-        self.early_arguments: list[str] = []
-        """That came before the name."""
+class _Call(msgspec.Struct):
+    kind: CallKind
+    call_id: str | None = None
+    """The child's, once given."""
+    item_id: str = ""
+    """Empty until the name is known."""
+    early_arguments: list[str] = []
+    """That came before the name."""
 
 
 _Key = tuple[int | None, int | str]
@@ -167,7 +169,8 @@ class Calls:
     `earlier_calls`.
     """
 
-    def __init__(self, earlier_calls: int = 0) -> None:
+    def __init__(self, events: list[Event], earlier_calls: int = 0) -> None:
+        self._events = events
         self._open: dict[_Key, _Call] = {}
         self._keys: dict[tuple[int | None, str], _Key] = {}
         self._held = HeldSize("arguments of calls before their names")
@@ -187,12 +190,11 @@ class Calls:
         name: str | None,
         arguments: str,
         kind: CallKind,
-        out: list[Event],
     ) -> None:
         """Starts the item once the name is known. Ignored for a complete call."""
         call = self._open.get(key)
         if call and call_id and call.call_id not in (None, call_id):
-            self._end(key, out)
+            self._end(key)
             call = None
         if call is None:
             if self._is_done(key, call_id):
@@ -204,13 +206,13 @@ class Calls:
             self._keys.setdefault((key[0], call_id), key)
         if call.item_id:
             if arguments:
-                out.append(ArgumentsDelta(call.item_id, arguments))
+                self._events.append(ArgumentsDelta(call.item_id, arguments))
             return
         if arguments:
             self._held.add(len(arguments) + DELTA_SIZE)
             call.early_arguments.append(arguments)
         if name:
-            self._start(key, call, name, out)
+            self._start(key, call, name)
 
     def finish_with(
         self,
@@ -219,21 +221,20 @@ class Calls:
         name: str | None,
         arguments: str,
         kind: CallKind,
-        out: list[Event],
     ) -> None:
         """Ends a call with its full arguments, of which `core.repair` drops what was sent."""
         if self._is_done(key, call_id):
             return
         key = self._key_of(key, call_id)
-        self.add_piece(key, call_id, name, "", kind, out)
+        self.add_piece(key, call_id, name, "", kind)
         call = self._open[key]
         if call.item_id:
-            out.append(FullArguments(call.item_id, arguments))
-        self._end(key, out)
+            self._events.append(FullArguments(call.item_id, arguments))
+        self._end(key)
 
-    def end_all(self, out: list[Event]) -> None:
+    def end_all(self) -> None:
         for key in list(self._open):
-            self._end(key, out)
+            self._end(key)
         self._held.clear()
 
     def drop_open(self) -> None:
@@ -246,29 +247,29 @@ class Calls:
         return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        """Never for a call without an id, except `function_call`."""
+        """Never True for a call without an id, except `function_call`."""
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 
-    def _start(self, key: _Key, call: _Call, name: str, out: list[Event]) -> None:
+    def _start(self, key: _Key, call: _Call, name: str) -> None:
         call_id = call.call_id or f"call_{self._earlier_calls + self._count}"
         call.item_id = f"c{self._count}"
         self._count += 1
         self.last_kind = call.kind
-        out.append(ItemStarted(ToolCall(call.item_id, call_id, name, call.kind, key[0])))
+        self._events.append(ItemStarted(ToolCall(call.item_id, call_id, name, call.kind, key[0])))
         if call.early_arguments:
-            out.append(ArgumentsDelta(call.item_id, "".join(call.early_arguments)))
+            self._events.append(ArgumentsDelta(call.item_id, "".join(call.early_arguments)))
             call.early_arguments.clear()
 
-    def _end(self, key: _Key, out: list[Event]) -> None:
+    def _end(self, key: _Key) -> None:
         """Closes a call; without a name it becomes a `Notice`."""
         call = self._open.pop(key)
         if call.call_id and self._keys.get((key[0], call.call_id)) == key:
             del self._keys[key[0], call.call_id]
         if not call.item_id:
-            out.append(Notice("nameless_call"))
+            self._events.append(Notice("nameless_call"))
             return
-        out.append(ItemEnded(call.item_id))
+        self._events.append(ItemEnded(call.item_id))
         name = LEGACY if key[1] == LEGACY else call.call_id
         if name:
             self._done.add((key[0], name))

@@ -10,7 +10,7 @@ from typing import Any, TypeGuard
 import msgspec
 
 from codex_proxy.agents.dialects.response_items import content_of, text_type_of
-from codex_proxy.agents.dialects.transcript import flattened
+from codex_proxy.agents.dialects.transcript import flatten
 from codex_proxy.core.items import (
     HistoryCall,
     HistoryItem,
@@ -68,7 +68,7 @@ def turn_lines(turn: Turn, submission_id: str, model: str, *, extended: bool) ->
 def _input_items(turn: Turn) -> list[dict[str, Any]]:
     if len(turn.history) == 1 and _is_user(turn.history[0]):
         return _inputs(turn.history[0].parts)
-    text, images = flattened(turn.history)
+    text, images = flatten(turn.history)
     return _inputs([TextPart(text), *images])
 
 

@@ -49,7 +49,11 @@ def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
     if settings.cassettes.replay is not None:
         return (ConfiguredAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
     if is_single(settings):
-        return (_without_name(settings),)
+        if DEFAULT not in settings.upstreams:
+            return (_of_settings("", settings),)
+        table = settings.upstreams[DEFAULT]
+        wire = WIRES.get(settings.agent, table.wire)
+        return (_of_upstream_table(settings, "", table.model_copy(update={"wire": wire})),)
     twice = settings.agents.keys() & settings.upstreams.keys()
     if twice:
         raise NoAgentError(
@@ -77,14 +81,6 @@ def is_single(settings: Settings) -> bool:
     """Returns whether models have no prefix: there are no tables, or only `[upstreams.default]` and no other agent."""
     alone = not settings.agents and not settings.upstreams.keys() - {DEFAULT}
     return alone and (not settings.upstreams or settings.agent in (DEFAULT, *WIRES))
-
-
-def _without_name(settings: Settings) -> ConfiguredAgent:
-    if DEFAULT in settings.upstreams:
-        table = settings.upstreams[DEFAULT]
-        wire = WIRES.get(settings.agent, table.wire)
-        return _of_upstream_table(settings, "", table.model_copy(update={"wire": wire}))
-    return _of_settings("", settings)
 
 
 def _of_settings(name: str, settings: Settings) -> ConfiguredAgent:

@@ -19,7 +19,7 @@ SYSTEM: Final = (
     *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf"),
     *("/var/lib/ca-certificates", "/nix/store", "/run/current-system", "/snap", "/home/linuxbrew/.linuxbrew"),
 )
-"""They hold nothing of a user's. What /proc reveals of other processes is not readable for a confined one."""
+"""Nothing in them is a user's. What /proc reveals of other processes is not readable for a confined one."""
 UNNAMED: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
 """They name folders to find something in."""
 PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {

@@ -153,18 +153,14 @@ class ChannelRequests(Generic[Id, M]):
 
     def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:
         """`on_answer` None: nothing waits for the answer."""
-        if on_answer is not None:
-            id = self.expect(on_answer)
-        else:
-            self._count += 1
-            id = self._id_of(self._count)
-        self._writes.append(self._encode(id, method, params))
+        self._writes.append(self._encode(self.expect(on_answer), method, params))
 
-    def expect(self, on_answer: Callable[[M], None]) -> Id:
+    def expect(self, on_answer: Callable[[M], None] | None) -> Id:
         """Sets the handler of the next request's answer, and returns its id."""
         self._count += 1
         id = self._id_of(self._count)
-        self._handlers[id] = on_answer
+        if on_answer is not None:
+            self._handlers[id] = on_answer
         return id
 
     def take_handler(self, id: Hashable) -> Callable[[M], None] | None:

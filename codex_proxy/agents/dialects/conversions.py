@@ -122,7 +122,7 @@ class CustomInput:
             if token[0] == '"':
                 self._ended = True
                 break
-            out.append(_unescaped(token))
+            out.append(_unescape(token))
             position = token.end()
         return "".join(out)
 
@@ -140,7 +140,7 @@ def _end_of_opening(text: str) -> int | None:
     return position
 
 
-def _unescaped(token: re.Match[str]) -> str:
+def _unescape(token: re.Match[str]) -> str:
     """An unknown escape is unchanged."""
     text = token[0]
     if text[0] != "\\":

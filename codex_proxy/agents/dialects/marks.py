@@ -31,21 +31,21 @@ class OriginMarks:
 
     def mark(self, events: list[Event]) -> list[Event]:
         return [
-            RawItem(event.type, self._marked(event.json))
+            RawItem(event.type, self._mark_item(event.json))
             if type(event) is RawItem and event.type in ENCRYPTED
             else event
             for event in events
         ]
 
     def unmark(self, history: Sequence[HistoryItem]) -> tuple[HistoryItem, ...]:
-        kept = (self._unmarked(item) if isinstance(item, RawHistoryItem) else item for item in history)
+        kept = (self._unmark_item(item) if isinstance(item, RawHistoryItem) else item for item in history)
         return tuple(item for item in kept if item is not None)
 
-    def _marked(self, raw: bytes) -> bytes:
+    def _mark_item(self, raw: bytes) -> bytes:
         text = _encrypted(raw)
         return raw if text is None else _with(raw, self._mark + text)
 
-    def _unmarked(self, item: RawHistoryItem) -> RawHistoryItem | None:
+    def _unmark_item(self, item: RawHistoryItem) -> RawHistoryItem | None:
         text = _encrypted(item.json)
         if text is None:
             return item

@@ -23,13 +23,13 @@ _ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """A single user message with text stays as it is; others are `flattened`."""
+    """A single user message with text stays as it is; others are `flatten`."""
     first = history[0] if len(history) == 1 else None
     if isinstance(first, HistoryMessage) and first.role == "user":
         text = "\n".join(part.text for part in first.parts if isinstance(part, TextPart))
         if text.strip():
             return text, [part for part in first.parts if isinstance(part, ImagePart)]
-    return flattened(history)
+    return flatten(history)
 
 
 def with_instructions_of_user(history: Iterable[HistoryItem]) -> tuple[HistoryItem, ...]:
@@ -44,7 +44,7 @@ def _as_users(item: HistoryItem) -> HistoryItem:
     return HistoryMessage("user", (TextPart("\n".join((f"[{_ROLES[item.role]}]", *texts))),))
 
 
-def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
+def flatten(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
     images: list[ImagePart] = []
     blocks = [PREAMBLE]
     blocks += [_block(item, images) for item in history if not isinstance(item, RawHistoryItem)]
@@ -53,13 +53,13 @@ def flattened(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
 
 def _block(item: HistoryMessage | HistoryCall | HistoryOutput, images: list[ImagePart]) -> str:
     if isinstance(item, HistoryMessage):
-        return f"[{_ROLES[item.role]}]\n{_numbered(item.parts, images)}"
+        return f"[{_ROLES[item.role]}]\n{_number_images(item.parts, images)}"
     if isinstance(item, HistoryCall):
         return f"[assistant calls tool {item.name}, {item.call_id}]\n{item.arguments}"
-    return f"[tool output, {item.call_id}]\n{_numbered(item.parts, images)}"
+    return f"[tool output, {item.call_id}]\n{_number_images(item.parts, images)}"
 
 
-def _numbered(parts: Iterable[Part], images: list[ImagePart]) -> str:
+def _number_images(parts: Iterable[Part], images: list[ImagePart]) -> str:
     """Returns the text, with `[image N]` for each image."""
     words = []
     for part in parts:

@@ -163,7 +163,7 @@ class ProcessGroup(Generic[P]):
             return self.last_failure
         now = self._pool.now()
         steady = any(is_stable(now - each.ready_at) for each in self.entries.values())
-        if (self._backoff.looping and not steady) or (
+        if (self._backoff.is_looping and not steady) or (
             self._backoff.pause_seconds(now) and not self._has_usable_process()
         ):
             return self._last_crash

@@ -214,7 +214,7 @@ class RestartBackoff(msgspec.Struct, frozen=True):
         return max(0.0, self.last_at + pause_seconds - now)
 
     @property
-    def looping(self) -> bool:
+    def is_looping(self) -> bool:
         """Whether the next turn would most likely fail, too."""
         return self.failures >= LOOP_FAILURES
 

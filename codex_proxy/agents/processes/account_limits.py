@@ -135,7 +135,7 @@ class NewestLimits:
         """Stores the limits in a message; those that it lacks stay. Empty: the agent refused."""
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:
-                self._known[reported.id] = _merged(self._known.get(reported.id), reported)
+                self._known[reported.id] = _merge(self._known.get(reported.id), reported)
                 self._told_at = _now()
         self._answered.set()
 
@@ -163,7 +163,7 @@ class NewestLimits:
                 await self._answered.wait()
 
 
-def _merged(known: AccountLimits | None, reported: AccountLimits) -> AccountLimits:
+def _merge(known: AccountLimits | None, reported: AccountLimits) -> AccountLimits:
     if known is None:
         return reported
     windows = {each.name: each for each in (*known.windows, *reported.windows)}

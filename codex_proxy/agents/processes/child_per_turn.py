@@ -35,9 +35,9 @@ from codex_proxy.process.launch import find_program
 AHEAD_USES: Final = 2
 """Within `WAIT_SECONDS`; then a child waits for the next turn."""
 WAIT_SECONDS: Final = 60.0
-"""That it waits: it has read configuration and sign-in at its start."""
+"""It waits no longer, because it has read configuration and sign-in at its start."""
 MAX_EARLY_BYTES: Final = 1 << 16
-"""That it may print before its turn; then its output is not read until that begins."""
+"""If it prints more before its turn, its output is not read until that begins."""
 
 
 class ChildTransport(PooledProcess):

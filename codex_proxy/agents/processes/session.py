@@ -128,7 +128,7 @@ class AgentSession:
         self.tape: SessionTape | None = None
         self.gone = False
         self.turn = turn
-        """That the session was opened for; after `begin` without content."""
+        """The session was opened for it; after `begin` it has no content."""
         self.origin: OriginMarks | None = None
         """Marks this agent's encrypted content, if the server has several."""
         self.ran_before = not transport.exclusive

@@ -161,7 +161,7 @@ class UpstreamTurn(ExchangeTurn[A]):
         return {"model": self._model, **({"refused": refused} if refused else {})}
 
     @classmethod
-    def remade(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
+    def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
         """Returns a turn at an upstream without a secret."""
         own = dict(facts)
         model, refused = own.pop("model", context.model), set(own.pop("refused", ()))
