@@ -34,7 +34,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
     """`config_file`: None for the default. An error is a failed check."""
     try:
         settings = load(dict(flags), config_file)
-        chosen = settings_of(settings, flags, config_file, environ)
+        sources = setting_sources(flags, config_file, environ)
     except (ValueError, OSError) as error:
         text = settings_error_text(error)
         return Checkup(checks=(Checking("settings").failed(text, "Fix the setting that is named."),))
@@ -48,6 +48,10 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         checks.append(Checking("agent").failed(message, advice))
     port = await port_check(settings)
     checks += [port, *await machine_checks(settings, environ)]
+    chosen = tuple(
+        Setting(name=name, value=shown(name, getattr(settings, name)), source=source, origin=origin)
+        for name, (source, origin) in sources.items()
+    )
     return Checkup(
         checks=tuple(checks), settings=chosen, otherwise=next_step(port, settings, flags, config_file)
     )
@@ -149,15 +153,6 @@ def setting_sources(
         else:
             found[name] = ("default", "")
     return found
-
-
-def settings_of(
-    settings: Settings, flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]
-) -> tuple[Setting, ...]:
-    return tuple(
-        Setting(name=name, value=shown(name, getattr(settings, name)), source=source, origin=origin)
-        for name, (source, origin) in setting_sources(flags, config_file, environ).items()
-    )
 
 
 MASK: Final = "********"

@@ -117,9 +117,8 @@ def _require_store(settings: Settings) -> None:
 
 
 def _place(settings: Settings, place: str) -> Settings:
-    if place.startswith(DATABASE_SCHEMES):
-        return settings.model_copy(update={"store": place})
-    return settings.model_copy(update={"store": os.path.abspath(place)})
+    store = place if place.startswith(DATABASE_SCHEMES) else os.path.abspath(place)
+    return settings.model_copy(update={"store": store})
 
 
 @asynccontextmanager

@@ -42,7 +42,7 @@ def body_budget(memory: int) -> tuple[int, int]:
 
 
 class ByteBudget:
-    """Counts bytes: at most `total`, and `each` for an owner. 0: no limit."""
+    """Counts bytes: at most `total`, and `each` for an owner."""
 
     def __init__(self, total: int, each: int) -> None:
         self.total = total
@@ -58,9 +58,9 @@ class ByteBudget:
         body may be larger.
         """
         theirs = self._held[owner]
-        if self.each and theirs and theirs + size > self.each:
+        if theirs and theirs + size > self.each:
             return "owner"
-        if self.total and self.held and self.held + size > self.total:
+        if self.held and self.held + size > self.total:
             return "total"
         self._held[owner] += size
         return None

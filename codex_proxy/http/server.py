@@ -226,10 +226,9 @@ def _has_unread(transport: asyncio.BaseTransport) -> bool:
 
 
 def _failure_of(error: BaseException | None) -> Failure:
-    for kind, fault, words in _BROKEN:
-        if isinstance(error, kind):
-            return Failure(kind=fault, message=words)
-    return Failure(kind=FaultKind.INVALID_REQUEST, message=_OTHERWISE)
+    found = ((fault, words) for kind, fault, words in _BROKEN if isinstance(error, kind))
+    fault, message = next(found, (FaultKind.INVALID_REQUEST, _OTHERWISE))
+    return Failure(kind=fault, message=message)
 
 
 @web.middleware

@@ -34,18 +34,13 @@ class PdfReader:
     """`owners` is how many keys share the workers (`slots`). `close` it."""
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
-        self._pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
+        self.pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(
             WORKER, PdfAnswer, wall_seconds=WALL_SECONDS, owners=owners
         )
         self._kept: OrderedDict[tuple[str, bytes], tuple[str, float]] = OrderedDict()
         """Texts by owner and digest, with the loop's time at which they expire; newest last."""
         self._kept_chars = 0
         self._cleaning: asyncio.TimerHandle | None = None
-
-    @property
-    def workers(self) -> list[int]:
-        """The process ids."""
-        return self._pool.workers
 
     async def read(
         self, pdfs: Mapping[bytes, Pdf], owner: str, *, skips_unreadable: bool = False
@@ -74,10 +69,10 @@ class PdfReader:
         if self._cleaning is not None:
             self._cleaning.cancel()
         self._kept.clear()
-        await self._pool.close()
+        await self.pool.close()
 
     async def _text_of(self, pdf: Pdf, owner: str) -> str:
-        answered = await self._pool.ask(PdfQuestion(pdf.data), owner)
+        answered = await self.pool.ask(PdfQuestion(pdf.data), owner)
         if isinstance(answered, PdfAnswer):
             if answered.wrong is not None:
                 raise _refused(answered.wrong, pdf.field)

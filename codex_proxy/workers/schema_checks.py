@@ -49,14 +49,9 @@ class SchemaChecks:
         self._forms: OrderedDict[bytes, StrictForm | None] = OrderedDict()
         """By digest of the schema, the most recently used last."""
         self._form_bytes = 0
-        self._pool: WorkerPool[Question, Verdict] = WorkerPool(
+        self.pool: WorkerPool[Question, Verdict] = WorkerPool(
             "codex_proxy.workers.schema_worker", Verdict, wall_seconds=WALL_SECONDS
         )
-
-    @property
-    def workers(self) -> list[int]:
-        """The process ids."""
-        return self._pool.workers
 
     async def check_schemas(
         self, schemas: Sequence[bytes], seconds: float = BATCH_SECONDS, *, all_or_none: bool = False
@@ -124,7 +119,7 @@ class SchemaChecks:
         return verdict.form
 
     async def close(self) -> None:
-        await self._pool.close()
+        await self.pool.close()
 
     def _remember(self, digest: bytes, verdict: Verdict) -> None:
         if verdict.unchecked is not None and verdict != TOO_LONG:
@@ -159,7 +154,7 @@ class SchemaChecks:
         return verdicts
 
     async def _ask_worker(self, question: Question, seconds: float = WAIT_SECONDS) -> Verdict:
-        answered = await self._pool.ask(question, wait_seconds=seconds)
+        answered = await self.pool.ask(question, wait_seconds=seconds)
         return _UNCHECKED[answered] if isinstance(answered, NoAnswer) else answered
 
 

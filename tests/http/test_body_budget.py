@@ -40,12 +40,6 @@ def test_what_is_held_is_within_both_limits_but_for_one_that_is_larger_alone(
     assert budget.take("a", 1) is None
 
 
-@given(steps)
-def test_without_limits_everything_has_room(steps: list[tuple[bool, str, int]]) -> None:
-    budget = ByteBudget(0, 0)
-    assert all(budget.take(owner, size) is None for _, owner, size in steps)
-
-
 def test_it_says_whose_limit_has_no_room() -> None:
     budget = ByteBudget(total=10, each=6)
     assert budget.take("a", 6) is None

@@ -183,7 +183,7 @@ async def test_whatever_else_is_wrong_is_told_before_a_pdf_is_read(
     answer = await proxy.ask({**chat(in_chat(LOCKED)), "temperature": 3})
     assert answer.error["param"] == "temperature"
     assert proxy.server.pdfs is not None
-    assert proxy.server.pdfs.workers == []
+    assert proxy.server.pdfs.pool.workers == []
 
 
 async def test_size_and_number_are_bounded(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,17 +199,17 @@ async def test_size_and_number_are_bounded(proxy: Proxy, monkeypatch: pytest.Mon
 
 async def test_others_are_served_while_a_pdf_is_read(proxy: Proxy) -> None:
     slow = asyncio.ensure_future(proxy.ask(chat(in_chat(pdfs.bomb("a million texts")))))
-    await until(lambda: proxy.server.pdfs is not None and proxy.server.pdfs.workers)
+    await until(lambda: proxy.server.pdfs is not None and proxy.server.pdfs.pool.workers)
     answer = await proxy.ask({"model": "codex-5", "messages": [{"role": "user", "content": "Hello."}]})
     assert (answer.status, slow.done()) == (200, False)
     slow.cancel()
-    await until(lambda: proxy.server.pdfs is not None and not proxy.server.pdfs.workers)
+    await until(lambda: proxy.server.pdfs is not None and not proxy.server.pdfs.pool.workers)
 
 
 async def test_a_server_that_stops_waits_for_no_pdf(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path, store="off") as proxy:
         slow = asyncio.ensure_future(proxy.ask(chat(in_chat(pdfs.bomb("a million texts")))))
-        await until(lambda: proxy.server.pdfs is not None and proxy.server.pdfs.workers)
+        await until(lambda: proxy.server.pdfs is not None and proxy.server.pdfs.pool.workers)
         await asyncio.wait_for(proxy.server.stop(), PATIENCE)
         assert (await slow).status == 503
 

@@ -26,7 +26,7 @@ async def reader(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PdfReader]:
     made = PdfReader(lambda: 2)
     yield made
     await made.close()
-    assert made.workers == []
+    assert made.pool.workers == []
 
 
 async def read(reader: PdfReader, data: bytes, owner: str = "ann") -> str:
@@ -77,7 +77,7 @@ async def test_a_process_has_only_so_much_memory_and_nothing_of_our_environment(
 ) -> None:
     monkeypatch.setenv("PROXY_API_KEY", "secret")
     await read(reader, pdfs.pdf("Hello."))
-    process = psutil.Process(reader.workers[0])
+    process = psutil.Process(reader.pool.workers[0])
     assert process.environ() == {}
     assert process.rlimit(psutil.RLIMIT_AS) == (MEMORY_BYTES, MEMORY_BYTES)
 
@@ -107,7 +107,7 @@ async def test_what_is_kept_has_a_bound(reader: PdfReader, monkeypatch: pytest.M
 async def test_an_owner_with_many_leaves_room_for_another(reader: PdfReader) -> None:
     bomb = Pdf(pdfs.bomb("a million texts"), "x")
     greedy = [asyncio.ensure_future(reader.read({b"%d" % n: bomb}, "ann")) for n in range(4)]
-    await eventually(lambda: reader.workers)
+    await eventually(lambda: reader.pool.workers)
     assert await read(reader, pdfs.pdf("Hello."), "bob") == TEXT
     assert not any(each.done() for each in greedy)
     await reader.close()

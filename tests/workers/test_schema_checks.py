@@ -47,7 +47,7 @@ async def checks() -> AsyncIterator[SchemaChecks]:
     made = SchemaChecks()
     yield made
     await made.close()
-    assert made.workers == []
+    assert made.pool.workers == []
 
 
 async def of_text(checks: SchemaChecks, schema: Any, text: str) -> Verdict:
@@ -61,18 +61,18 @@ async def test_a_small_schema_needs_no_process(checks: SchemaChecks) -> None:
     assert wrong.wrong is not None
     assert wrong.wrong.startswith("$.type: 5")
     assert await of_text(checks, STRING, '"a"') == Verdict()
-    assert checks.workers == []
+    assert checks.pool.workers == []
 
 
 async def test_a_large_schema_is_looked_at_in_a_process_that_serves_the_next_one_too(
     checks: SchemaChecks,
 ) -> None:
     assert await checks.check_schemas([raw(LONG)]) == [Verdict()]
-    first = checks.workers
+    first = checks.pool.workers
     assert len(first) == 1
     assert (await of_text(checks, LONG, '{"a":1}')).wrong == 'at $.a: 1 is not of type "string"'
     assert await of_text(checks, LONG, '{"a":"x"}') == Verdict()
-    assert checks.workers == first
+    assert checks.pool.workers == first
 
 
 async def test_the_strict_form_of_a_large_schema_is_made_in_a_process_and_once(checks: SchemaChecks) -> None:
@@ -80,15 +80,15 @@ async def test_the_strict_form_of_a_large_schema_is_made_in_a_process_and_once(c
     assert form is not None
     assert form.to_undo
     assert json.loads(form.schema)["required"] == ["a"]
-    (worker,) = checks.workers
+    (worker,) = checks.pool.workers
     assert await checks.strict_form(raw(LONG)) is form
-    assert checks.workers == [worker]
+    assert checks.pool.workers == [worker]
 
 
 async def test_the_strict_form_of_a_small_schema_needs_no_process(checks: SchemaChecks) -> None:
     assert await checks.strict_form(raw({"type": "object", "properties": {"a": STRING}})) is not None
     assert await checks.strict_form(raw({"type": "object"})) is None
-    assert checks.workers == []
+    assert checks.pool.workers == []
 
 
 async def test_strict_forms_are_kept_within_bounds(
@@ -106,12 +106,12 @@ async def test_strict_forms_are_kept_within_bounds(
 async def test_nulls_are_taken_out_of_a_text_that_is_checked_in_a_process(checks: SchemaChecks) -> None:
     (verdict,) = await checks.of_texts([TextCheck(raw(LONG), '{"a":null}', in_strict_form=True)])
     assert verdict == Verdict(rewritten="{}")
-    assert len(checks.workers) == 1
+    assert len(checks.pool.workers) == 1
 
 
 async def test_a_check_without_end_is_given_up_and_the_next_one_is_made(checks: SchemaChecks) -> None:
     assert await of_text(checks, DOUBLING, "1") == TOO_LONG
-    assert checks.workers == []
+    assert checks.pool.workers == []
     assert await of_text(checks, LONG, "{}") == Verdict()
 
 
@@ -132,7 +132,7 @@ async def test_a_request_is_refused_at_its_first_schema_that_takes_too_long() ->
         asked.append(question)
         return NoAnswer.GAVE_UP
 
-    checks._pool.ask = ask  # type: ignore[method-assign, assignment]
+    checks.pool.ask = ask  # type: ignore[method-assign, assignment]
     with pytest.raises(Fault) as raised:
         await check_schemas(
             checks, strict_tools(30), answer="text.format.schema", tool="tools[{}].parameters"
@@ -151,7 +151,7 @@ async def test_all_schemas_of_a_request_share_one_time_limit() -> None:
         await asyncio.sleep(2)
         return Verdict()
 
-    checks._pool.ask = ask  # type: ignore[method-assign, assignment]
+    checks.pool.ask = ask  # type: ignore[method-assign, assignment]
     with pytest.raises(Fault) as raised:
         await check_schemas(
             checks, strict_tools(30), answer="text.format.schema", tool="tools[{}].parameters"
@@ -170,7 +170,7 @@ async def test_a_schema_that_takes_too_long_is_given_up_once_for_all_texts_of_an
         asked.append(question)
         return NoAnswer.GAVE_UP
 
-    monkeypatch.setattr(checks._pool, "ask", ask)
+    monkeypatch.setattr(checks.pool, "ask", ask)
     trap = TextCheck(raw(DOUBLING), '{"a":1}')
     assert await checks.of_texts([trap, TextCheck(raw(STRING), '"a"'), *[trap] * 50]) == [
         TOO_LONG,
@@ -235,27 +235,27 @@ async def test_one_schema_that_is_a_trap_spoils_no_other_of_its_batch(checks: Sc
 async def test_a_process_that_dies_under_a_check_has_made_none(checks: SchemaChecks) -> None:
     """Of too much memory, for instance."""
     under_way = asyncio.ensure_future(of_text(checks, DOUBLING, "1"))
-    await eventually(lambda: checks.workers)
-    psutil.Process(checks.workers[0]).kill()
+    await eventually(lambda: checks.pool.workers)
+    psutil.Process(checks.pool.workers[0]).kill()
     assert await under_way == TOO_LONG
 
 
 async def test_a_client_that_leaves_ends_its_check(checks: SchemaChecks) -> None:
     under_way = asyncio.ensure_future(of_text(checks, DOUBLING, "1"))
-    await eventually(lambda: checks.workers)
-    (pid,) = checks.workers
+    await eventually(lambda: checks.pool.workers)
+    (pid,) = checks.pool.workers
     under_way.cancel()
     with pytest.raises(asyncio.CancelledError):
         await under_way
-    assert checks.workers == []
+    assert checks.pool.workers == []
     assert not psutil.pid_exists(pid)
 
 
 async def test_the_end_of_the_server_waits_for_no_check() -> None:
     checks = SchemaChecks()
     under_way = [asyncio.ensure_future(of_text(checks, DOUBLING, "1")) for _ in range(5)]
-    await eventually(lambda: len(checks.workers) == 2)
-    pids = checks.workers
+    await eventually(lambda: len(checks.pool.workers) == 2)
+    pids = checks.pool.workers
     await checks.close()
     assert not any(map(psutil.pid_exists, pids))
     assert await asyncio.gather(*under_way) == [STOPPING] * 5
@@ -267,7 +267,7 @@ async def test_a_process_gets_nothing_of_our_environment_and_only_so_much_memory
 ) -> None:
     monkeypatch.setenv("PROXY_API_KEY", "secret")
     await checks.check_schemas([raw(LONG)])
-    (pid,) = checks.workers
+    (pid,) = checks.pool.workers
     process = psutil.Process(pid)
     assert process.environ() == {}
     assert process.rlimit(psutil.RLIMIT_AS) == (MEMORY_BYTES, MEMORY_BYTES)
@@ -282,8 +282,8 @@ async def main():
     checks = SchemaChecks()
     for text in sys.argv[2:]:
         work = asyncio.ensure_future(checks.of_texts([TextCheck(sys.argv[1].encode(), text)]))
-        while not checks.workers: await asyncio.sleep(0.01)
-    print(checks.workers[0], flush=True)
+        while not checks.pool.workers: await asyncio.sleep(0.01)
+    print(checks.pool.workers[0], flush=True)
     await asyncio.sleep(60)
 asyncio.run(main())
 """
