@@ -96,6 +96,7 @@ DRIVES_CHILDREN = frozenset(
         "agents.upstream.client",
         "agents.upstream.config",
         "agents.upstream.connections",
+        "agents.upstream.exchange",
         "agents.upstream.passing",
         "agents.upstream.server",
         "agents.upstream.transport",

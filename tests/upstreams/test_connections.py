@@ -235,7 +235,7 @@ async def test_a_list_of_models_that_cannot_be_read_keeps_nobody_from_being_serv
 async def test_an_answer_without_an_end_is_cut_off_and_blamed_on_the_model_server(
     agent: str, stream: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("codex_proxy.agents.upstream.client.MAX_ANSWER_BYTES", 1 << 20)
+    monkeypatch.setattr("codex_proxy.agents.upstream.exchange.MAX_ANSWER_BYTES", 1 << 20)
     async with raw_upstream(endless_events) as url, proxy_before(url, tmp_path, agent=agent) as proxy:
         answer = await proxy.ask(user() | {"model": "m", "stream": stream})
         assert (answer.status, answer.error["code"]) == (502, "upstream_error")
@@ -392,7 +392,7 @@ async def test_a_slow_client_holds_up_the_upstream(tmp_path: Path) -> None:
             await reply.content.readexactly(100)
             agent = own_agent(proxy)
             [transport] = agent._transports
-            await eventually(lambda: not transport._exchanges[-1]._may_read.is_set())
+            await eventually(lambda: not transport._exchanges[-1]._may_read)
             assert written < 64 << 20, "the rest waits where it is made"
         await nothing_left(proxy)
 
@@ -598,6 +598,30 @@ async def test_the_proxy_of_the_environment_is_used_unless_it_is_told_not_to(tmp
         assert (len(other.asked), len(server.asked)) == (1, 1)
 
 
+async def test_a_proxy_of_the_environment_gets_the_whole_address_and_its_own_password(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            heads.append(head)
+            _, _, length = head.lower().partition(b"content-length: ")
+            await reader.readexactly(int(length.partition(b"\r\n")[0] or 0))
+            body = text("Hello.")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        through = {"http_proxy": f"http://me:secret@127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        async with proxy_before("http://models.invalid/v1", tmp_path, through) as proxy:
+            for _ in range(2):
+                assert (await proxy.ask(user() | {"model": "m"})).status == 200
+    assert [head.partition(b" HTTP")[0] for head in heads] == [
+        b"GET http://models.invalid/v1/models",
+        *[b"POST http://models.invalid/v1/chat/completions"] * 2,
+    ]
+    assert all(b"\r\nHost: models.invalid\r\n" in head for head in heads)
+    assert all(b"\r\nProxy-Authorization: Basic bWU6c2VjcmV0\r\n" in head for head in heads)
+
+
 async def test_no_cookie_of_the_upstream_goes_from_one_client_to_the_next(tmp_path: Path) -> None:
     async with upstream() as server, proxy_before(server.url, tmp_path) as proxy:
         server.script = [Case(200, {"set-cookie": "session=1"}, [text("Hi").decode()], [], "stop")]
@@ -697,19 +721,21 @@ async def test_a_request_that_comes_back_is_refused(tmp_path: Path) -> None:
         proxy_before(server.url, a) as first,
         proxy_before(f"{first.url}/v1", b) as second,
     ):
-        point_at(first, f"{second.url}/v1")
+        await point_at(first, f"{second.url}/v1")
         answer = await second.ask(user() | {"model": "small"})
         assert answer.status >= 500
         assert "sent the request back to this server" in answer.error["message"]
         assert server.asked == []
-        point_at(first, server.url)
+        await point_at(first, server.url)
 
 
-def point_at(proxy: Proxy, url: str) -> None:
+async def point_at(proxy: Proxy, url: str) -> None:
     """Gives the proxy another upstream, as no operator can while it runs."""
     agent = own_agent(proxy)
     client = agent._late.value.client
+    await client.close()
     client._upstream = msgspec.structs.replace(client._upstream, url=url)
+    await client.start()
 
 
 def test_the_environment_of_these_tests_has_no_proxy_of_its_own() -> None:

@@ -437,6 +437,8 @@ async def test_the_whole_request_has_a_time_limit(server: Server, tmp_path: Path
         server.chunks = asyncio.Queue()
         answer = await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})
         assert (answer.status, answer.error["code"]) == (504, "request_timeout")
+        await until(server.left.is_set)
+        server.left.clear()
         server.chunks.put_nowait(b"[")
         with pytest.raises(aiohttp.ClientPayloadError):
             await proxy.send("POST", "/v1/embeddings", {"model": "embed", "input": "x"})

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.agents.upstream.connections import UpstreamConnections
 from tests.http.serving import Proxy, user
 from tests.upstreams.cases import text
 from tests.upstreams.serving import proxy_before, raw_upstream
@@ -65,25 +64,6 @@ class Sender:
             await writer.drain()
             self.idle.append(writer)
             await reader.readuntil(b"\r\n\r\n")
-
-
-async def test_what_comes_before_the_request_is_written_is_not_its_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sender = Sender("openai-chat", answer("openai-chat", "Stray."), together=False)
-    take = UpstreamConnections._get
-
-    async def take_late(self: UpstreamConnections, key: Any, traces: list[Any]) -> Any:
-        taken = await take(self, key, traces)
-        if taken is not None:
-            sender.idle[-1].write(sender.unasked)
-        return taken
-
-    monkeypatch.setattr(UpstreamConnections, "_get", take_late)
-    async with raw_upstream(sender.talk) as url, proxy_before(url, tmp_path, agent="openai-chat") as proxy:
-        for number in range(1, 5):
-            assert await asked(proxy) == f"Answer {number}."
-            await nothing_left(proxy)
 
 
 async def whole_json(reader: asyncio.StreamReader) -> None:

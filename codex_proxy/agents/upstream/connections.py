@@ -1,5 +1,5 @@
-"""The connections to one upstream. One is used again only if nothing has come on it since the last answer: that would
-be read as the next answer.
+"""The pool of connections to one upstream. One is used again only if nothing has come on it since the last answer: that
+would be read as the next answer.
 """
 
 from __future__ import annotations
@@ -7,29 +7,71 @@ from __future__ import annotations
 import asyncio
 import functools
 import select
-from collections.abc import Callable
-from typing import Any
+import time
+from typing import Any, Final, Protocol
 
 import aiohttp
+from aiohttp import StreamReader
 from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
-from aiohttp.payload import AsyncIterablePayload, BytesPayload, Payload
+from aiohttp.http_parser import RawResponseMessage
+from yarl import URL
+
+MAX_HEADER_BYTES: Final = 16_384
+
+
+class AnswerListener(Protocol):
+    """Is told what comes on a connection, within the call that has read it."""
+
+    def on_head(self, message: RawResponseMessage, body: StreamReader) -> None:
+        """A head has come, of an interim answer too. `body` gets what follows."""
+        ...
+
+    def on_data(self) -> None:
+        """Bytes were read, or the connection has ended."""
+        ...
 
 
 class UpstreamConnection(ResponseHandler):
-    """While idle, until the next request is written, the first byte closes it."""
+    """While it is idle, until the next request is written, the first byte closes it."""
 
     is_idle = False
+    was_used = False
+    listener: AnswerListener | None = None
+    """Without one, aiohttp's own requests read the answer."""
+
+    def begin(self, listener: AnswerListener) -> None:
+        """Prepares for the answer to a request that is written next."""
+        self.listener = listener
+        self.set_response_params(
+            read_until_eof=True,
+            auto_decompress=False,
+            max_line_size=MAX_HEADER_BYTES,
+            max_field_size=MAX_HEADER_BYTES,
+        )
 
     def data_received(self, data: bytes) -> None:
         if self.is_idle and data:  # without data aiohttp only continues to parse what has come before
             self.close()
+            return
+        super().data_received(data)
+        if data and self.listener is not None:
+            self.listener.on_data()
+
+    def feed_data(self, data: tuple[RawResponseMessage, StreamReader], size: int = 0) -> None:
+        if self.listener is None:
+            super().feed_data(data, size)
         else:
-            super().data_received(data)
+            self.listener.on_head(*data)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        super().connection_lost(exc)
+        if self.listener is not None:
+            self.listener.on_data()
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes, or the end, have come that the event loop has not read."""
+        """Whether bytes, or the connection's end, have come that the event loop has not read."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -37,67 +79,61 @@ class UpstreamConnection(ResponseHandler):
         poll.register(transport.get_extra_info("socket"), select.POLLIN)
         return bool(poll.poll(0))
 
-    def use_again(self) -> None:
-        """Ends its idle time, or closes it if something has come: then writing raises `OSError`."""
-        if self.has_unread:
-            self.close()
-        else:
-            self.is_idle = False
-
-
-class _RequestBody(Payload):
-    """Ends its connection's idle time right before it is written: bytes can still come after aiohttp has taken the
-    connection from the pool. A base class beside one of aiohttp's payloads.
-    """
-
-    def __init__(self, value: Any, on_write: Callable[[bool], None]) -> None:
-        """`on_write` is called then, with whether the connection was used before."""
-        super().__init__(value)
-        self._on_write = on_write
-
-    async def write_with_length(self, writer: Any, content_length: int | None) -> None:
-        connection = writer.protocol
-        assert isinstance(connection, UpstreamConnection)
-        reused = connection.is_idle
-        if reused:
-            connection.use_again()
-        self._on_write(reused)
-        await super().write_with_length(writer, content_length)
-
-
-class WholeBody(_RequestBody, BytesPayload):
-    """A body in memory."""
-
-
-class StreamedBody(_RequestBody, AsyncIterablePayload):
-    """A body that an asynchronous iterator returns in parts."""
-
 
 class UpstreamConnections(aiohttp.TCPConnector):
-    """Idle connections stay without a byte, or are closed."""
+    """A connector whose idle connections stay without a byte, or are closed. A taken one must be written to before the
+    event loop reads again.
+    """
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(
+        self, url: str, *, proxy: str | None, connect_timeout: float, keepalive: float, **settings: Any
+    ) -> None:
+        """`url`: the base address; `proxy`: that of an HTTP proxy; `keepalive`: the seconds that an idle connection is
+        kept. `settings` are aiohttp's.
+        """
+        super().__init__(keepalive_timeout=keepalive, **settings)
+        self._keepalive = keepalive
         loop = asyncio.get_running_loop()
         self._factory: functools.partial[Any] = functools.partial(UpstreamConnection, loop=loop)
+        self._request = aiohttp.ClientRequest(
+            "POST", URL(url), loop=loop, proxy=URL(proxy) if proxy else None
+        )
+        self._key = self._request.connection_key
+        self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout)
+        self.headers = {"Host": self._request.headers["Host"]}
+        """What every request has because of the address."""
+        self.target = self._request.url.raw_path.rstrip("/")
+        """The base of the path in a request's first line."""
+        if proxy and not self._request.is_ssl():  # the proxy is not asked for a tunnel
+            self.target = str(self._request.url).rstrip("/")
+            asked = aiohttp.ClientRequest("GET", URL(proxy), loop=loop)
+            if "Authorization" in asked.headers:
+                self.headers["Proxy-Authorization"] = asked.headers["Authorization"]
+
+    async def open(self) -> Connection:
+        """Returns a connection, idle or new. Raises `aiohttp.ClientError`, `OSError` or `ValueError`."""
+        return await self.connect(self._request, [], self._timeout)
+
+    def take_idle(self) -> Connection | None:
+        """Returns an idle connection, if there is one."""
+        idle = self._conns.get(self._key)
+        oldest = time.monotonic() - self._keepalive
+        while idle:
+            protocol, since = idle.popleft()
+            assert isinstance(protocol, UpstreamConnection)
+            if since < oldest or protocol.has_unread:
+                protocol.close()
+                continue
+            self._acquired.add(protocol)
+            protocol.is_idle = False
+            return Connection(self, self._key, protocol, self._loop)
+        return None
 
     async def _get(self, key: Any, traces: list[Any]) -> Any:
-        for protocol, _ in self._conns.get(key, ()):
-            assert isinstance(protocol, UpstreamConnection)
-            if not protocol.has_unread:
-                break
-            protocol.close()  # a closed one is not used
-        return await super()._get(key, traces)
-
-    async def connect(self, req: aiohttp.ClientRequest, traces: list[Any], timeout: Any) -> Connection:  # noqa: ASYNC109 - aiohttp's name
-        connection = await super().connect(req, traces, timeout)
-        protocol = connection.protocol
-        assert isinstance(protocol, UpstreamConnection)
-        if protocol.is_idle and not req.body:  # its head is written without another step of the event loop
-            protocol.use_again()
-        return connection
+        return self.take_idle()
 
     def _release(self, key: Any, protocol: ResponseHandler, *, should_close: bool = False) -> None:
         assert isinstance(protocol, UpstreamConnection)
-        protocol.is_idle = True
+        protocol.listener = None
+        protocol.is_idle = protocol.was_used = True
         super()._release(key, protocol, should_close=should_close)

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.upstream.attempts import Outcome
-from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
+from codex_proxy.agents.upstream.client import UpstreamClient
+from codex_proxy.agents.upstream.exchange import Exchange
 from codex_proxy.agents.upstream.failures import CLOSED, MAX_ERROR_BYTES, ErrorReader
 from codex_proxy.agents.upstream.stream import End, Head, Message
 from codex_proxy.agents.upstream.usage import PassedUsage

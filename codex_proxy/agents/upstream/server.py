@@ -14,8 +14,9 @@ import structlog
 
 from codex_proxy.agents.dialect import Dialect
 from codex_proxy.agents.dialects.transcript import with_instructions_of_user
-from codex_proxy.agents.upstream.client import UpstreamClient, failure_of
+from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.config import Upstream
+from codex_proxy.agents.upstream.exchange import failure_of
 from codex_proxy.agents.upstream.failures import ErrorReader
 from codex_proxy.agents.upstream.model_list import models_in, models_of
 from codex_proxy.agents.upstream.stream import Message

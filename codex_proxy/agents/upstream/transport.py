@@ -13,7 +13,8 @@ import structlog
 from codex_proxy.agents.processes.session import TransportReader
 from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptMessage, NoAttempt
 from codex_proxy.agents.upstream.attempts import AttemptPlan, Outcome, UpstreamTarget
-from codex_proxy.agents.upstream.client import Exchange, UpstreamClient
+from codex_proxy.agents.upstream.client import UpstreamClient
+from codex_proxy.agents.upstream.exchange import Exchange
 from codex_proxy.core.faults import UNFORESEEN, Failure, Fault
 
 if TYPE_CHECKING:
