@@ -248,6 +248,8 @@ class BodyReader:
         while (least is None or self._size < end) and (chunk := await self._next()):
             held.grow_to(self._size)
             chunks.append(chunk)
+            if self.at_end:
+                break
         return b"".join(chunks)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

@@ -88,7 +88,7 @@ class _RunState(msgspec.Struct):
     replay: tuple[HistoryItem, ...] | None
     context: Context
     """The request's context variables, for log messages: events arrive in another context."""
-    progress: asyncio.TimerHandle
+    progress: asyncio.TimerHandle | None = None
     """The timer of its next line in the log."""
 
 
@@ -210,13 +210,7 @@ class RunScheduler:
             turn, attempt, loop, self._deadlines_of(turn), self,
             limits=limits, calls=calls, tape=tape, observers=observers,
         )  # fmt: skip
-        progress = loop.call_later(
-            PROGRESS_SECONDS, self._log_progress, run, PROGRESS_SECONDS, context=context
-        )
-        self._runs[run] = _RunState(slot, durable, remembers, replay, context, progress)
-        # Written when the agent has the turn, since a line costs a twentieth of the wait for the first token.
-        line = partial(log.info, agent=agent.name, model=turn.model[:MAX_NAME], mode=turn.mode)
-        loop.call_later(START_LINE_SECONDS, line, "turn_started", context=context)
+        state = self._runs[run] = _RunState(slot, durable, remembers, replay, context)
         if first:
             run.add_first_events(first)
         if session is not None:
@@ -224,6 +218,12 @@ class RunScheduler:
         elif not run.ended:
             run.begin_after(self._begin_with_approved_calls(run, calls))
         self._fail_if_too_late(run)
+        # After the agent has the turn, since timers and a line cost a twentieth of the wait for the first token.
+        if not run.ended:
+            progress = partial(self._log_progress, run, PROGRESS_SECONDS)
+            state.progress = loop.call_later(PROGRESS_SECONDS, progress, context=context)
+        line = partial(log.info, agent=agent.name, model=turn.model[:MAX_NAME], mode=turn.mode)
+        loop.call_later(START_LINE_SECONDS, line, "turn_started", context=context)
         return run
 
     def _begin(self, run: Run, session: ReusedSession | AgentSession) -> None:
@@ -362,7 +362,8 @@ class RunScheduler:
         """Forgets the run and frees its slot, once."""
         state = self._runs.pop(run, None)
         if state is not None:
-            state.progress.cancel()
+            if state.progress is not None:
+                state.progress.cancel()
             state.slot.give_back()
 
     def _log_progress(self, run: Run, seconds: float) -> None:

@@ -147,8 +147,8 @@ class Exchange:
         protocol = connection.protocol
         assert isinstance(protocol, UpstreamConnection)
         self._connection = connection
+        self._is_sent = False
         self._may_repeat = self._may_repeat and protocol.was_used
-        self._await_next()
         protocol.begin(self)
         return protocol if self._connection is not None else None
 
@@ -159,6 +159,7 @@ class Exchange:
             assert isinstance(body, bytes)
             assert protocol.transport is not None
             protocol.transport.writelines((self._request.head, body))
+            self._await_next()
             self._is_sent = True
 
     async def _stream_to(self, protocol: UpstreamConnection) -> None:
@@ -166,6 +167,7 @@ class Exchange:
         writer = StreamWriter(protocol, self._loop)
         assert protocol.transport is not None
         protocol.transport.write(request.head)
+        self._await_next()
         try:
             if request.rest is not None and request.rest.left is None:
                 writer.enable_chunking()
