@@ -80,7 +80,6 @@ def noted(file: Path) -> list[int]:
     return [int(line) for line in file.read_text().split()] if file.exists() else []
 
 
-@pytest.mark.exhaustive
 @FAULTS
 async def test_a_client_that_leaves_takes_a_child_of_its_own_along(
     codex_home: CodexHome, faults: str

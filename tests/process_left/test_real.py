@@ -21,7 +21,7 @@ from tests.real.model_server import ModelServer
 from tests.real.proxy import ProxyProcess, ask, proxy_process
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.exhaustive]
 
 PLAIN = "sleep 1000.25"
 ORPHAN = "(setsid sleep 1000.5 &) ; sleep 1000.25"
@@ -29,7 +29,7 @@ ORPHAN = "(setsid sleep 1000.5 &) ; sleep 1000.25"
 
 COMMANDS = pytest.mark.parametrize(
     "command",
-    [pytest.param(PLAIN, id="plain", marks=pytest.mark.exhaustive), pytest.param(ORPHAN, id="orphan")],
+    [pytest.param(PLAIN, id="plain"), pytest.param(ORPHAN, id="orphan")],
 )
 SANDBOXES = pytest.mark.parametrize("sandbox", ["read-only", "danger-full-access"])
 
@@ -88,7 +88,6 @@ async def test_a_client_that_leaves_takes_its_command_along(
             assert b"Hi." in next_one.body
 
 
-@pytest.mark.exhaustive
 @COMMANDS
 async def test_an_agent_that_is_killed_takes_its_command_along_and_its_stream_ends_with_an_error(
     codex_home: CodexHome, command: str
@@ -104,7 +103,6 @@ async def test_an_agent_that_is_killed_takes_its_command_along_and_its_stream_en
             assert b"Hi." in next_one.body
 
 
-@pytest.mark.exhaustive
 @COMMANDS
 @SANDBOXES
 async def test_a_proxy_that_is_killed_takes_everything_along(
@@ -117,7 +115,6 @@ async def test_a_proxy_that_is_killed_takes_everything_along(
         await eventually(lambda: gone(scene.family))
 
 
-@pytest.mark.exhaustive
 @COMMANDS
 async def test_a_proxy_that_is_told_to_stop_ends_everything_and_says_so_to_its_clients(
     codex_home: CodexHome, command: str
@@ -131,7 +128,6 @@ async def test_a_proxy_that_is_told_to_stop_ends_everything_and_says_so_to_its_c
         assert gone(scene.family), "when it is gone, so are they"
 
 
-@pytest.mark.exhaustive
 @COMMANDS
 async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, command: str) -> None:
     async with running(codex_home, command, PROXY_DRAIN_MS="60000") as scene:
@@ -144,7 +140,6 @@ async def test_a_second_signal_ends_everything_at_once(codex_home: CodexHome, co
         await eventually(lambda: gone(scene.family))
 
 
-@pytest.mark.exhaustive
 async def test_a_command_that_outlives_its_turn_is_ended_after_it(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -158,7 +153,6 @@ async def test_a_command_that_outlives_its_turn_is_ended_after_it(
         await eventually(lambda: not sleepers(proxy))
 
 
-@pytest.mark.exhaustive
 async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_no_longer(
     codex_home: CodexHome, model_server: ModelServer
 ) -> None:
@@ -180,7 +174,6 @@ async def test_a_running_stream_is_finished_while_the_server_drains_and_listens_
         assert gone(family)
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_proxy_that_dies_while_its_agent_starts_leaves_no_process(
     codex_home: CodexHome, signum: signal.Signals
