@@ -65,13 +65,13 @@ def serve(config_file: Path | None, worker: int, **flags: Any) -> None:
     """
     # `worker` is this process's number among several, which `commands.supervisor` has started; 0 for none of them.
     gc.disable()  # until it serves: what is imported stays, and looking at it again and again takes a fifth of the time
-    from codex_proxy.app.logs import configure, take_over
+    from codex_proxy.app.logs import capture_other_logs, configure
     from codex_proxy.process.own_process import adopt_orphans, make_undumpable, return_large_buffers
 
     make_undumpable()
     settings = load_settings(flags, config_file)
     configure(settings.log_level, settings.log_format, content=settings.log_content, worker=worker)
-    take_over()
+    capture_other_logs()
     if settings.workers > 1 and not worker:
         from codex_proxy.commands.supervisor import supervise
 
@@ -455,10 +455,10 @@ def usage(
     days: int, as_json: bool, base_url: str | None, key: str | None, all_keys: bool, config_file: Path | None
 ) -> None:
     """Show the tokens used with an API key, day by day, and how much of the agent account's limits is left."""
-    from codex_proxy.commands.usage import of_all_keys, print_rows, run
+    from codex_proxy.commands.usage import print_rows, run, usage_of_all_keys
 
     if all_keys:
-        print_rows(asyncio.run(of_all_keys(load_settings({}, config_file), days)), as_json=as_json)
+        print_rows(asyncio.run(usage_of_all_keys(load_settings({}, config_file), days)), as_json=as_json)
         return
     sys.exit(run(*_server(base_url, key, config_file), days=days, as_json=as_json))
 

@@ -91,7 +91,7 @@ def section(client: ClientSetup, target: ServerAccess) -> str:
         where = f"In `{client.file.path}`:" if client.file.path else "In its file:"
         parts.append(f"{where}\n\n```{client.file.format}\n{snippet(client, target)}```\n")
     if client.text:
-        parts.append(f"```{client.language}\n{target.filled(client.text)}```\n")
+        parts.append(f"```{client.language}\n{target.fill(client.text)}```\n")
     parts += [f"{note}\n" for note in client.notes if note not in shared_notes()]
     return "\n".join(parts)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from codex_proxy.admission.clients import Client, in_workspace, mcp_not_allowed, model_not_allowed
+from codex_proxy.admission.clients import Client, mcp_not_allowed, model_not_allowed, resolve_workdir
 from codex_proxy.admission.images import ImageFetcher, inline_images
 from codex_proxy.admission.server_tools import (
     McpRequest,
@@ -83,18 +83,18 @@ class Admission:
         runs: int = 1,
     ) -> Turn:
         """Returns the turn with the absolute path of its folder and fetched images. Called before anything is stored
-        or started. `model` is the request's name of it. `any_effort`: the right to some effort of the model is
-        enough. `workdir_field` and `image_fields` are for errors. `runs`: how often the turn runs (`n`).
+        or started. `model`: the client's name of it. `any_effort`: the right to some effort of the model is enough.
+        `workdir_field` and `image_fields` are for errors. `runs`: how often the turn runs (`n`).
         """
         if not (client.allows_some_effort(turn.model) if any_effort else client.allows(turn)):
             raise model_not_allowed(model)
         self._check_mcp(mcp, turn, client)
-        turn = self._in_served_mode(turn, client)
+        turn = self._change_mode_for_tools(turn, client)
         self._check_capabilities(turn, fields)
         if turn.tools or turn.output_schema is not None:
             await check_schemas(self._checks, turn, answer=fields.output_schema, tool=fields.tool_schema)
         turn = msgspec.structs.replace(turn, schema_field=_schema_field(turn, fields))
-        turn = in_workspace(turn, workdir_field, client.workspace)
+        turn = resolve_workdir(turn, workdir_field, client.workspace)
         if self._images is not None or "forwarding" not in agent_for(self._agent, turn.model).capabilities:
             turn = await inline_images(turn, self._images, image_fields or {}, fields.input)
         if runs > 1:
@@ -104,9 +104,9 @@ class Admission:
     async def add_server_tools(
         self, turn: Turn, client: Client, fields: FieldNames, request: McpRequest | None = None
     ) -> tuple[Turn, ServerTools]:
-        """Returns an admitted turn with the tools of the operator's MCP servers and of those in `request`. Called
-        right before the run, because tools may have changed. Raises `Fault` for a server that the request may not
-        use, tools that the agent cannot call, or a `tool_choice` or approved call of a tool that no server offers.
+        """Returns an admitted turn with the tools of MCP servers: of the operator's, and of those in `request`.
+        Called right before the run, because tools may change. Raises `Fault` for a server that the request may not
+        use, tools that the agent cannot call, or a `tool_choice` or approved call of an unknown tool.
         """
         if self._tools is None:
             return turn, ServerTools()
@@ -118,7 +118,7 @@ class Admission:
         )
         choice = choice_with(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
-        turn = self._in_served_mode(msgspec.structs.replace(turn, tool_choice=choice), client)
+        turn = self._change_mode_for_tools(msgspec.structs.replace(turn, tool_choice=choice), client)
         self._check_capabilities(turn, fields)
         offered = {tool.name for tool in turn.tools}
         for call, _ in approved_calls(turn):
@@ -139,10 +139,8 @@ class Admission:
         if not client.mcp:
             raise mcp_not_allowed(offers[0].param)
 
-    def _in_served_mode(self, turn: Turn, client: Client) -> Turn:
-        """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes a client's tools only
-        so.
-        """
+    def _change_mode_for_tools(self, turn: Turn, client: Client) -> Turn:
+        """Makes a plain-model turn with tools a read-only agent turn, if the agent takes tools only so."""
         able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
             return turn

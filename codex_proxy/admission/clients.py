@@ -1,5 +1,5 @@
 """The clients of the server, and what each may do: the operator's settings, reduced by the limits of the client's
-key. A turn that may write is refused in a folder from which it could change the server itself.
+key. A turn that may write is refused in a folder where it could change the server.
 """
 
 from __future__ import annotations
@@ -64,16 +64,12 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return self._allows(turn.model, turn.effort)
 
     def may_use(self, name: str, names: Names | None = None) -> bool:
-        """Whether the client may use the model of a request. `names`, and the `Fault` that it raises, are those of
-        `resolve`.
-        """
+        """Whether the client may use the model of a request. Takes `names`, and raises `Fault`, as `resolve`."""
         resolved = resolve(name, self.catalog, names)
         return self._allows(resolved.agent_model, resolved.effort)
 
     def listed_model(self, name: str, names: Names | None = None) -> str | None:
-        """Returns the agent's name of a listed model; None if the client may not use it, or it is an alias that leads
-        nowhere.
-        """
+        """Returns the agent's name of a listed model; None if the client may not use it, or an alias leads nowhere."""
         try:
             resolved = resolve(name, self.catalog, names)
         except Fault:
@@ -130,7 +126,7 @@ class Clients:
         """Why the newest keys file could not be read, if so; the older keys then stay valid."""
         return self._source.trouble
 
-    def knows(self, digest: str) -> bool:
+    def is_valid(self, digest: str) -> bool:
         """Whether the key with this digest is valid."""
         return self._source.current().by_digest(digest) is not None
 
@@ -142,13 +138,13 @@ class Clients:
         if not keys.required:
             return self.everybody
         if digest is None:
-            raise _refused(
+            raise _invalid_key(
                 "This server requires an API key. Send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."
             )
         key = keys.by_digest(digest)
         if key is None:
-            raise _refused("Incorrect API key provided. Ask the operator of this server for a valid key.")
-        return self._of(keys, key)
+            raise _invalid_key("Incorrect API key provided. Ask the operator of this server for a valid key.")
+        return self._client_of(keys, key)
 
     def by_name(self, name: str) -> Client:
         """Raises `Fault` INVALID_API_KEY if the key was removed."""
@@ -157,10 +153,10 @@ class Clients:
             return self.everybody
         key = keys.by_name(name)
         if key is None:
-            raise _refused("The API key of this request is no longer valid on this server.")
-        return self._of(keys, key)
+            raise _invalid_key("The API key of this request is no longer valid on this server.")
+        return self._client_of(keys, key)
 
-    def _of(self, keys: KeySet, key: Key) -> Client:
+    def _client_of(self, keys: KeySet, key: Key) -> Client:
         models = self.everybody.catalog.models  # what a key's names of models mean changes with them
         if self._made_of is None or self._made_of[0] is not keys or self._made_of[1] is not models:
             self._made_of, self._clients = (keys, models), {}
@@ -188,14 +184,14 @@ def limit_to_key(everybody: Client, key: Key) -> Client:
         workspace=workspace,
         rpm=key.rpm or everybody.rpm,
         concurrency=key.concurrency or everybody.concurrency,
-        models=_allowed(key.models, catalog) if key.models else None,
+        models=_allowed_models(key.models, catalog) if key.models else None,
         catalog=catalog,
         mcp=key.mcp,
     )
 
 
-def _allowed(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
-    """Returns the models of a key, each with the only allowed effort (None: any). Unknown names are left out."""
+def _allowed_models(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[str, str | None]]:
+    """Returns a key's models, each with the only allowed effort (None: any). Unknown names are left out."""
     allowed = set()
     for name in names:
         try:
@@ -206,7 +202,7 @@ def _allowed(names: tuple[str, ...], catalog: ModelCatalog) -> frozenset[tuple[s
     return frozenset(allowed)
 
 
-def _refused(message: str) -> Fault:
+def _invalid_key(message: str) -> Fault:
     return Fault(Failure(kind=FaultKind.INVALID_API_KEY, message=message))
 
 
@@ -218,21 +214,19 @@ def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, 
 
 
 def limit_roots(workspace: Workspace, roots: Sequence[str]) -> Workspace:
-    """Returns the workspace of a key with roots of its own. Its folder is the first of them, unless the default lies
-    in one.
-    """
+    """Returns the workspace of a key with its own roots. Its folder is the first, unless the default lies in one."""
     resolved = tuple(dict.fromkeys(map(os.path.realpath, roots)))
     inside = _is_inside(os.path.realpath(workspace.folder), resolved)
     folder = workspace.folder if inside else resolved[0]
     return msgspec.structs.replace(workspace, folder=folder, roots=resolved)
 
 
-def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Returns the turn with the absolute path, links resolved, of its folder: the request's (in `field`), or the
-    default. Raises `Fault` INVALID_REQUEST for a folder outside or missing, and as `_confined`.
+def resolve_workdir(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
+    """Returns the turn with the absolute path, links resolved, of the folder that it asks for (in `field`), or of the
+    default. Raises `Fault` INVALID_REQUEST for a folder that is outside or missing, and as `_confine`.
     """
     if field is None:
-        return _confined(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
+        return _confine(msgspec.structs.replace(turn, workdir=workspace.folder), None, workspace)
     try:
         folder = os.path.realpath(os.path.join(workspace.folder, os.path.expanduser(turn.workdir)))
     except ValueError:  # a NUL, or half of a surrogate pair
@@ -245,12 +239,12 @@ def in_workspace(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
         )
     if not os.path.isdir(folder):
         raise _no_folder(field)
-    return _confined(msgspec.structs.replace(turn, workdir=folder), field, workspace)
+    return _confine(msgspec.structs.replace(turn, workdir=folder), field, workspace)
 
 
-def _confined(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
-    """Raises `Fault` if the turn's commands could change a protected path: INVALID_REQUEST for `field`, NOT_ALLOWED
-    without one.
+def _confine(turn: Turn, field: str | None, workspace: Workspace) -> Turn:
+    """Sets whether reads are confined. Raises `Fault` if the turn's commands could change a protected path:
+    INVALID_REQUEST for `field`, NOT_ALLOWED without one.
     """
     turn = msgspec.structs.replace(turn, confine_reads=workspace.confine_reads)
     if turn.mode != "agent" or turn.sandbox != "workspace-write":

@@ -1,6 +1,5 @@
 """Fetches the images that a request gives by URL, because agents fetch none. Raises `Fault` INVALID_REQUEST, which
-names only the host. URLs come from strangers: none may lead into the operator's network, neither by name nor by
-redirect.
+names only the host. No URL may lead into the operator's network, neither by name nor by redirect.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """Of the images of one request. Beyond one, the request is refused (`at_once`: images wait)."""
+    """The limits of one request's images. Above `at_once` an image waits, above others the request is refused."""
 
     image_bytes: int = 20 * 1024 * 1024
     """Of one image, as model providers limit it."""
@@ -75,7 +74,7 @@ class ImageFetcher:
         `ValueError` for others. `close` closes `resolver` too.
         """
         self.limits = limits or ImageLimits()
-        self._allowed = tuple(_entry(each) for each in allowed)
+        self._allowed = tuple(_parse_entry(each) for each in allowed)
         self._resolver = resolver
         self._session: ClientSession | None = None
         self._closed = False
@@ -87,13 +86,13 @@ class ImageFetcher:
             async with asyncio.timeout(self.limits.seconds):
                 return await self._fetch_following_redirects(parsed)
         except TimeoutError:
-            raise _refused(parsed, f"was not received within {self.limits.seconds:g} s") from None
+            raise _image_fault(parsed, f"was not received within {self.limits.seconds:g} s") from None
         except _ForbiddenAddressError:
-            raise _refused(
+            raise _image_fault(
                 parsed, "could not be fetched: its host has an address that is not public"
             ) from None
         except (ClientError, OSError, ValueError):  # its words hold the whole address
-            raise _refused(parsed, "could not be fetched") from None
+            raise _image_fault(parsed, "could not be fetched") from None
 
     async def close(self) -> None:
         """May be called twice."""
@@ -113,13 +112,13 @@ class ImageFetcher:
                 if response.status not in _REDIRECTS:
                     return await self._read(url, response)
                 url = self._require_permitted(_redirect_target(url, response))
-        raise _refused(url, f"was redirected more than {self.limits.redirects} times")
+        raise _image_fault(url, f"was redirected more than {self.limits.redirects} times")
 
     async def _read(self, url: URL, response: ClientResponse) -> str:
         if response.status != 200:
-            raise _refused(url, f"could not be fetched (status {response.status})")
+            raise _image_fault(url, f"could not be fetched (status {response.status})")
         most = self.limits.image_bytes
-        too_large = _refused(url, f"is larger than {most / (1 << 20):g} MiB")
+        too_large = _image_fault(url, f"is larger than {most / (1 << 20):g} MiB")
         if (response.content_length or 0) > most:
             raise too_large
         image = bytearray()
@@ -130,7 +129,7 @@ class ImageFetcher:
         try:
             return data_url_of(bytes(image))  # what the server says of its type is only what it says
         except NoImageError as why:
-            raise _refused(url, str(why)) from None
+            raise _image_fault(url, str(why)) from None
 
     def _open(self) -> ClientSession:
         """Raises `Fault` UNAVAILABLE after `close`."""
@@ -174,7 +173,7 @@ class _Entry(msgspec.Struct, frozen=True):
         return host.endswith("." + self.host) if self.below else host == self.host
 
 
-def _entry(text: str) -> _Entry:
+def _parse_entry(text: str) -> _Entry:
     scheme, _, rest = text.strip().rpartition("://")
     below = rest.startswith("*.")
     wrong = ValueError(
@@ -212,13 +211,13 @@ def _parse_url(text: str) -> URL:
 
 
 def _redirect_target(url: URL, response: ClientResponse) -> URL:
-    """Raises `Fault` INVALID_REQUEST for the same URL, or none of http(s)."""
+    """Raises `Fault` INVALID_REQUEST for the same URL, or one that is not http(s)."""
     try:
         target = url.join(URL(response.headers.get("Location", "")))
     except ValueError:
         target = url
     if target == url or target.scheme not in _DEFAULT_PORTS or not target.raw_host:
-        raise _refused(url, "was redirected to a URL that is not valid")
+        raise _image_fault(url, "was redirected to a URL that is not valid")
     return target
 
 
@@ -253,7 +252,7 @@ class _PublicAddresses(AbstractResolver):
 # --- what is said of it ---------------------------------------------------------------------------
 
 
-def _refused(url: URL, what: str) -> Fault:
+def _image_fault(url: URL, what: str) -> Fault:
     return bad_request(f"The image on '{_host(url)}' {what}.", PARAM, CODE)
 
 
@@ -291,7 +290,7 @@ async def inline_images(
             field,
             CODE,
         )
-    fetched = await _all_of(urls, fetcher, fields, field)
+    fetched = await _fetch_all(urls, fetcher, fields, field)
     history = tuple(_with_data_urls(item, fetched) for item in turn.history)
     return msgspec.structs.replace(turn, history=history)
 
@@ -309,10 +308,10 @@ def _set_param(field: str) -> Iterator[None]:
         raise Fault(msgspec.structs.replace(fault.failure, param=field)) from fault
 
 
-async def _all_of(
+async def _fetch_all(
     urls: list[str], fetcher: ImageFetcher, fields: Mapping[str, str], field: str
 ) -> dict[str, str]:
-    """If one image fails, the others are cancelled and its `Fault` is raised."""
+    """Returns data URLs by URL. If one image fails, cancels the others and raises its `Fault`."""
     limits = fetcher.limits
     slots = asyncio.Semaphore(limits.at_once)
     fetched: dict[str, str] = {}

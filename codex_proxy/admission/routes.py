@@ -80,7 +80,7 @@ def facts_of(turn: Turn, *, client: str, api: ApiName, model: str) -> RequestFac
     )
 
 
-def choose(routes: Mapping[str, Route], facts: RequestFacts) -> str | None:
+def choose_route(routes: Mapping[str, Route], facts: RequestFacts) -> str | None:
     """Returns the name of the first route that matches."""
     return next((name for name, route in routes.items() if _matches(route, facts)), None)
 
@@ -89,7 +89,7 @@ def _matches(route: Route, facts: RequestFacts) -> bool:
     return (
         (route.client is None or fnmatchcase(facts.client, route.client))
         and route.api in (None, facts.api)
-        and _names(route, facts.model)
+        and _matches_model(route, facts.model)
         and (route.min_tokens is None or facts.tokens >= route.min_tokens)
         and route.thinking in (None, facts.thinking)
         and route.tools in (None, facts.tools)
@@ -97,14 +97,12 @@ def _matches(route: Route, facts: RequestFacts) -> bool:
     )
 
 
-def _names(route: Route, model: str) -> bool:
+def _matches_model(route: Route, model: str) -> bool:
     return route.model is None or fnmatchcase(model.lower(), route.model.lower())
 
 
-def as_asked(parsed: P, model: str) -> P:
-    """Returns a request that was parsed with another model, with the client's own name of it (`model`), which its
-    answer has.
-    """
+def with_model_asked(parsed: P, model: str) -> P:
+    """Returns a request that was parsed with another model, with the client's name (`model`), which its answer has."""
     turn = parsed.turn
     if turn.forwarded is not None:
         forwarded = msgspec.structs.replace(turn.forwarded, model_asked=model)
@@ -124,10 +122,10 @@ class Router:
 
     def may_serve(self, model: str) -> bool:
         """Whether a route can match requests for this name."""
-        return any(_names(route, model) for route in self.routes.values())
+        return any(_matches_model(route, model) for route in self.routes.values())
 
-    def usable(self, name: str) -> list[str]:
-        """Returns the targets of a route in order, those that are used up last."""
+    def targets(self, name: str) -> list[str]:
+        """Returns a route's targets in order, those whose account is used up last."""
         route, now = self.routes[name], self._clock.monotonic()
         return sorted((route.to, *route.fallback), key=lambda target: self._used_up.get(target, 0.0) > now)
 

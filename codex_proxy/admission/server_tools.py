@@ -1,6 +1,4 @@
-"""Adds the tools of MCP servers, whose calls this server runs, to a turn: those of the operator's servers, and of the
-request's.
-"""
+"""Adds the tools of MCP servers, whose calls this server runs, to a turn."""
 
 from __future__ import annotations
 
@@ -55,8 +53,8 @@ class ToolSource(Protocol):
         ...
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
-        """Returns the tools of the request's servers and, with `operators`, of the operator's. `owner` is the
-        client's name. A server that fails has none. Raises `Fault` INVALID_REQUEST.
+        """Returns the tools of the request's servers and, with `operators`, of the operator's; none of a server that
+        fails. `owner`: the client's name. Raises `Fault` INVALID_REQUEST.
         """
         ...
 
@@ -67,8 +65,8 @@ def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
 
 
 def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """Returns the turn with the tools in `found`, limited to those calls of `steps` answers, and to `calls` (None:
-    any). An operator's tool gives way to a tool of the client with its own name, any tool to one with its full name.
+    """Returns the turn with the tools in `found`, which the model may call in `steps` answers, at most `calls` times
+    (None: any). A tool whose full name a client's tool has is left out; an operator's also for its own name.
     """
     own_names = {tool.name for tool in turn.tools}
     operators = [tool for tool in found.operators if (tool.mcp or tool).name not in own_names]

@@ -77,7 +77,9 @@ ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (
 
 
 def application_of(server: Server, usage: UsageRecorder) -> web.Application:
-    """`server`: its store and agents have started. Raises `StartError` if a setting is invalid."""
+    """Returns the application of a `server` whose store and agents have started. Raises `StartError` if a setting is
+    invalid.
+    """
     settings, clock = server.settings, server.clock
     app = application(body_limit=settings.body_limit)
     app[RUNS], app[CLOCK], app[IDS] = server.runs, clock, RandomIds()
@@ -175,7 +177,7 @@ def _add_metrics(server: Server, app: web.Application) -> None:
 
 
 def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -> McpToolSource | None:
-    """Returns None if the settings name no MCP servers. Raises `StartError` for an invalid file of servers or list of
+    """Returns the MCP servers of the settings, or None. Raises `StartError` for an invalid file of servers or list of
     URLs.
     """
     if settings.mcp_config is None and not settings.mcp_allowed_urls:
@@ -211,7 +213,7 @@ def webhooks_of(
 
 
 def usage_of(clock: Clock, lifecycle: StoreLifecycle | None) -> UsageRecorder:
-    """Usage is recorded in the store, or in RAM without one (`lifecycle`)."""
+    """Returns what records usage in the store, or in RAM without one (`lifecycle`)."""
     if lifecycle is not None:
         return UsageRecorder(lifecycle.store, clock, durable=lifecycle.durable)
     return UsageRecorder(RamUsage(), clock, durable=False)

@@ -13,7 +13,7 @@ from codex_proxy.core.keys import Key, KeysError, KeySet, parse_keys, with_defau
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 1.0
-"""Between two checks whether the file has changed. A key that was removed is accepted for this long at most."""
+"""Seconds between checks of the file. A removed key is accepted for this long at most."""
 
 MAX_FILE_BYTES = 1 << 20
 """A thousand keys take a third of that."""
@@ -43,7 +43,7 @@ def read_keys(path: Path) -> tuple[Key, ...]:
         raise KeysError(f"{path}: {error}") from error
 
 
-def open_to_others(path: Path) -> str:
+def others_access(path: Path) -> str:
     """Returns what other users may do with the file: `read`, `change`, or an empty string for nothing."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)

@@ -1,6 +1,6 @@
 """The logs: structlog to stderr, by default never a prompt, an answer or a key. Of an exception only type and place
-are logged. Foreign text, such as messages of libraries, is in the field `said`, which is removed unless `log_content`
-is on. Unprintable characters are escaped: the log is read in a terminal.
+are logged. Texts of others, such as messages of libraries, are in the field `said`, which is removed unless
+`log_content` is on. Unprintable characters are escaped: the log is read in a terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
 
 
 def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
-    """`level`: the lowest that is logged. `format`: `console` or `json`. `content`: also logs foreign texts.
+    """`level`: the lowest that is logged. `format`: `console` or `json`. `content`: also logs the field `said`.
     `worker`: the number of this process; 0 without others.
     """
     shared: list[Any] = [
@@ -37,7 +37,7 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
     if worker:
         shared.append(_with_worker(worker))
     if not content:
-        shared.append(_without_words)
+        shared.append(_without_said)
     if format == "json":
         renderers: list[Any] = [structlog.processors.JSONRenderer(), lambda *given: escaped_json(given[2])]
     else:
@@ -77,13 +77,13 @@ def _with_worker(number: int) -> Callable[[Any, str, LogEvent], LogEvent]:
     return processor
 
 
-def _without_words(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
+def _without_said(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
     event.pop("said", None)
     return event
 
 
-class _Rendered:
-    """Its `repr` is the text, so that the console renderer writes exactly this."""
+class _PlainText:
+    """A text as its `repr`, which the console renderer writes."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -100,14 +100,12 @@ def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
         elif not isinstance(value, int | float | None) and not (
             isinstance(value, str) and value.isprintable()
         ):
-            event[name] = _Rendered(escaped(repr(value)))
+            event[name] = _PlainText(escaped(repr(value)))
     return event
 
 
 def plain_line(_logger: Any, _method: str, event: LogEvent) -> str:
-    """Renders an event as structlog's `ConsoleRenderer` does without colours, in half of the time: two lines of each
-    request took a tenth of its CPU.
-    """
+    """Renders an event as structlog's `ConsoleRenderer` does without colours, in half of the time."""
     parts = [f"{event.pop('timestamp')} [{event.pop('level'):<9}] {event.pop('event'):<30}"]
     if "logger" in event:
         parts.append(f"[{event.pop('logger')}]")
@@ -121,10 +119,8 @@ def plain_line(_logger: Any, _method: str, event: LogEvent) -> str:
 # --- what others say ------------------------------------------------------------------------------
 
 
-def take_over() -> None:
-    """Logs messages of libraries, warnings, and exceptions that end a thread or are ignored, by this server's own
-    rules.
-    """
+def capture_other_logs() -> None:
+    """Logs messages of libraries, warnings, and exceptions that end a thread or are ignored, as this server logs."""
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _log_warning
     # Of a destructor or callback, which can raise nothing.

@@ -141,8 +141,8 @@ class McpToolSource:
     async def _list_tools(
         self, offer: McpOffer, owner: str, known: Mapping[str, tuple[ListedTool, ...]]
     ) -> tuple[Sequence[Event], Sequence[Tool]]:
-        """Returns the events of the `mcp_list_tools` item, and the tools. `known`: the lists that the client has sent
-        back, by server label. One that suffices (`_covers`) is used without asking the server.
+        """Returns the events of the `mcp_list_tools` item, and the tools. `known`: lists that the client has sent
+        back, by server label; one that suffices (`_covers`) is used without asking the server.
         """
         there = known.get(offer.server_label)
         if there is not None and _covers(there, offer):
@@ -159,7 +159,7 @@ class McpToolSource:
         if fault is not None and not tools:
             item = McpTools(id, offer.server_label, error=fault.message)
             return [ItemStarted(item), ItemEnded(id, "failed")]
-        wire = msgspec.json.encode([_wire(tool) for tool in tools])
+        wire = msgspec.json.encode([_wire_form(tool) for tool in tools])
         return [ItemStarted(McpTools(id, offer.server_label, wire)), ItemEnded(id)]
 
     async def call(self, server: NamedServer | str, owner: str, tool: str, arguments: str) -> McpResult:
@@ -226,7 +226,7 @@ def _named_server(offer: McpOffer) -> NamedServer:
 
 
 def _as_tool(server_label: str, tool: ListedTool, *, asks: bool = False) -> Tool:
-    """`asks`: the client must approve each call."""
+    """Returns a tool for the turn. `asks`: the client must approve each call."""
     origin = McpOrigin(server_label, tool.name, asks)
     schema = msgspec.Raw(tool.input_schema)
     return Tool(offered_name(server_label, tool.name), tool.description, schema, mcp=origin)
@@ -239,10 +239,10 @@ def _as_tools(offer: McpOffer, tools: Sequence[ListedTool]) -> list[Tool]:
 async def schema_errors(checks: SchemaChecks, schemas: Sequence[bytes]) -> list[str | None]:
     """Returns for each schema of a tool's arguments why it cannot be used, or None."""
     verdicts = await checks.check_schemas(schemas)
-    return [_wrong(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
+    return [_schema_error(schema, verdict) for schema, verdict in zip(schemas, verdicts, strict=True)]
 
 
-def _wrong(schema: bytes, verdict: Verdict) -> str | None:
+def _schema_error(schema: bytes, verdict: Verdict) -> str | None:
     if verdict.unchecked is not None:
         return f"its schema was not checked: {verdict.unchecked}"
     if verdict.wrong is not None:
@@ -255,7 +255,7 @@ class _Kind(msgspec.Struct, frozen=True):
     type: object = "object"
 
 
-def _wire(tool: ListedTool) -> dict[str, object]:
+def _wire_form(tool: ListedTool) -> dict[str, object]:
     annotations = {} if tool.annotations is None else {"annotations": msgspec.Raw(tool.annotations)}
     schema = msgspec.Raw(tool.input_schema)
     return {"name": tool.name, "description": tool.description, "input_schema": schema, **annotations}
@@ -267,7 +267,7 @@ def _wire(tool: ListedTool) -> dict[str, object]:
 def tool_source(
     settings: Settings, environ: Mapping[str, str], clock: Clock, ids: IdSource, checks: SchemaChecks
 ) -> McpToolSource:
-    """Raises `McpConfigError`."""
+    """Returns the source of all MCP tools. Raises `McpConfigError`."""
     definitions = configured_servers(settings, environ)
     interval, limits = settings.mcp_tool_refresh_interval, McpLimits(list_seconds=settings.queue_wait)
     try:

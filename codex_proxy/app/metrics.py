@@ -241,9 +241,9 @@ def known_models(catalog: ModelCatalog) -> Callable[[str], str]:
                     resolve(each, catalog, names)
                     listed[each.lower()] = each
         own = listed.get(name.lower()) or listed.get(split_mode(name)[0].lower())
-        return own or (meant(name) if catalog.members else OTHER)
+        return own or (label_of_unlisted(name) if catalog.members else OTHER)
 
-    def meant(name: str) -> str:
+    def label_of_unlisted(name: str) -> str:
         try:
             full = resolve(name, catalog).agent_model
         except Fault:  # the agent has lost the model meanwhile

@@ -65,15 +65,13 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 SILENT_SECONDS = 75.0
-"""For which a connection may be open without a complete request: longer than the minute after which reverse proxies
-close idle connections.
-"""
+"""Seconds that a connection may be open without a complete request: longer than reverse proxies keep idle ones."""
 
 LINGER_SECONDS = 0.5
-"""For which connections stay open when the server stops, so that requests on their way are answered."""
+"""Seconds that connections stay open for requests on their way when the server stops."""
 
 FLUSH_SECONDS = 2.0
-"""For finished answers to reach their clients when the server stops."""
+"""Seconds for finished answers to reach their clients when the server stops."""
 
 
 class Server:
@@ -208,7 +206,7 @@ class Server:
         return next(iter(self.configured.values())) if found is None else found
 
     def owners(self) -> int:
-        """Returns how many clients share what the server has."""
+        """Returns how many clients share the slots."""
         return 1 if self.clients is None else self.clients.count
 
     async def stop(self) -> None:

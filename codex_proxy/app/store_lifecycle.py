@@ -26,13 +26,13 @@ log = structlog.get_logger(__name__)
 
 
 MAX_BYTES_IN_RAM = 512 << 20
-"""Of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
+"""The most bytes of a store in RAM, even if PROXY_STORE_MAX_BYTES allows more."""
 MAX_RESPONSES = 100_000
 FRAMES_SECONDS = 86400.0
-"""That the stream of a background response can be resumed."""
+"""Seconds that the stream of a background response can be resumed."""
 PRUNE_SECONDS = 600.0
 CONTEXT_LIMITS = ContextLimits(max_items=20_000, max_bytes=64 << 20)
-"""Of a conversation or chain of responses, which is in memory during a turn."""
+"""The largest conversation or chain of responses, which is in memory during a turn."""
 
 
 NEEDS_EXTRA = (
@@ -49,7 +49,7 @@ class StoreLifecycle:
     """An open store, and a task that removes objects from it that the settings no longer permit."""
 
     def __init__(self, store: Store, *, durable: bool, lock: StoreLock | None = None) -> None:
-        """`lock` is that of the store's file."""
+        """`lock` is the lock of the store's file."""
         self.store = store
         self.durable = durable
         """Whether stored objects are still there after a restart."""
@@ -95,7 +95,9 @@ class StoreLifecycle:
 
 
 def retention_of(settings: Settings) -> Retention:
-    """0 in a setting is None, no limit; a store in RAM has at most `MAX_BYTES_IN_RAM`."""
+    """Returns the limits of the store. A setting of 0 is None, no limit; a store in RAM has at most
+    `MAX_BYTES_IN_RAM`.
+    """
     max_bytes = settings.store_max_bytes or None
     if settings.store == "memory":
         max_bytes = min(max_bytes or MAX_BYTES_IN_RAM, MAX_BYTES_IN_RAM)
@@ -123,8 +125,8 @@ def step_memory_of(settings: Settings, clock: Clock, lifecycle: StoreLifecycle |
 
 
 async def open_store(settings: Settings, clock: Clock) -> SqliteStore | PostgresStore:
-    """Opens the store without its lock, so that commands can open that of a running server. Raises `StoreOpenError`
-    for a file that is no store, damaged, newer or locked by SQLite, or a database that cannot be reached.
+    """Opens the store without locking it, for commands beside a running server. Raises `StoreOpenError` for a file
+    that is no store, damaged, newer or locked by SQLite, or a database that cannot be reached.
     """
     options: StoreOptions = {
         "clock": clock,
@@ -142,7 +144,7 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
             return SqliteStore.in_memory(**options)
         return await SqliteStore.open(settings.store_file, **options)
     except (StoreRefused, StoreUnavailable) as error:
-        raise _not_opened(error) from error
+        raise _open_error(error) from error
 
 
 def _database_store() -> type[PostgresStore]:
@@ -165,7 +167,7 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
     try:
         lock = await StoreLock.take(settings.store_file)
     except StoreRefused as error:
-        raise _not_opened(error) from error
+        raise _open_error(error) from error
     try:
         return StoreLifecycle(await open_store(settings, clock), durable=True, lock=lock)
     except BaseException:
@@ -173,5 +175,5 @@ async def open_store_lifecycle(settings: Settings, clock: Clock) -> StoreLifecyc
         raise
 
 
-def _not_opened(error: Exception) -> StoreOpenError:
+def _open_error(error: Exception) -> StoreOpenError:
     return StoreOpenError(f"{error} (PROXY_STORE=off serves without one)")

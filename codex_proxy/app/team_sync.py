@@ -15,14 +15,14 @@ from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
 
 EXCHANGE_SECONDS: Final = 0.5
-"""A key that was removed is accepted for this long at most."""
+"""A removed key is accepted for this long at most."""
 
 log = structlog.get_logger(__name__)
 
 
 class TeamSync:
-    """Exchanges the requests of each key with the other servers, and reads stored keys when they change. While the
-    store cannot be reached, the last keys stay valid, and each server counts for itself.
+    """Exchanges the requests of each key with the other servers, and reads stored keys when they change. Without the
+    store, the last keys stay valid, and each server counts alone.
     """
 
     def __init__(self, team: Team, keyring: Keyring, clients: Clients, limits: RequestLimits) -> None:
@@ -31,21 +31,21 @@ class TeamSync:
         self._clients = clients
         self._limits = limits
         self._version = 0
-        """That of the stored keys that are valid here."""
+        """The version of the stored keys that are valid here."""
         self._failed = False
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Reads the stored keys, then starts the task. Raises `StoreUnavailable`."""
         await self._exchange()
-        self._task = asyncio.get_running_loop().create_task(self._exchange_always())
+        self._task = asyncio.get_running_loop().create_task(self._keep_exchanging())
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    async def _exchange_always(self) -> None:
+    async def _keep_exchanging(self) -> None:
         while True:
             await asyncio.sleep(EXCHANGE_SECONDS)
             try:

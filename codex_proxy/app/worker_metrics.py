@@ -1,6 +1,6 @@
-"""The metrics of all workers. Whichever is asked collects those of the others, because a request reaches any of them.
-A worker writes its metrics to any process of its user that connects to its socket: an abstract one (Linux), so that a
-killed worker leaves no file. Its name has the supervisor's process id.
+"""The metrics of all workers. The worker that is asked collects those of the others. Each writes its metrics to any
+process of its user that connects to its socket: an abstract one (Linux), so that a killed worker leaves no file. Its
+name has the supervisor's process id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 ANSWER_SECONDS: Final = 2.0
-"""For another worker to answer; then its metrics are missing."""
+"""Seconds for another worker to answer; then its metrics are missing."""
 SOCKETS: Final = Path("/proc/net/unix")
 CREDENTIALS: Final = struct.Struct("3i")
 """What SO_PEERCRED is: process, user, group."""
@@ -32,9 +32,7 @@ log = structlog.get_logger(__name__)
 
 
 class WorkerMetrics:
-    """The metrics of all workers. `own` returns those of this one, whose number is `number`. `supervisor`: its
-    process id.
-    """
+    """Collects the metrics. `own` returns those of this worker (`number`). `supervisor`: its process id."""
 
     def __init__(self, own: Callable[[], Awaitable[bytes]], number: int, *, supervisor: int) -> None:
         self._own = own
@@ -45,7 +43,7 @@ class WorkerMetrics:
         """Returns Prometheus's text, each sample with the label `worker`."""
         own, sockets = await self._own(), self._sockets()
         found = await asyncio.gather(*map(_metrics_at, sockets.values()))
-        return with_workers({**dict(zip(sockets, found, strict=True)), self._number: own})
+        return merge_metrics({**dict(zip(sockets, found, strict=True)), self._number: own})
 
     async def share(self, _: web.Application) -> AsyncIterator[None]:
         """For `Application.cleanup_ctx`: lets other workers read this one's metrics."""
@@ -102,8 +100,8 @@ class _Families(Collector):
         return self._families
 
 
-def with_workers(texts: Mapping[int, bytes]) -> bytes:
-    """Returns the metrics of several workers, by their numbers, as one text."""
+def merge_metrics(texts: Mapping[int, bytes]) -> bytes:
+    """Returns the metrics of workers, by number, as one text."""
     families: dict[str, Metric] = {}
     for number, text in sorted(texts.items()):
         for family in text_string_to_metric_families(text.decode()):

@@ -196,7 +196,7 @@ def write(path: Path, text: bytes) -> None:
     """Writes a whole cassette, so that a reader sees all of it or nothing. Raises `OSError`."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with os.fdopen(create(new), "wb") as file:  # `replacing` takes several times as long
+        with os.fdopen(create(new), "wb") as file:  # `replace_file` takes several times as long
             file.write(b'%b\n{"end":%d}\n' % (text, text.count(b"\n") + 1))
         os.replace(new, path)
     except BaseException:

@@ -10,7 +10,7 @@ from codex_proxy.cassettes.recorder import Exchange, Recorder
 from codex_proxy.cassettes.replay import ASKED_CASSETTE, Replayed
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.access import keys_in
-from codex_proxy.http.middleware.content_log import hear_contents
+from codex_proxy.http.middleware.content_log import watch_contents
 from codex_proxy.runs.recording import REQUEST_TAPE
 
 KEPT_HEADERS: Final = ("x-codex-", "x-no-keepalive", "anthropic-", "openai-beta", "prefer")
@@ -38,7 +38,7 @@ def recording(recorder: Recorder) -> Any:
         }
         exchange = Exchange(recorder, f"{request.method} {request.path}", headers, keys_in(request))
         REQUEST_TAPE.set(exchange)
-        hear_contents(request, exchange.hear)
+        watch_contents(request, exchange.hear)
         try:
             response = await handler(request)
         except BaseException:

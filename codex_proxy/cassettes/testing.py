@@ -24,7 +24,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.files.private import make_folder
 from codex_proxy.http.body import read_body
 from codex_proxy.http.endpoint import ROUTES, Handler
-from codex_proxy.http.middleware.content_log import hear_contents
+from codex_proxy.http.middleware.content_log import watch_contents
 from codex_proxy.settings.fields import Settings
 
 T = TypeVar("T")
@@ -183,7 +183,7 @@ class TestServer:
                     headers = {name.lower(): value for name, value in request.headers.items()}
                     self.requests.append(Request(request.method, request.path, headers, _json(data)))
 
-            hear_contents(request, heard)
+            watch_contents(request, heard)
             if self._failures:
                 await read_body(request)
                 raise Fault(self._failures.pop(0))

@@ -22,7 +22,7 @@ from codex_proxy.agents.configured.agents import (
 )
 from codex_proxy.agents.registry import plugin_reference
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.app.keyring import open_to_others, read_keys
+from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.app.mcp_tools import McpConfigError, Programs, configured_servers
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.ports import reserve_port
@@ -37,7 +37,7 @@ from codex_proxy.traces.setup import traces_check
 
 
 async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
-    """Of several agents, names of checks begin with the agent's."""
+    """Returns the checks of all agents. Of several, a check's name begins with the agent's."""
     try:
         agents = configured_agents(settings)
     except NoAgentError as error:
@@ -56,7 +56,7 @@ async def agent_checks(settings: Settings, environ: Mapping[str, str]) -> list[C
 
 
 async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Check]:
-    """A plugin's error is a `failed` check."""
+    """Returns one agent's checks. A plugin's error is a `failed` check."""
     spec, reference = named.spec, plugin_reference(named.settings)
     context = context_of(named, context)
     if reference is None:
@@ -73,19 +73,19 @@ async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Chec
 
 
 ANSWER_SECONDS = 3.0
-"""For what listens on the port; this server answers in a millisecond."""
+"""Seconds for an answer on the port; this server takes a millisecond."""
 
 
 async def port_check(settings: Settings) -> Check:
-    """`failed` if another program has the port; a codex-proxy there is fine, or a warning if it reports trouble."""
+    """`failed` if another program has the port. A codex-proxy there is fine, or a warning if it reports trouble."""
     check = Checking("port", host=settings.host, port=settings.port, ours=False)
     if settings.port == 0:
         return check.ok("Any free port is used (port 0).")
     where = f"{settings.host}:{settings.port}"
     health = await health_of(settings.server_url)
     if health is not None:
-        return _running(check, where, health)
-    fault = why_not(settings.host, settings.port)
+        return _check_running(check, where, health)
+    fault = listen_error(settings.host, settings.port)
     if fault is None:
         return check.ok(f"{where} is free.")
     return check.failed(
@@ -94,7 +94,7 @@ async def port_check(settings: Settings) -> Check:
     )
 
 
-def _running(check: Checking, where: str, health: dict[str, Any]) -> Check:
+def _check_running(check: Checking, where: str, health: dict[str, Any]) -> Check:
     check.facts |= {
         "ours": True,
         "server_version": health.get("version"),
@@ -133,8 +133,8 @@ def _agents_in(health: dict[str, Any]) -> list[dict[str, Any]]:
     return agents if len(agents) == len(given) else []
 
 
-def why_not(host: str, port: int) -> str | None:
-    """Returns the system's error if a server cannot listen here."""
+def listen_error(host: str, port: int) -> str | None:
+    """Returns why the system lets no server listen here, or None."""
     try:
         reserve_port(host, port).close()
     except OSError as error:
@@ -150,7 +150,7 @@ async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list
 
 
 async def spawner_check() -> Check:
-    """Without a spawner, starts of children take some milliseconds more."""
+    """`ok` also without a spawner: children then only start some milliseconds later."""
     why = await why_no_spawner()
     check = Checking("spawner", usable=not why)
     return check.ok(
@@ -210,7 +210,7 @@ def keys_check(settings: Settings) -> Check:
             f"Fix {file}; a running server keeps the keys that it has read before.",
         )
     check.facts["count"] = len(keys)
-    others = open_to_others(file)
+    others = others_access(file)
     if others:
         return check.warning(f"{file} can be {OPEN[others]} by other users.", f"Run `chmod 600 {file}`.")
     if keys:

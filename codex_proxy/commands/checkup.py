@@ -15,7 +15,7 @@ SCHEMA = 1
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """The value of a secret is masked."""
+    """A setting in the report; a secret is masked."""
 
     name: str
     value: Fact
@@ -65,7 +65,7 @@ MARKS: dict[Status, str] = {"ok": " ok ", "warning": "WARN", "failed": "FAIL", "
 
 
 def as_text(checkup: Checkup, *, every_setting: bool) -> str:
-    """`every_setting`: also those with their defaults."""
+    """Returns the report. `every_setting`: also settings with their defaults."""
     width = max(len(check.name) for check in checkup.checks)
     lines = [f"[{MARKS[check.status]}] {check.name:{width}}  {check.message}" for check in checkup.checks]
     shown = [each for each in checkup.settings if every_setting or each.source != "default"]

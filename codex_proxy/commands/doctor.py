@@ -27,11 +27,11 @@ from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
 
 MAX_SECONDS = 90.0
-"""Of all checks: each of four children may take 20 on a cold disk."""
+"""For all checks: each of four children may take 20 on a cold disk."""
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
-    """`config_file`: None for the default. An error is a failed check."""
+    """Returns the report. `config_file`: None for the default. An error is a failed check."""
     try:
         settings = load(dict(flags), config_file)
         sources = setting_sources(flags, config_file, environ)
@@ -49,7 +49,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
     port = await port_check(settings)
     checks += [port, *await machine_checks(settings, environ)]
     chosen = tuple(
-        Setting(name=name, value=shown(name, getattr(settings, name)), source=source, origin=origin)
+        Setting(name=name, value=report_value(name, getattr(settings, name)), source=source, origin=origin)
         for name, (source, origin) in sources.items()
     )
     return Checkup(
@@ -60,7 +60,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
 def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_file: Path | None) -> str:
     """Returns what to do if all checks have passed: use the server on `port`, or start one with the same arguments."""
     file = ["--config", str(config_file)] if config_file else []
-    elsewhere = settings.port and not {"host", "port"}.isdisjoint(_given(flags))
+    elsewhere = settings.port and not {"host", "port"}.isdisjoint(_settings_in(flags))
     client = [*file, "--base-url", f"{settings.server_url}/v1"] if elsewhere else file
     chat = shlex.join(["codex-proxy", "chat", *client])
     if port.facts.get("ours"):
@@ -70,7 +70,7 @@ def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_
     return f"Start the server with `{serve}`, then try `{chat}` in another terminal."
 
 
-def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
+def _settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings among `flags`, without tables, which may hold secrets."""
     return {
         name: value
@@ -84,7 +84,7 @@ def _given(flags: Mapping[str, Any]) -> dict[str, Any]:
 def _arguments(flags: Mapping[str, Any]) -> list[str]:
     """Returns `doctor`'s flags as arguments of `serve`, without secrets."""
     arguments: list[str] = []
-    for name, value in _given(flags).items():
+    for name, value in _settings_in(flags).items():
         if name == "api_key":
             arguments += ["--api-key", "KEY"]
         elif value is True:
@@ -158,7 +158,7 @@ def setting_sources(
 MASK: Final = "********"
 
 
-def shown(name: str, value: object) -> Fact:
+def report_value(name: str, value: object) -> Fact:
     """Returns a setting's value for the report, secrets as `MASK`."""
     if isinstance(value, SecretStr):
         return MASK
@@ -170,7 +170,7 @@ def shown(name: str, value: object) -> Fact:
         return _host_of(str(value))
     if isinstance(value, BaseModel):
         keys = [key for key in type(value).model_fields if key in value.model_fields_set]
-        return ", ".join(f"{key}={shown(f'{name}.{key}', getattr(value, key))}" for key in keys)
+        return ", ".join(f"{key}={report_value(f'{name}.{key}', getattr(value, key))}" for key in keys)
     if name == "acp.env":
         return ",".join(each.partition("=")[0] for each in split_list(str(value)))
     if name == "webhooks.urls":

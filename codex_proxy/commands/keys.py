@@ -18,11 +18,11 @@ from tomlkit.exceptions import TOMLKitError
 
 from codex_proxy.agents.configured.agents import configured_agents, is_single
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.app.keyring import open_to_others, read_keys
+from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.app.store_lifecycle import StoreOpenError
 from codex_proxy.commands.store import existing_store
 from codex_proxy.core.keys import DEFAULT_NAME, Key, KeysError, digest_of, parse_keys, table_of
-from codex_proxy.files.private import make_folder, replacing
+from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.team import Team
 
@@ -166,7 +166,7 @@ def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json:
     keys = read_keys(file) if stored is None else stored
     if as_json:
         listed: dict[str, Any] = {"file": str(file)} if stored is None else {}
-        listed["keys"] = [_shown(key) for key in keys]
+        listed["keys"] = [_without_digest(key) for key in keys]
         return json.dumps(listed, indent=2)
     lines = [f"{key.name}  {_limits_of(key)}" for key in keys]
     if stored is None and settings.api_key is not None:
@@ -174,13 +174,13 @@ def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json:
     if not lines:
         place, flag = (f"in {file}", "") if stored is None else ("in the store", "--store ")
         return f"There is no key {place}. `codex-proxy keys add {flag}NAME` creates one."
-    others = open_to_others(file) if stored is None else ""
+    others = others_access(file) if stored is None else ""
     if others:
         lines.append(f"\nOther users may {others} {file}: run `chmod 600 {file}`.")
     return "\n".join(lines)
 
 
-def _shown(key: Key) -> dict[str, Any]:
+def _without_digest(key: Key) -> dict[str, Any]:
     """Returns a key as JSON shows it, without its digest."""
     table = {"name": key.name, **table_of(key)}
     del table["sha256"]
@@ -218,10 +218,10 @@ HEAD = (
 
 
 def put_key(path: Path, key: Key, *, replace: bool) -> bool:
-    """Returns whether the key replaced one. Raises `KeysError` if the name is taken, unless `replace`, or the file
-    cannot be changed.
+    """Adds a key; returns whether it replaced one. Raises `KeysError` if the name is taken, unless `replace`, or the
+    file cannot be changed.
     """
-    with _changing(path) as tables:
+    with _edit_keys(path) as tables:
         there = key.name in tables
         if there and not replace:
             raise KeysError(f"there is already a key '{key.name}'; replace it with --replace")
@@ -231,27 +231,27 @@ def put_key(path: Path, key: Key, *, replace: bool) -> bool:
 
 def remove_key(path: Path, name: str) -> None:
     """Raises `KeysError` if there is none, or the file cannot be changed."""
-    with _changing(path) as tables:
+    with _edit_keys(path) as tables:
         if name not in tables:
             raise KeysError(f"there is no key '{name}' in {path}")
         del tables[name]
 
 
 @contextlib.contextmanager
-def _changing(path: Path) -> Iterator[tomlkit.items.Table]:
+def _edit_keys(path: Path) -> Iterator[tomlkit.items.Table]:
     """Gives the table of keys to the body of the `with`, then replaces the file, with its comments, all under a lock.
-    The file is unchanged if anything raises.
+    If anything raises, the file is unchanged.
     """
     path = Path(os.path.realpath(path))
     try:
         make_folder(path.parent)
-        with _alone_in(path.parent):
+        with _lock_folder(path.parent):
             read_keys(path)
-            document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else _empty()
+            document = tomlkit.parse(path.read_text("utf-8")) if path.exists() else _empty_document()
             yield document.setdefault("keys", tomlkit.table(is_super_table=True))
             text = tomlkit.dumps(document)
             parse_keys(text)
-            with replacing(path) as new:
+            with replace_file(path) as new:
                 new.write(text.encode())
     except OSError as error:
         raise KeysError(f"{path} cannot be written: {error.strerror}") from error
@@ -259,7 +259,7 @@ def _changing(path: Path) -> Iterator[tomlkit.items.Table]:
         raise KeysError(f"{path} cannot be changed: {error}") from error
 
 
-def _empty() -> tomlkit.TOMLDocument:
+def _empty_document() -> tomlkit.TOMLDocument:
     document = tomlkit.document()
     for line in HEAD.splitlines():
         document.add(tomlkit.comment(line))
@@ -267,7 +267,7 @@ def _empty() -> tomlkit.TOMLDocument:
 
 
 @contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Holds a lock on the folder, so that no other process changes its files meanwhile."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -13,7 +13,7 @@ from codex_proxy.http.page import Page
 from codex_proxy.settings.fields import Settings
 
 FRESH_SECONDS: Final = 60.0
-"""After which the checks of `doctor` are run again; one of them starts a process."""
+"""Seconds until the checks of `doctor` are run again; one of them starts a process."""
 
 
 def page_of(settings: Settings, environ: Mapping[str, str]) -> Page:

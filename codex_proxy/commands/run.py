@@ -1,6 +1,6 @@
 """`codex-proxy run CLIENT [ARGS]`: runs a program with this server as its model. The program gets the server's
 address by its environment and temporary files; no file of the user is changed. Without a running server, or with an
-agent's name, a server is started on a free port, with a key and a folder of its own, and ended with the program.
+agent's name, starts a server on a free port, with its own key and folder, and ends it with the program.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from typing import Final
 
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, client_named, entries_of, snippet
 from codex_proxy.commands.connect.programs import PROGRAMS, Program
-from codex_proxy.files.private import create, make_folder, replacing
+from codex_proxy.files.private import create, make_folder, replace_file
 from codex_proxy.settings.fields import Settings
 
 PROBE_SECONDS: Final = 2.0
-"""In which a running server answers."""
+"""Seconds in which a running server answers."""
 END_SECONDS: Final = 10.0
-"""In which a program or a server that is asked to end does so, before it is killed."""
+"""Seconds for a program or server to end before it is killed."""
 _ADDRESS: Final = re.compile(r"serves on (http://\S+)/v1")
 _PR_SET_PDEATHSIG: Final = 1
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
-"""They end the program first, so that everything else is ended, too. A closed terminal sends SIGHUP."""
+"""They end the program first, and then everything else. A closed terminal sends SIGHUP."""
 _OF_THE_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
 
 
@@ -57,9 +57,9 @@ def run(
     model: str,
     key: str | None,
 ) -> int:
-    """Returns the exit status of the program `name`. `environ`: of the user; `agent`: start a server with it (None:
+    """Runs the program `name`; returns its exit status. `environ`: the user's; `agent`: start a server with it (None:
     use a running one, if any); `key`: for a running server. Raises `RunError` if the program is not installed or
-    cannot use this server, or none can be started.
+    cannot use this server, or no server can be started.
     """
     program = PROGRAMS.get(name) or Program()
     if program.unserved:
@@ -69,7 +69,7 @@ def run(
         raise RunError(_how_to_get(name, program))
     with contextlib.ExitStack() as stack:
         running: list[subprocess.Popen[bytes]] = []
-        stack.enter_context(_handling(_ENDING, partial(_end_program, running)))
+        stack.enter_context(_handle_signals(_ENDING, partial(_end_program, running)))
         temporary = tempfile.TemporaryDirectory(prefix="codex-proxy-run-", ignore_cleanup_errors=True)
         folder = Path(stack.enter_context(temporary))
         access = None if agent else running_server(settings, model, key)
@@ -77,7 +77,7 @@ def run(
             # A known client has tools of its own. For it the agent gives the plain model, and leaves the home alone.
             more = {"PROXY_BUILTIN_TOOLS": "never"} if name in PROGRAMS else {}
             access = stack.enter_context(_own_server(agent, model, folder, {**environ, **more}))
-        environment, first = prepared(program, access, folder, environ, Path.home())
+        environment, first = prepare(program, access, folder, environ, Path.home())
         return _run_to_the_end([path, *first, *arguments], environment, running)
 
 
@@ -127,8 +127,8 @@ def _status(url: str, **headers: str) -> int | None:
 def _own_server(
     agent: str | None, model: str, folder: Path, environ: Mapping[str, str]
 ) -> Iterator[ServerAccess]:
-    """Starts a server on a free port, with a new key and with its files in `folder`, for the body of the `with`.
-    Raises `RunError`, with what the server says.
+    """Starts a server on a free port, with a new key and its files in `folder`, for the body of the `with`. Raises
+    `RunError`, with what the server has printed.
     """
     key = secrets.token_urlsafe(24)
     own = {"PROXY_API_KEY": key, "PROXY_STATE_DIR": str(folder / "state"), "PROXY_LOG_FORMAT": "console"}
@@ -180,27 +180,27 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 # --- the program ----------------------------------------------------------------------------------
 
 
-def prepared(
+def prepare(
     program: Program, access: ServerAccess, folder: Path, environ: Mapping[str, str], home: Path
 ) -> tuple[dict[str, str], list[str]]:
-    """Returns the program's environment and first arguments, after its settings file was written to the temporary
-    `folder`. `environ` and `home` are the user's.
+    """Writes the program's settings file into the temporary `folder`. Returns the program's environment and first
+    arguments. `environ` and `home` are the user's.
     """
     setup = client_named(program.setup) if program.setup else None
     file = folder / "settings"
     if setup is not None and setup.file is not None:
         file = folder / f"settings.{setup.file.format}"
-        with replacing(file) as out:
+        with replace_file(file) as out:
             out.write(snippet(setup, access).encode())
 
-    def filled(text: str) -> str:
+    def fill(text: str) -> str:
         given = text.replace("{{folder}}", str(folder)).replace("{{file}}", str(file))
-        return str(access.filled(given))
+        return str(access.fill(given))
 
     environment = {name: value for name, value in environ.items() if name not in program.removed}
-    environment |= {name: filled(value) for name, value in program.environment.items()}
+    environment |= {name: fill(value) for name, value in program.environment.items()}
     if program.home and not Path(program.home.replace("~", str(home), 1)).exists():
-        fresh = {name: filled(value) for name, value in program.fresh.items()}
+        fresh = {name: fill(value) for name, value in program.fresh.items()}
         for value in fresh.values():
             if value.startswith(str(folder)):
                 make_folder(Path(value))
@@ -208,7 +208,7 @@ def prepared(
     arguments: list[str] = []
     for each in program.arguments:
         if each != "{{entries}}":
-            arguments.append(filled(each))
+            arguments.append(fill(each))
         elif setup is not None:
             for entry in entries_of(setup, access):
                 arguments += ["-c", f"{'.'.join(entry.path)}={json.dumps(entry.value)}"]
@@ -230,7 +230,7 @@ def _end_program(running: list[subprocess.Popen[bytes]], number: int, _: FrameTy
 
 
 @contextlib.contextmanager
-def _handling(
+def _handle_signals(
     numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
     before = {number: signal.signal(number, handler) for number in numbers}
@@ -244,11 +244,11 @@ def _handling(
 def _run_to_the_end(
     command: list[str], environment: Mapping[str, str], running: list[subprocess.Popen[bytes]]
 ) -> int:
-    """Adds the program to `running`, and returns its exit status; 128 and the number of the signal if one has ended
-    it. Ctrl-C is the program's.
+    """Runs the program, adding it to `running`. Returns its exit status, 128 plus the signal that has ended it.
+    Ctrl-C is the program's.
     """
     # With a handler that does nothing, the program has the default one; a signal that is ignored would stay ignored.
-    with _handling(_OF_THE_TERMINAL, lambda *_: None):
+    with _handle_signals(_OF_THE_TERMINAL, lambda *_: None):
         try:
             running.append(subprocess.Popen(command, env=dict(environment)))
         except OSError as error:

@@ -40,8 +40,8 @@ log = structlog.get_logger(__name__)
 
 
 async def serve_to_the_end(settings: Any, say: Callable[..., None], *, worker: int = 0) -> int:
-    """Returns 0 after a signal, or 1 if the server could not start. `say` prints (with `err=True` to stderr).
-    `worker`: its number, 0 without others; a worker also stops when its supervisor has ended.
+    """Runs the server; returns 0 after a signal, or 1 if it could not start. `say` prints (with `err=True` to
+    stderr). `worker`: its number, 0 without others; a worker also stops when its supervisor has ended.
     """
     server = None
     for advice in advice_about(settings.old_names):
@@ -102,7 +102,7 @@ async def _build_request_models() -> None:
 
 def tune_gc() -> None:
     """Makes the garbage collector run less often and without existing objects: reference counting frees a turn's
-    objects (`tests/http/test_memory.py`), and with thousands of streams each run takes milliseconds.
+    objects, and with thousands of streams each run takes milliseconds.
     """
     gc.freeze()
     gc.set_threshold(COLLECT_AFTER)

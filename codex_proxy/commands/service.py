@@ -114,7 +114,7 @@ def install(service: Service, command: Sequence[str], workdir: Path, environ: Ma
     if replaced is False:
         raise ServiceError(f"{service.file} was not written by this command. Move it away first.")
     private.make_folder(service.file.parent)
-    with private.replacing(service.file) as file:  # only for the owner: a flag may be a key
+    with private.replace_file(service.file) as file:  # only for the owner: a flag may be a key
         file.write(service.text(command, workdir, environ.get("PATH", "")).encode())
     if replaced:
         for each in service.stop:

@@ -14,7 +14,7 @@ import msgspec
 
 from codex_proxy.app.store_lifecycle import StoreOpenError, open_store
 from codex_proxy.app.system import SystemClock
-from codex_proxy.files.private import replacing
+from codex_proxy.files.private import replace_file
 from codex_proxy.settings.fields import DATABASE_SCHEMES, Settings
 from codex_proxy.store import copying
 from codex_proxy.store.lock import StoreLock
@@ -66,7 +66,7 @@ async def export(settings: Settings, write: Callable[[bytes], object]) -> int:
 async def export_to(settings: Settings, output: Path) -> int:
     """Exports into a file, replaced when complete."""
     try:
-        with replacing(output) as file:
+        with replace_file(output) as file:
             return await export(settings, file.write)
     except OSError as error:
         raise StoreOpenError(f"{output} cannot be written: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""`codex-proxy serve --workers N`: N processes on one port, and the supervisor, which restarts those that end,
+"""`codex-proxy serve --workers N`: N processes on one port, and their supervisor, which restarts workers that end,
 replaces them one by one on SIGHUP, and ends them with itself. A worker is `codex-proxy serve` with a number. Its
 banner says that it serves; its stdin ends with the supervisor.
 """
@@ -20,14 +20,14 @@ from codex_proxy.commands.ports import reserve_port
 from codex_proxy.settings.fields import Settings
 
 STOP_SECONDS: Final = 15.0
-"""For a worker to stop, beyond those that its turns have to end; then it is killed."""
+"""Seconds for a worker to stop after the time for its turns; then it is killed."""
 
 log = structlog.get_logger(__name__)
 
 
 async def supervise(settings: Settings, arguments: Sequence[str], say: Callable[..., None]) -> int:
-    """Returns 0 after SIGINT or SIGTERM (a second one kills the workers), or another status if no worker could start.
-    `arguments`: this command's; `say` prints.
+    """Runs the supervisor. Returns 0 after SIGINT or SIGTERM (a second one kills the workers), or another status if
+    no worker could start. `arguments`: this command's; `say` prints.
     """
     try:
         reserved = reserve_port(settings.host, settings.port)
@@ -52,7 +52,7 @@ class Worker:
     def __init__(
         self, number: int, process: asyncio.subprocess.Process, say: Callable[[str], object] | None
     ) -> None:
-        """`say` prints what the process writes to its standard output; None: nobody does."""
+        """`say` prints the process's standard output; None: nobody does."""
         self.number = number
         self.pid = process.pid
         self.serves = False
@@ -74,30 +74,30 @@ class Worker:
                 say(line.decode("utf-8", "replace").rstrip("\n"))
         self._decided.set()
 
-    async def has_started(self) -> bool:
+    async def wait_started(self) -> bool:
         """Waits until the process serves requests or has ended; returns whether it serves."""
         await self._decided.wait()
         return self.serves
 
-    async def ended(self) -> int:
-        """Returns the exit status when the process has ended; negative for a signal."""
+    async def wait(self) -> int:
+        """Waits for the end. Returns the exit status; negative for a signal."""
         return await self._process.wait()
 
     async def stop(self, within: float) -> None:
-        """Kills the process after `within` seconds. Returns when it has ended."""
+        """Asks the process to end, and kills it after `within` seconds. Returns when it has ended."""
         if not self._told_to_stop:  # a second signal would end its turns
             self._told_to_stop = True
             self._signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(within):
-                await self.ended()
+                await self.wait()
         except TimeoutError:
             log.error("worker_killed", number=self.number, seconds=within)
             self.kill()
-            await self.ended()
+            await self.wait()
 
     def kill(self) -> None:
-        """The wardens end what its agents have started."""
+        """Kills the process; the wardens end what its agents have started."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
@@ -118,7 +118,7 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         """The worker of each number that serves or will."""
         self._processes: set[Worker] = set()
-        """All that have not ended, also those that are being replaced."""
+        """All workers that have not ended, also replaced ones."""
         self._stopping = asyncio.Event()
         self._reload_wanted = asyncio.Event()
 
@@ -126,9 +126,9 @@ class Supervisor:
         """Returns 0 after `stop`, or the status of the first worker if it could not start."""
         # One before the others, so that what keeps them all from starting is said once.
         first = self._workers[1] = await self._start(1, self._say)
-        if await self._until_stopping(first.has_started()) and not first.serves:
-            return await first.ended() or 1
-        tasks = [asyncio.create_task(self._keep(number)) for number in self._numbers]
+        if await self._until_stopping(first.wait_started()) and not first.serves:
+            return await first.wait() or 1
+        tasks = [asyncio.create_task(self._keep_running(number)) for number in self._numbers]
         reloading = asyncio.create_task(self._reload_when_wanted())
         await self._stopping.wait()
         reloading.cancel()
@@ -143,7 +143,7 @@ class Supervisor:
         self._reload_wanted.set()
 
     def stop(self) -> None:
-        """Called again, kills the workers."""
+        """Stops all workers; called again, kills them."""
         if self._stopping.is_set():
             for worker in self._processes:
                 worker.kill()
@@ -164,14 +164,14 @@ class Supervisor:
         log.info("worker_started", number=number, pid=worker.pid)
         return worker
 
-    async def _keep(self, number: int) -> None:
+    async def _keep_running(self, number: int) -> None:
         """Starts the worker of this number whenever there is none, until the end."""
         backoff = RestartBackoff()
         while not self._stopping.is_set():
             worker = self._workers.get(number)
             if worker is None:
                 worker = self._workers[number] = await self._start(number)
-            if not await self._until_stopping(worker.ended()):
+            if not await self._until_stopping(worker.wait()):
                 return
             self._processes.discard(worker)
             if self._workers[number] is not worker:
@@ -180,7 +180,7 @@ class Supervisor:
             now = time.monotonic()
             backoff = backoff.after_failure(now, now - worker.since if worker.serves else 0.0)
             pause = backoff.pause_seconds(now)
-            log.error("worker_ended", number=number, status=await worker.ended(), restart_after=pause)
+            log.error("worker_ended", number=number, status=await worker.wait(), restart_after=pause)
             await self._until_stopping(asyncio.sleep(pause))
 
     async def _until_stopping(self, waiting: Coroutine[Any, Any, object]) -> bool:
@@ -202,7 +202,7 @@ class Supervisor:
     async def _reload(self) -> None:
         for number in self._numbers:
             new = await self._start(number)
-            if not await new.has_started():
+            if not await new.wait_started():
                 self._processes.discard(new)
                 log.error(
                     "not_reloaded", number=number, text="The new process has not started; see its error."

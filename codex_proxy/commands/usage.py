@@ -1,5 +1,5 @@
 """`codex-proxy usage`: a key's tokens by day and the limits of the agent's account, from a running server; with
-`--all-keys` of all keys, from the store.
+`--all-keys` the tokens of all keys, from the store.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIGURES = (
 )
 
 
-async def of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
+async def usage_of_all_keys(settings: Settings, days: int) -> list[dict[str, Any]]:
     """Returns every key's usage of the last `days` days: rows of `start_time`, `key`, `model` and sums. Raises
     `StoreOpenError`.
     """
@@ -120,7 +120,7 @@ def _print(table: Table, console: Console) -> None:
 
 
 def _figures(result: dict[str, Any]) -> list[str]:
-    """A tilde marks estimated tokens."""
+    """Returns the cells of a result; a tilde marks estimated tokens."""
     mark = "~" if result["estimated"] else ""
     turns, failed, *tokens = (int(result[name]) for name in _FIGURES)
     return [f"{turns:,}", f"{failed:,}", *(f"{mark}{count:,}" for count in tokens)]

@@ -32,7 +32,7 @@ def create(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
+def replace_file(path: Path, *, mode: int = FILE_MODE) -> Iterator[BinaryIO]:
     """Opens a new file that replaces `path` (or a link's target) at the end of the `with`, or is deleted if the body
     raises. A pipe or terminal is written to directly.
     """
@@ -80,9 +80,9 @@ def _own_and_open_to_others(found: os.stat_result) -> bool:
     return not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and bool(found.st_mode & OTHERS)
 
 
-def why_unfit(path: Path) -> str:
-    """Returns why a file cannot be one of this server's (a link, not regular, another user's, a second hard link), as
-    the end of a sentence; empty if it can, or does not exist.
+def file_problem(path: Path) -> str:
+    """Returns why this server must not use a file (a link, not regular, another user's, a second hard link), as the
+    end of a sentence; empty if it may, or there is none.
     """
     try:
         found = path.lstat()

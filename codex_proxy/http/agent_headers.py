@@ -12,8 +12,8 @@ from codex_proxy.core.turn import MODEL_SEPARATOR, Turn
 from codex_proxy.surfaces.request_options import ParsedRequest
 
 
-class _RanTurn(NamedTuple):
-    """`continued`: the session has seen the earlier messages."""
+class _TurnFacts(NamedTuple):
+    """A turn and its agent."""
 
     agent: Agent
     parsed: ParsedRequest
@@ -41,48 +41,52 @@ class _RanTurn(NamedTuple):
 def agent_headers(
     agent: Agent, parsed: ParsedRequest, turn: Turn, *, continued: bool = False
 ) -> dict[str, str]:
-    """`continued`: the session has seen the earlier messages."""
-    ran = _RanTurn(agent_for(agent, turn.model), parsed, turn, continued)
-    return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(ran)))}
+    """Returns the headers of an answer. `continued`: the session has seen the earlier messages."""
+    facts = _TurnFacts(agent_for(agent, turn.model), parsed, turn, continued)
+    return {name: value for name, make in _HEADERS.items() if (value := ", ".join(make(facts)))}
 
 
-def _ignored(ran: _RanTurn) -> Iterator[str]:
+def _ignored_fields(facts: _TurnFacts) -> Iterator[str]:
     # A model server gets these as they are, whatever it makes of them.
-    sent = {*ran.turn.sampling, "service_tier"} if ran.can("sampling") else ()
-    yield from (name for name in ran.parsed.ignored if name not in sent)
+    sent = {*facts.turn.sampling, "service_tier"} if facts.can("sampling") else ()
+    yield from (name for name in facts.parsed.ignored if name not in sent)
     for field, has_no_effect in _WITHOUT_EFFECT.items():
-        if has_no_effect(ran):
-            yield getattr(ran.parsed.fields, field, field)
+        if has_no_effect(facts):
+            yield getattr(facts.parsed.fields, field, field)
 
 
-_WITHOUT_EFFECT: Final[dict[str, Callable[[_RanTurn], bool]]] = {
-    "web_search": lambda ran: ran.parsed.web_search and not (ran.turn.web_search and ran.can("web_search")),
-    "verbosity": lambda ran: (
-        ran.turn.verbosity is not None and not (ran.can("verbosity") and ran.model.verbosity)
+_WITHOUT_EFFECT: Final[dict[str, Callable[[_TurnFacts], bool]]] = {
+    "web_search": lambda facts: (
+        facts.parsed.web_search and not (facts.turn.web_search and facts.can("web_search"))
     ),
-    "parallel_calls": lambda ran: (
-        ran.parsed.parallel_calls and bool(ran.turn.tools) and not ran.can("parallel_calls")
+    "verbosity": lambda facts: (
+        facts.turn.verbosity is not None and not (facts.can("verbosity") and facts.model.verbosity)
     ),
-    "model": lambda ran: not ran.can("model_choice") and ran.names_unknown_model(),
-    "effort": lambda ran: (
-        "effort" in ran.agent.missing_features and bool(ran.turn.effort or ran.turn.summary)
+    "parallel_calls": lambda facts: (
+        facts.parsed.parallel_calls and bool(facts.turn.tools) and not facts.can("parallel_calls")
     ),
-    "service_tier": lambda ran: "effort" in ran.agent.missing_features and ran.turn.service_tier is not None,
+    "model": lambda facts: not facts.can("model_choice") and facts.names_unknown_model(),
+    "effort": lambda facts: (
+        "effort" in facts.agent.missing_features and bool(facts.turn.effort or facts.turn.summary)
+    ),
+    "service_tier": lambda facts: (
+        "effort" in facts.agent.missing_features and facts.turn.service_tier is not None
+    ),
 }
 """When a field has no effect with the agent, by `FieldNames` or the field's name in every API."""
 
 
-def _history(ran: _RanTurn) -> Iterator[str]:
-    if not ran.can("history"):
-        if not ran.continued and _history_becomes_text(ran):
+def _history_changes(facts: _TurnFacts) -> Iterator[str]:
+    if not facts.can("history"):
+        if not facts.continued and _history_becomes_text(facts):
             yield "flattened"
-    elif not ran.can("system_prompt") and any(map(_is_instruction, ran.turn.history)):
+    elif not facts.can("system_prompt") and any(map(_is_instruction, facts.turn.history)):
         yield "system-as-user"
 
 
-def _history_becomes_text(ran: _RanTurn) -> bool:
-    history, first = ran.turn.history, 0
-    if ran.can("system_prompt"):
+def _history_becomes_text(facts: _TurnFacts) -> bool:
+    history, first = facts.turn.history, 0
+    if facts.can("system_prompt"):
         while first < len(history) and _is_instruction(history[first]):
             first += 1
     return len(history) - first > 1
@@ -92,27 +96,27 @@ def _is_instruction(item: object) -> bool:
     return isinstance(item, HistoryMessage) and item.role == "developer"
 
 
-def _mode(ran: _RanTurn) -> Iterator[str]:
-    if ran.turn.tools and ran.can("client_tools") and not ran.can("plain_model"):
+def _changed_mode(facts: _TurnFacts) -> Iterator[str]:
+    if facts.turn.tools and facts.can("client_tools") and not facts.can("plain_model"):
         yield "agent"
 
 
-def _uncertain(ran: _RanTurn) -> Iterator[str]:
-    if ran.turn.forwarded is not None:
+def _uncertain_fields(facts: _TurnFacts) -> Iterator[str]:
+    if facts.turn.forwarded is not None:
         return  # the client gets the upstream's own answer
-    if not ran.can("exact_usage"):
+    if not facts.can("exact_usage"):
         yield "usage"
-    if not ran.can("stop_reasons"):
+    if not facts.can("stop_reasons"):
         yield "finish_reason"
-    if ran.turn.mode == "agent" and not ran.can("sandbox"):
+    if facts.turn.mode == "agent" and not facts.can("sandbox"):
         yield "sandbox"
 
 
-_HEADERS: Final[dict[str, Callable[[_RanTurn], Iterator[str]]]] = {
-    "x-codex-ignored-params": _ignored,
-    "x-codex-history": _history,
-    "x-codex-mode": _mode,
-    "x-codex-uncertain": _uncertain,
-    "x-codex-passed-params": lambda ran: iter(ran.parsed.passed_on),
+_HEADERS: Final[dict[str, Callable[[_TurnFacts], Iterator[str]]]] = {
+    "x-codex-ignored-params": _ignored_fields,
+    "x-codex-history": _history_changes,
+    "x-codex-mode": _changed_mode,
+    "x-codex-uncertain": _uncertain_fields,
+    "x-codex-passed-params": lambda facts: iter(facts.parsed.passed_on),
 }
 """What yields the words of each header; without words it is left out."""

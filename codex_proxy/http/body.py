@@ -1,5 +1,5 @@
-"""Reads a request: its body, what a parser makes of it, and the headers that change its turn. Bodies count against a
-budget until the request (or background response) is over; without room a request is refused unread.
+"""Reads and parses request bodies. Bodies count against a memory budget until the request (or background response)
+ends; without room a request is refused before it is read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from aiohttp import web
 
-from codex_proxy.admission.routes import as_asked
+from codex_proxy.admission.routes import with_model_asked
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.shown_text import excerpt
@@ -34,8 +34,8 @@ MIN_TOTAL_BYTES: Final = 64 << 20
 
 
 def body_budget(memory: int) -> tuple[int, int]:
-    """Returns the most bytes of all running requests' bodies (an eighth of `memory`) and of one key's (a quarter of
-    that).
+    """Returns the byte limits for the bodies of all running requests (an eighth of `memory`), and of one key (a
+    quarter of that).
     """
     total = max(MIN_TOTAL_BYTES, memory // 8)
     return total, total // 4
@@ -54,7 +54,7 @@ class ByteBudget:
         return self._held.total()
 
     def take(self, owner: str, size: int) -> Refusal | None:
-        """Counts `size` more bytes, or returns the limit without room. The first bytes always have room: a single
+        """Counts `size` more bytes, or returns which limit has no room. The first bytes always have room: a single
         body may be larger.
         """
         theirs = self._held[owner]
@@ -100,7 +100,7 @@ class HeldBytes:
             self.size = 0
 
     def hand_over(self) -> Callable[[], None]:
-        """Lets the bytes count on after `release`, until the returned function is called."""
+        """Keeps the bytes counted after `release`, until the returned function is called."""
         size, self.size = self.size, 0
         return partial(self._budget.give_back, self._owner, size)
 
@@ -212,14 +212,14 @@ UNPACKED_HERE = 4 << 10
 
 
 class BodyReader:
-    """Reads a body, still compressed: `read` returns what is to be kept, iterating what is to be sent on. Raises
+    """Reads a body without decompressing it: `read` returns bytes to keep, iteration yields bytes to send on. Raises
     `Fault` INVALID_REQUEST for a body that contradicts its headers, ends early or comes too slowly, and
     `HTTPRequestEntityTooLarge`.
     """
 
     def __init__(self, request: web.Request) -> None:
         self.begun = False
-        """Whether some of it was read to be sent on."""
+        """Whether sending it on has begun."""
         self.error: Exception | None = None
         """Why the bytes that are sent on have ended too early, if so."""
         self._request = request
@@ -239,7 +239,7 @@ class BodyReader:
         return self._request.content.at_eof()
 
     async def read(self, least: int | None = None) -> bytes:
-        """Returns the rest, or what came until there were `least` bytes. Raises also as `HeldBytes.grow_to`."""
+        """Returns the rest, or the next bytes, at least `least` if so many come. Raises also as `HeldBytes.grow_to`."""
         held = self._request[HELD]
         limit = self._request.client_max_size
         end = limit if least is None else self._size + least
@@ -267,8 +267,8 @@ class BodyReader:
                 return
             yield chunk
 
-    async def settled(self) -> None:
-        """Waits until nobody reads the body any more, so that the server can read over its rest."""
+    async def wait_for_readers(self) -> None:
+        """Waits until nobody reads the body, so that the server can skip its rest."""
         await self._at_rest.wait()
 
     async def _next(self) -> bytes:
@@ -324,15 +324,15 @@ async def parse_body(
     *,
     skips_unreadable: bool = False,
 ) -> T:
-    """Returns what `parse` makes of the body; again with the texts of PDFs, and with the model of a route's target.
-    `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`.
+    """Returns the result of `parse`, which is called again with the texts of PDFs, and for the model that a route
+    chooses. `skips_unreadable`: a PDF that cannot be read has an empty text instead of a `Fault`.
     """
-    read = partial(_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
+    read = partial(_parse_with_pdfs, request, parse=parse, skips_unreadable=skips_unreadable)
     try:
         parsed = await read(body)
         routed = route_body(request, body, parsed)
     except Fault as fault:
-        by_name = await _routed_by_its_name(request, body, read, fault.failure)
+        by_name = await _parse_for_route(request, body, read, fault.failure)
         if by_name is None:
             raise
         parsed, routed = by_name
@@ -340,26 +340,26 @@ async def parse_body(
         return parsed
     found = await read(routed)
     assert isinstance(found, ParsedRequest), "the parser of the same body"
-    return cast(T, as_asked(found, parsed.model_asked))
+    return cast(T, with_model_asked(found, parsed.model_asked))
 
 
-async def _routed_by_its_name(
+async def _parse_for_route(
     request: web.Request, body: bytes, read: Callable[[bytes], Awaitable[T]], failure: Failure
 ) -> tuple[T, bytes] | None:
-    """Returns a request for a model that no agent has, and its body with the target of its route; None if no route
-    matches.
+    """Returns the parsed request for a model that no agent has, and its body with the target of its route; None if no
+    route matches.
     """
     stand_in = body_of_unknown_model(request, body, failure)
     parsed = None if stand_in is None else await read(stand_in)
     if isinstance(parsed, ParsedRequest):
-        asked = as_asked(parsed, json_body(body).model or "")
+        asked = with_model_asked(parsed, json_body(body).model or "")
         routed = route_body(request, body, asked)
         if routed is not None:
             return cast(T, asked), routed
     return None
 
 
-async def _with_pdfs(
+async def _parse_with_pdfs(
     request: web.Request, body: bytes, *, parse: Callable[[bytes, PdfTexts | None], T], skips_unreadable: bool
 ) -> T:
     reader = request.app.get(PDF_READER)
@@ -387,7 +387,7 @@ async def parse_request(
     skips_unreadable: bool = False,
     **more: object,
 ) -> T:
-    """As `parse_body`, with the client's settings, catalog and headers, and `more`, as arguments of `parse`."""
+    """As `parse_body`; passes the client's settings, catalog and headers, and `more`, to `parse`."""
     client = request[CLIENT]
     context = ParseContext(client.settings, client.catalog, hints_of(request))
     read = partial(parse, context=context, **more)

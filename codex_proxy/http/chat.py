@@ -71,7 +71,7 @@ def _answer(request: web.Request, parsed: ParsedChat, turn: Turn, timings: TurnT
     clock = request.app[CLOCK]
     return TurnAnswer(
         renderer=_renderer(request, parsed, timings),
-        keepalive=not _no_keepalive(request),
+        keepalive=not _wants_no_keepalive(request),
         ping=lambda: b": %d\n\n" % (clock.epoch() * 1000),
     )
 
@@ -102,7 +102,7 @@ def _renderer(request: web.Request, parsed: ParsedChat, timings: TurnTimings) ->
     )
 
 
-def _no_keepalive(request: web.Request) -> bool:
+def _wants_no_keepalive(request: web.Request) -> bool:
     asked = (request.headers.get("x-no-keepalive"), request.query.get("no_keepalive"))
     return any(value is not None and value.lower() in ("1", "true", "yes") for value in asked)
 

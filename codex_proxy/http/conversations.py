@@ -14,7 +14,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import RESPONSES
 from codex_proxy.http.body import parse_body, read_body
-from codex_proxy.http.listing import check_include, list_object, list_page, shown
+from codex_proxy.http.listing import check_include, decode_item, list_object, list_page
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
@@ -48,7 +48,7 @@ async def create_conversation(request: web.Request) -> web.Response:
     )
     with _store_of(request, given.items) as store:
         await store.add_conversation(made, _new_items(given.items, service, now))
-    return json_response(_object(made))
+    return json_response(_conversation_object(made))
 
 
 async def retrieve_conversation(request: web.Request) -> web.Response:
@@ -56,8 +56,8 @@ async def retrieve_conversation(request: web.Request) -> web.Response:
     with _store_of(request) as store:
         found = await store.conversation(*_path(request))
     if found is None:
-        raise _missing(request)
-    return json_response(_object(found))
+        raise _not_found(request)
+    return json_response(_conversation_object(found))
 
 
 async def update_conversation(request: web.Request) -> web.Response:
@@ -70,7 +70,7 @@ async def update_conversation(request: web.Request) -> web.Response:
             raise bad_request(
                 f"Invalid value for 'metadata': {error}.", "metadata", "array_above_max_length"
             ) from None
-    return json_response(_object(found))
+    return json_response(_conversation_object(found))
 
 
 async def delete_conversation(request: web.Request) -> web.Response:
@@ -78,7 +78,7 @@ async def delete_conversation(request: web.Request) -> web.Response:
     with _store_of(request) as store:
         was_there = await store.delete_conversation(*_path(request))
     if not was_there:
-        raise _missing(request)
+        raise _not_found(request)
     return json_response(objects.deleted(request.match_info["id"]))
 
 
@@ -93,7 +93,7 @@ async def list_conversation_items(request: web.Request) -> web.Response:
             partial(store.items, *_path(request)),
             default=objects.ITEMS_LIMIT,
             form=_item_object,
-            missing=_missing(request),
+            missing=_not_found(request),
         )
     )
 
@@ -124,7 +124,7 @@ async def delete_conversation_item(request: web.Request) -> web.Response:
     """Removes the item from the conversation, which is returned."""
     with _store_of(request) as store:
         found = await store.delete_item(*_path(request), request.match_info["item_id"])
-    return json_response(_object(found))
+    return json_response(_conversation_object(found))
 
 
 # --- values -------------------------------------------------------------------------------------
@@ -136,32 +136,32 @@ def _path(request: web.Request) -> tuple[str, str]:
 
 @contextmanager
 def _store_of(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[Store]:
-    """Raises a `Fault` for an error of the store: NOT_FOUND for what the path names, INVALID_REQUEST for items of
-    the body (`given`).
+    """Yields the store. Raises `Fault` for its errors: NOT_FOUND for what the path names, INVALID_REQUEST for items
+    of the body (`given`).
     """
     with store_errors_as_faults():
         try:
             yield required_store(request.app[RESPONSES].store)
         except NotStored as error:
             if error.kind == "conversation":
-                raise _missing(request) from None
+                raise _not_found(request) from None
             if not given:
                 raise objects.item_not_found(error.id) from None
-            raise _refused(error, given) from None
+            raise _fault_for(error, given) from None
         except (StoreConflict, ContextTooLarge) as error:
-            raise _refused(error, given) from None
+            raise _fault_for(error, given) from None
 
 
-def _missing(request: web.Request) -> Fault:
+def _not_found(request: web.Request) -> Fault:
     return objects.not_found(request.match_info["id"])
 
 
-def _object(found: StoredConversation) -> objects.Conversation:
+def _conversation_object(found: StoredConversation) -> objects.Conversation:
     return objects.conversation(found.id, int(found.created), found.metadata)
 
 
 def _item_object(item: StoredItem) -> ItemDict:
-    return objects.item(shown(item), int(item.created))
+    return objects.item(decode_item(item), int(item.created))
 
 
 def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float) -> list[NewItem]:
@@ -173,7 +173,7 @@ def _new_items(given: Sequence[ItemDict], service: ResponsesService, now: float)
     ]
 
 
-def _refused(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
+def _fault_for(error: NotStored | StoreConflict | ContextTooLarge, given: Sequence[ItemDict]) -> Fault:
     if isinstance(error, ContextTooLarge):
         return objects.too_large(str(error), "items")
     if isinstance(error, StoreConflict):

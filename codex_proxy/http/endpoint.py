@@ -56,7 +56,7 @@ with a key or without (`open`).
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A list in the query is repeated."""
+    """A parameter of an endpoint. One in the query with a list as its schema may be repeated."""
 
     name: str
     place: Literal["query", "path", "header"]
@@ -82,7 +82,7 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     errors: Surface = "chat"
     """The API whose error format the endpoint uses."""
     also_anthropic: bool = False
-    """Whether clients of Anthropic's API (`replies.asks_anthropic`) get its format."""
+    """Whether clients of Anthropic's API (`replies.is_anthropic_client`) get its format."""
     versioned: bool = True
     """Whether it is also served with `/v1`."""
     head: bool = True

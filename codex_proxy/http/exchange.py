@@ -1,5 +1,5 @@
-"""Answers a request with the bytes of a `Reader`, whole or as a stream, and closes it at the end. A `Source` has the
-events of an answer: of one run, or of several that are its choices. Source: docs/contract.md#streams.
+"""Answers a request with the bytes of a `Reader`, whole or as a stream. A `Source` has the events of an answer: of
+one run, or of several as its choices. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class TurnTimings:
         self._on_empty = on_empty
         self.deltas = 0
         self.usage: Usage | None = None
-        """The newest that was reported."""
+        """The newest reported usage."""
         self.ended_by: str | None = None
         """The agent's event that determined the finish reason."""
 
@@ -115,7 +115,7 @@ class TurnTimings:
         return None if self._first is None else round((self._first - self._began) * 1000, 1)
 
     def durations(self) -> TurnTimes:
-        """Returns those of a turn that ends now."""
+        """Returns the times of a turn that ends now."""
         now = self._clock.monotonic()
         started = now if self._started is None else self._started
         first = now if self._first is None else self._first
@@ -123,7 +123,7 @@ class TurnTimings:
         return TurnTimes(*(int(span * 1_000_000_000) for span in spans))
 
     def stream_metrics(self, tokens: int) -> StreamMetrics:
-        """Returns those of a stream that ends now with `tokens` tokens."""
+        """Returns the speed of a stream that ends now with `tokens` tokens."""
         if self._first is None:
             return StreamMetrics()
         passed = self._clock.monotonic() - self._first
@@ -153,8 +153,8 @@ class Source(Protocol):
         ...
 
     def wait(self, push: Push | None = None) -> Awaitable[None]:
-        """Waits for events or the end; may be cancelled and called again. It may call `push` instead, and goes on if
-        that returns True: the events are sent.
+        """Waits for events or the end; may be cancelled and called again. It may call `push`, and waits on if that
+        returns True: the events are sent.
         """
         ...
 
@@ -193,7 +193,7 @@ class OneRun:
 
 
 class SampledRuns:
-    """The events of several runs of a turn, as choices of one answer. If one fails, the answer does."""
+    """The events of several runs of a turn, as choices of one answer, which fails if one run does."""
 
     def __init__(self, runs: list[Run]) -> None:
         self._runs = runs
@@ -240,8 +240,8 @@ class SampledRuns:
 
 
 class LogReader:
-    """Renders the events of a `Source`. `finished`: the answer has ended and `take` has returned all of its bytes.
-    `refusal`: why the turn failed before anything visible was rendered, so that there can be a status.
+    """Renders the events of a `Source`. `finished`: `take` has returned all bytes of the answer. `refusal`: why the
+    turn failed before anything was visible, so that the answer can have a status.
     """
 
     def __init__(self, source: Source, renderer: Renderer, timings: TurnTimings) -> None:
@@ -304,7 +304,7 @@ Reader: TypeAlias = WholeReader | Follower
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:
-    """Returns the whole answer when it has ended, with the headers of then. Raises `Fault`. Closes the reader."""
+    """Waits for the whole answer, then calls `headers`; returns the response. Raises `Fault`. Closes the reader."""
     try:
         while not reader.finished:
             await reader.wait()
@@ -317,9 +317,9 @@ async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str,
 async def stream_response(
     reader: Reader, stream: EventStream, *, keepalive: float, comment: Callable[[], bytes]
 ) -> web.StreamResponse:
-    """Raises `Fault` for a failure before the first byte, `ConnectionError` if the client has left; any other error
-    ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) `comment` is sent. While the
-    client reads fast enough, `push` writes.
+    """Sends the stream. Raises `Fault` for a failure before the first byte, `ConnectionError` if the client has left;
+    any other error ends the stream with `UNFORESEEN`. After `keepalive` seconds of silence (0: never) `comment` is
+    sent.
     """
     silence = IdleTimer(keepalive)
 

@@ -24,7 +24,7 @@ _INCLUDES: Final = frozenset(get_args(Include))
 _item = msgspec.json.Decoder(dict[str, Any])
 
 
-def shown(item: StoredItem) -> ItemDict:
+def decode_item(item: StoredItem) -> ItemDict:
     return _item.decode(item.json)
 
 
@@ -48,8 +48,8 @@ async def list_page(
     form: Callable[[StoredItem], ItemDict],
     missing: Fault,
 ) -> ItemList[ItemDict]:
-    """`read` reads the query's page from the store, `form` makes an item's object. Raises `missing` without such a
-    list, and `Fault` INVALID_REQUEST.
+    """Returns the page that the query asks for. `read` gets it from the store, `form` makes an item's object. Raises
+    `missing` if there is no such list, and `Fault` INVALID_REQUEST.
     """
     check_include(request)
     asked = page_of(request.query, default=default)

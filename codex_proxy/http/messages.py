@@ -77,7 +77,7 @@ async def _parse(request: web.Request, body: bytes) -> ParsedMessages:
 
 
 async def _admit(request: web.Request, parsed: ParsedMessages, body: bytes) -> tuple[ParsedMessages, Turn]:
-    """Leaves out earlier images that cannot be fetched."""
+    """Admits a turn, without earlier images that cannot be fetched."""
     try:
         return await admit(request, parsed, body)
     except Fault as fault:

@@ -24,7 +24,7 @@ from codex_proxy.http.pass_through import ask_upstream
 from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import ENVIRONMENT, STARTED
 from codex_proxy.http.sse import NDJSON
-from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, timings_of
+from codex_proxy.http.turns import Api, TurnAnswer, serve_turn, start_timings
 from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
@@ -68,7 +68,7 @@ async def generate(request: web.Request) -> web.StreamResponse:
 
 
 async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> web.StreamResponse:
-    timings = timings_of(request)
+    timings = start_timings(request)
     try:
         return await serve_turn(request, api)
     except _NoTurnError as error:
@@ -92,9 +92,9 @@ async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
 
 
 def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> Api[ParsedOllama]:
-    """`parse` parses a body, and `form` is the form of the answer."""
+    """Returns the API whose bodies `parse` parses, and whose answers have this `form`."""
 
-    async def parsed(request: web.Request, body: bytes) -> ParsedOllama:
+    async def parse_turn(request: web.Request, body: bytes) -> ParsedOllama:
         found = await parse_request(request, body, parse)
         if not isinstance(found, ParsedOllama):
             raise _NoTurnError(found)
@@ -120,7 +120,7 @@ def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> A
             media_type=NDJSON,
         )
 
-    return Api(parse=parsed, answer=answer)
+    return Api(parse=parse_turn, answer=answer)
 
 
 _CHAT: Final = _api(parse_chat, "chat")
@@ -132,7 +132,7 @@ _GENERATE: Final = _api(parse_generate, "generate")
 
 async def embed(request: web.Request) -> web.Response:
     """Returns embeddings of an upstream. Raises `Fault` as `pass_through.pass_through` does."""
-    timings = timings_of(request)
+    timings = start_timings(request)
     asked = read_embed(await read_body(request))
     answer = await _request_embeddings(request, asked)
     return _json(embed_body(answer, asked.model, timings.durations()))

@@ -1,6 +1,6 @@
-"""The page for a browser at `/` (its files are in `http/ui`), and the small API that it reads beside the public one.
-The API shows a key only its turns and responses, and the agents that it may use, and no content but what the store
-keeps for that key, and the messages of failures.
+"""The page for browsers at `/` (its files are in `http/ui`), and its API. The API shows a key only its turns and
+responses, and the agents that it may use, and no content but what the store keeps for that key, and messages of
+failures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.middleware.request_context import CLIENT, OWNER, REPLY_HEADERS
 from codex_proxy.http.replies import json_response
-from codex_proxy.http.server_info import STARTED, WORKER, about_agent, agents_for, root
+from codex_proxy.http.server_info import STARTED, WORKER, agent_health, agents_for, root
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.turn_records import WORKER_TURNS, TurnRecord, TurnRecords
 from codex_proxy.store.health import required_store, store_errors_as_faults
@@ -42,7 +42,7 @@ POLICY: Final = (
 )
 """The Content-Security-Policy."""
 LIVE_SECONDS: Final = 0.5
-"""Seconds between two looks for turns that have changed, for each page that is open."""
+"""Seconds between two looks for changed turns, for each open page."""
 PING_SECONDS: Final = 15.0
 """Seconds of silence after which the stream of changes gets a comment."""
 PAGE_STORED: Final = 100
@@ -101,7 +101,7 @@ async def ui_state(request: web.Request) -> web.Response:
     client, runs = request[CLIENT], request.app[RUNS]
     agents = []
     for agent in agents_for(request, client):
-        about = about_agent(agent, request, in_detail=True)
+        about = agent_health(agent, request, in_detail=True)
         counts = msgspec.to_builtins(agent.processes())
         counts["each"] = msgspec.to_builtins(agent.each_process())
         agents.append({**about, "warning": agent.warning, "processes": counts})
@@ -179,9 +179,9 @@ def _record_of(request: web.Request) -> TurnRecord:
 
 
 async def ui_live(request: web.Request) -> web.StreamResponse:
-    """Server-sent events: first the turns that run, then every half second those that have changed, until the client
-    leaves or the server stops. `estimates` has the tokens that running turns have written, by their numbers; `worker`
-    is the process whose turns they are, 0 for the only one.
+    """Streams the running turns, then every half second the changed ones, as server-sent events until the client
+    leaves or the server stops. `estimates`: the tokens of running turns, by turn number; `worker`: the process of
+    these turns, 0 for the only one.
     """
     runs, records = request.app[RUNS], _records(request)
     stream = EventStream(request, dict)

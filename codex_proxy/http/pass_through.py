@@ -1,6 +1,5 @@
 """Sends requests that are no turns (embeddings, completions, ranking, audio, images, moderation) on to the upstream
-that has the model. Without one, the first upstream whose settings name the path gets the request, with the model's
-name as it is.
+that has the model, else to the first one whose settings name the path.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ NO_UPSTREAM: Final = (
 
 
 async def pass_through(request: web.Request) -> web.StreamResponse:
-    """Any path of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves the path, NOT_ALLOWED for the key,
-    or the failure of the upstream.
+    """Handles any path of `PASSED_PATHS`. Raises `Fault` NOT_FOUND if no upstream serves it, NOT_ALLOWED for the key,
+    or the upstream's failure.
     """
     path, kind = request.path.removeprefix("/v1"), request.headers.get("Content-Type", "application/json")
     if request.content_type != FORM:
@@ -52,12 +51,12 @@ async def pass_through(request: web.Request) -> web.StreamResponse:
         return await send_on(request, passed, path, kind, rest)
     finally:
         if rest is not None:
-            await rest.settled()
+            await rest.wait_for_readers()
 
 
 async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyReader | None]:
-    """Returns a form; of one that is larger than `FORM_HEAD` only the beginning, and the reader of the rest, if the
-    model is in the beginning.
+    """Returns a form. Above `FORM_HEAD`, returns its beginning and the reader of the rest, if the model is in the
+    beginning.
     """
     if coding_of(request.headers.getall("Content-Encoding", [])) is not None:
         return form_body(await read_body(request), kind), None
@@ -72,12 +71,14 @@ async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyR
         found = beginning_of_form(head, kind)
         if found is not None:
             return found, reader
-        return await asyncio.to_thread(form_body, await _in_a_file(head, reader), kind), None
+        return await asyncio.to_thread(form_body, await _read_into_file(head, reader), kind), None
     return form_body(head, kind), None
 
 
-async def _in_a_file(head: bytes, reader: BodyReader) -> memoryview:
-    """Raises `Fault` UNAVAILABLE if the file cannot be written, and what the reader raises."""
+async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
+    """Returns the whole body from a temporary file. Raises `Fault` UNAVAILABLE if it cannot be written, and as the
+    reader.
+    """
     try:
         with tempfile.TemporaryFile() as file:
             await asyncio.to_thread(file.write, head)
@@ -130,7 +131,7 @@ async def ask_upstream(request: web.Request, body: bytes, path: str) -> bytes:
         return b"".join([chunk async for chunk in answer.chunks()])
 
 
-class _Spent:
+class _SpentTokens:
     """The tokens of a request that is sent on, for the usage report."""
 
     usage: Usage | None = None
@@ -151,7 +152,7 @@ async def _open_answer(
         message = NO_UPSTREAM.format(path=path, model=passed.model or DEFAULT_NAME)
         raise Fault(Failure(kind=FaultKind.NOT_FOUND, message=message, param="model"))
     upstream, model = found
-    app, spent, limit = request.app, _Spent(), asyncio.timeout(upstream.total_timeout)
+    app, spent, limit = request.app, _SpentTokens(), asyncio.timeout(upstream.total_timeout)
     billed = model or DEFAULT_NAME
     if app[RUNS].agent.members:
         billed = f"{upstream.name}{MODEL_SEPARATOR}{billed}"
@@ -167,7 +168,7 @@ async def _open_answer(
         try:
             async with limit:
                 answer = await upstream.pass_on(asked)
-                _note(request, answer)
+                _note_attempts(request, answer)
                 try:
                     yield answer
                 finally:
@@ -181,7 +182,7 @@ async def _open_answer(
         request[NOTES] |= {"input_tokens": spent.usage.input, "output_tokens": spent.usage.output}
 
 
-def _note(request: web.Request, answer: PassedAnswer) -> None:
+def _note_attempts(request: web.Request, answer: PassedAnswer) -> None:
     request[NOTES]["attempts"] = answer.attempts
     request[REPLY_HEADERS]["x-codex-attempts"] = str(answer.attempts)
     if answer.upstream:
@@ -197,8 +198,8 @@ def _too_late(upstream: PassesOn) -> Failure:
 
 
 def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassesOn, str] | None:
-    """Returns the upstream that serves the model that the client asks for, and its own name of the model; or None.
-    Raises `Fault` if the key may not use the model, or several agents have it.
+    """Returns the upstream that has the model which the client asks for, and its name for it; or None. Raises `Fault`
+    if the key may not use the model, or several agents have it.
     """
     client, agent = request[CLIENT], request.app[RUNS].agent
     name = asked or DEFAULT_NAME

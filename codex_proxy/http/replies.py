@@ -21,7 +21,7 @@ CHALLENGE: Final = 'Bearer realm="codex-proxy"'
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
-    """A lone surrogate becomes a question mark."""
+    """Returns JSON, with a question mark for a lone surrogate."""
     try:
         body = msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -37,17 +37,17 @@ def log_unforeseen(error: BaseException) -> None:
 def errors_of(request: web.BaseRequest) -> Surface:
     """Returns the API in whose format errors of this request are answered."""
     endpoint = request.get(ENDPOINT)
-    if (endpoint is None or endpoint.also_anthropic) and asks_anthropic(request):
+    if (endpoint is None or endpoint.also_anthropic) and is_anthropic_client(request):
         return "messages"
-    unserved: Surface = "ollama" if is_ollamas(request.path) else "chat"
+    unserved: Surface = "ollama" if is_ollama_path(request.path) else "chat"
     return unserved if endpoint is None else endpoint.errors
 
 
-def is_ollamas(path: str) -> bool:
+def is_ollama_path(path: str) -> bool:
     return path.startswith("/api/")
 
 
-def asks_anthropic(request: web.BaseRequest) -> bool:
+def is_anthropic_client(request: web.BaseRequest) -> bool:
     """Whether the client uses Anthropic's API, by its version header or key header."""
     headers = request.headers
     return "anthropic-version" in headers or ("x-api-key" in headers and "Authorization" not in headers)

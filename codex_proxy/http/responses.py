@@ -25,7 +25,7 @@ from codex_proxy.http.exchange import (
     stream_response,
     whole_response,
 )
-from codex_proxy.http.listing import check_include, list_page, shown
+from codex_proxy.http.listing import check_include, decode_item, list_page
 from codex_proxy.http.metrics import METER
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER
 from codex_proxy.http.replies import json_response
@@ -38,7 +38,7 @@ from codex_proxy.http.turns import (
     ending_notes,
     note_admitted,
     note_request,
-    timings_of,
+    start_timings,
 )
 from codex_proxy.responses.background import (
     ParseAgain,
@@ -51,7 +51,7 @@ from codex_proxy.responses.follow import HEARTBEAT, Follower, check_followable, 
 from codex_proxy.responses.foreground import start_foreground
 from codex_proxy.responses.prepare import (
     PreparedResponse,
-    keeps_anything,
+    needs_saving,
     prepare,
     renderer_of,
     start_run,
@@ -72,19 +72,19 @@ from codex_proxy.surfaces.usage import tokens_in
 
 async def create_response(request: web.Request) -> web.StreamResponse:
     """Raises `Fault` before the first byte."""
-    timings = timings_of(request)
+    timings = start_timings(request)
     body = await read_body(request)
     read = partial(parse_request, request, body, parse)
     parsed = await read()
     note_request(request, parsed)
     request[NOTES] |= {"store": parsed.store, "background": parsed.background}
     if parsed.background:
-        return await _in_background(request, parsed, body, later_targets(request, read))
+        return await _answer_in_background(request, parsed, body, later_targets(request, read))
     del body, read  # a turn may take an hour
-    return await _in_foreground(request, parsed, timings)
+    return await _answer_in_foreground(request, parsed, timings)
 
 
-async def _in_foreground(
+async def _answer_in_foreground(
     request: web.Request, parsed: ParsedResponse, timings: TurnTimings
 ) -> web.StreamResponse:
     service = request.app[RESPONSES]
@@ -98,7 +98,7 @@ async def _in_foreground(
     )
     request[NOTES]["response_id"] = prepared.id
     note_admitted(request, prepared.turn)
-    if keeps_anything(service, parsed) or parsed.truncation == "auto":
+    if needs_saving(service, parsed) or parsed.truncation == "auto":
         return await _send_stored(request, prepared, timings)
 
     async def start() -> OneRun:
@@ -143,7 +143,7 @@ async def _send_stored(
             request[NOTES] |= ending_notes(timings, response.failure, response.finish_reasons, response.spent)
 
 
-async def _in_background(
+async def _answer_in_background(
     request: web.Request,
     parsed: ParsedResponse,
     body: bytes,
@@ -191,7 +191,7 @@ def store_for(request: web.Request) -> Store:
 
 
 async def stored_response(request: web.Request) -> StoredResponse:
-    """Returns that of the path. Raises `Fault` NOT_FOUND."""
+    """Returns the response that the path names. Raises `Fault` NOT_FOUND."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -226,7 +226,7 @@ def _is_streamed(request: web.Request) -> bool:
 
 
 async def delete_response(request: web.Request) -> web.Response:
-    """Cancels it if it runs."""
+    """Deletes a response, cancelling it if it runs."""
     id = request.match_info["id"]
     store = store_for(request)
     with store_errors_as_faults():
@@ -247,7 +247,7 @@ async def list_input_items(request: web.Request) -> web.Response:
             request,
             partial(store_for(request).input_items, request[OWNER], id),
             default=response_object.INPUT_ITEMS_LIMIT,
-            form=shown,
+            form=decode_item,
             missing=response_object.not_found(id),
         )
     )
@@ -263,7 +263,7 @@ async def cancel_response(request: web.Request) -> web.Response:
 
 
 async def count_input_tokens(request: web.Request) -> web.Response:
-    """Returns an estimate. No turn is run, so rights to one are not checked."""
+    """Returns an estimate of the input tokens. No turn is run, so rights to one are not checked."""
     service = request.app[RESPONSES]
     parsed = await _parse(request, counting=True)
     measure, fresh = await measure_context(parsed, service.store, request[OWNER], service.ids)
@@ -273,7 +273,7 @@ async def count_input_tokens(request: web.Request) -> web.Response:
 async def compact_response(request: web.Request) -> web.Response:
     """Returns a summary of the input and its context, made in a turn that is not stored."""
     service = request.app[RESPONSES]
-    parsed, history = await _context(request)
+    parsed, history = await _read_conversation(request)
     request[NOTES] |= {"model": parsed.model_asked, "mode": "model"}
     turn = await service.admission.admit(
         contexts.compaction_turn(parsed, history),
@@ -300,8 +300,8 @@ async def compact_response(request: web.Request) -> web.Response:
     )
 
 
-async def _context(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
-    """Returns the parsed body and its conversation: stored items, then its own."""
+async def _read_conversation(request: web.Request) -> tuple[ParsedContext, tuple[HistoryItem, ...]]:
+    """Returns the parsed body, and its conversation: stored items, then the body's own."""
     service = request.app[RESPONSES]
     parsed = await _parse(request)
     context = await read_context(parsed, service.store, request[OWNER], service.ids, service.clock.epoch())

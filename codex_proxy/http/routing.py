@@ -1,5 +1,5 @@
-"""Applies the routes of the settings: a route puts its target in the place of the model in the request's body. If the
-target fails before anything was sent, the request is handled again with the next one.
+"""Applies the routes of the settings: a route's target replaces the model in the request's body. If the target fails
+before anything was sent, the request is handled again with the next one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 import msgspec
 from aiohttp import web
 
-from codex_proxy.admission.routes import ApiName, Router, choose, facts_of
+from codex_proxy.admission.routes import ApiName, Router, choose_route, facts_of
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.http.endpoint import ENDPOINT, Chapter, Handler
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES, PREPARED, REPLY_HEADERS
@@ -32,7 +32,7 @@ _APIS: Final[Mapping[Chapter, ApiName]] = {
 
 class RoutedRequest(msgspec.Struct):
     """A request that a route has matched: its `body` as sent (empty without another target, since a turn may take an
-    hour), the `target` that is asked, and those that are left.
+    hour), the present `target`, and the targets that are left.
     """
 
     name: str
@@ -45,9 +45,7 @@ ROUTED: Final = web.RequestKey("routed", RoutedRequest)
 
 
 def route_body(request: web.Request, body: bytes, parsed: object) -> bytes | None:
-    """Returns the body with the target of the route that matches, if one does. `parsed` is the body as the client
-    sent it.
-    """
+    """Returns the body with the target of the matching route, if any. `parsed`: the client's body."""
     router = request.app.get(ROUTER)
     endpoint = request.get(ENDPOINT)
     if router is None or not router.routes or endpoint is None or not isinstance(parsed, ParsedRequest):
@@ -58,18 +56,18 @@ def route_body(request: web.Request, body: bytes, parsed: object) -> bytes | Non
         if api is None:
             return None
         facts = facts_of(parsed.turn, client=request[CLIENT].name, api=api, model=parsed.model_asked)
-        name = choose(router.routes, facts)
+        name = choose_route(router.routes, facts)
         if name is None:
             return None
-        first, *left = router.usable(name)
+        first, *left = router.targets(name)
         routed = request[ROUTED] = RoutedRequest(name, body if left else b"", first, left)
     request[REPLY_HEADERS]["x-codex-route"] = request[NOTES]["route"] = routed.name
     return body_of_target(request, body)
 
 
 def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -> bytes | None:
-    """Returns the body with the default model in the place of a name that no agent has, or that several have; None if
-    no route can match the name.
+    """Returns the body with the default model in place of a name that no agent, or several, have; None if no route
+    can match the name.
     """
     router = request.app.get(ROUTER)
     unresolved = failure.kind is FaultKind.MODEL_NOT_FOUND or failure.code == "ambiguous_model"
@@ -96,8 +94,8 @@ def next_target(request: web.Request, failure: Failure) -> bool:
 def later_targets(
     request: web.Request, parse: Callable[[], Awaitable[T]]
 ) -> Callable[[Failure], Awaitable[T | None]] | None:
-    """Returns a function that parses the request for the next target after a failure, and returns None if no other is
-    asked; None if the route has no other target.
+    """Returns a function that parses the request for the next target after a failure, or returns None; None if the
+    route has no other target.
     """
     routed = request.get(ROUTED)
     if routed is None or not routed.left:

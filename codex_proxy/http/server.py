@@ -1,5 +1,5 @@
-"""The aiohttp application, and the runner that serves it. What aiohttp refuses before any middleware is answered in
-the API's format.
+"""The aiohttp application, and the runner that serves it. Requests that aiohttp refuses before any middleware get
+errors in the API's format.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from codex_proxy.surfaces.ollama.models import OLLAMA_PORT
 log = structlog.get_logger("codex_proxy.http")
 
 POLL_SECONDS = 0.01
-"""Between two checks whether the connections have become idle when the server stops."""
-GIVE_UP_SECONDS = 1.0
-"""In which cancelled requests must be answered when the server stops."""
+"""Seconds between checks whether connections are idle when the server stops."""
+CANCEL_SECONDS = 1.0
+"""Seconds for answers to cancelled requests when the server stops."""
 
 _BROKEN = (
     (LineTooLong, FaultKind.HEADERS_TOO_LARGE, "The request line or a header line is too long."),
@@ -96,9 +96,9 @@ class Runner(web.AppRunner):
         """Closes idle connections. After `within` seconds the others are cancelled, with an error if no answer has
         begun.
         """
-        if isinstance(self._server, _Server) and not await self._server.became_idle(within):
-            self._server.give_up()
-            await self._server.became_idle(GIVE_UP_SECONDS)
+        if isinstance(self._server, _Server) and not await self._server.close_when_idle(within):
+            self._server.cancel_requests()
+            await self._server.close_when_idle(CANCEL_SECONDS)
 
     @property
     def has_connections(self) -> bool:
@@ -130,19 +130,19 @@ class _Server(web.Server):
         super().__init__(handler, **options)
         self._app = app
 
-    async def became_idle(self, within: float) -> bool:
-        """Closes each connection when it has no request; returns whether all were closed in time."""
+    async def close_when_idle(self, within: float) -> bool:
+        """Closes each connection once it has no request; returns whether all were closed in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
-        while any([not connection.closes_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
+        while any([not connection.close_if_idle() for connection in self._client_connections()]):  # noqa: C419 - each of them
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(POLL_SECONDS)
         return True
 
-    def give_up(self) -> None:
+    def cancel_requests(self) -> None:
         for connection in self._client_connections():
-            connection.give_up()
+            connection.cancel_request()
 
     def _client_connections(self) -> list[_Connection]:
         return [each for each in self.connections if isinstance(each, _Connection)]
@@ -152,8 +152,8 @@ class _Server(web.Server):
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's handler with a limit for clients that do not read, what the stop needs, and the API's errors for
-    requests without a middleware.
+    """aiohttp's handler, which also disconnects clients that do not read, can be closed when the server stops, and
+    sends the API's errors for requests that reach no middleware.
     """
 
     __slots__ = ("_app",)
@@ -166,7 +166,7 @@ class _Connection(web.RequestHandler):
         super().connection_made(transport)
         limit_stall(transport)
 
-    def closes_if_idle(self) -> bool:
+    def close_if_idle(self) -> bool:
         """Closes the connection if no request runs or has arrived; returns whether it is closed."""
         transport = self.transport
         if transport is None or transport.is_closing():
@@ -176,7 +176,7 @@ class _Connection(web.RequestHandler):
         transport.close()
         return True
 
-    def give_up(self) -> None:
+    def cancel_request(self) -> None:
         if self._request_in_progress and self._task_handler is not None:
             self._task_handler.cancel()
 

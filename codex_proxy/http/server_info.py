@@ -21,7 +21,7 @@ from codex_proxy.http.app_keys import CLIENTS, RESPONSES, RUNS
 from codex_proxy.http.endpoint import Endpoint, served_endpoints
 from codex_proxy.http.middleware.access import delay_guesses, is_local, key_in
 from codex_proxy.http.middleware.request_context import CLIENT
-from codex_proxy.http.replies import asks_anthropic, json_response
+from codex_proxy.http.replies import is_anthropic_client, json_response
 from codex_proxy.surfaces.answer_types import Count, one_of
 from codex_proxy.surfaces.messages.models import (
     AnthropicModelList,
@@ -143,7 +143,7 @@ async def list_models(request: web.Request) -> web.Response:
     """
     client = request[CLIENT]
     catalog = client.catalog
-    if asks_anthropic(request):
+    if is_anthropic_client(request):
         return json_response(_anthropic_models(request))
     if "client_version" in request.query:
         models = tuple(model for model in catalog.models if client.allows_some_effort(model.id))
@@ -160,7 +160,7 @@ async def retrieve_model(request: web.Request) -> web.Response:
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):
         raise model_not_allowed(name)
-    made = model_body if asks_anthropic(request) else one_body
+    made = model_body if is_anthropic_client(request) else one_body
     return json_response(made(name, client.catalog, request.app[STARTED]))
 
 
@@ -175,7 +175,7 @@ def _anthropic_models(request: web.Request) -> AnthropicModelList:
     return models_page(names, page, client.catalog, request.app[STARTED])
 
 
-def _asks_ollama(request: web.Request) -> bool:
+def _is_ollama_client(request: web.Request) -> bool:
     """Whether the client takes this server for Ollama: its packages say so, and so does Ollama's port."""
     if request.headers.get("User-Agent", "").lower().startswith("ollama"):
         return True
@@ -185,7 +185,7 @@ def _asks_ollama(request: web.Request) -> bool:
 
 async def root(request: web.Request) -> web.Response:
     """Returns the server's name, for which Anthropic's clients look. Ollama's clients get Ollama's own text at /."""
-    if request.path == "/" and _asks_ollama(request):
+    if request.path == "/" and _is_ollama_client(request):
         return web.Response(text=RUNNING)
     hello: Hello = {"message": "hello", "name": "codex-proxy", "api": "/v1"}
     return json_response(hello)
@@ -196,7 +196,7 @@ async def healthz(request: web.Request) -> web.Response:
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     client = await _client_with_details(request)
     in_detail, agents = client is not None, agents_for(request, client)
-    found = {agent.name: about_agent(agent, request, in_detail=in_detail) for agent in agents}
+    found = {agent.name: agent_health(agent, request, in_detail=in_detail) for agent in agents}
     troubles = [each["trouble"] for each in found.values() if "trouble" in each]
     body: Health = {"status": "degraded" if troubles else "ok"}
     if runs.agent.members:
@@ -228,7 +228,7 @@ async def healthz(request: web.Request) -> web.Response:
     return json_response(body)
 
 
-def about_agent(agent: Agent, request: web.Request, *, in_detail: bool) -> AgentHealth:
+def agent_health(agent: Agent, request: web.Request, *, in_detail: bool) -> AgentHealth:
     """`in_detail`: with version and fault."""
     fakes = request.app[FAKE_AGENTS]
     about: AgentHealth = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
@@ -246,7 +246,7 @@ def about_agent(agent: Agent, request: web.Request, *, in_detail: bool) -> Agent
 
 
 async def _client_with_details(request: web.Request) -> Client | None:
-    """Returns the client for whom details are: with a valid key or, if none is required, on this machine; else None."""
+    """Returns the client if it may see details: with a valid key or, if none is required, on this machine."""
     clients = request.app[CLIENTS]
     if not clients.keys_required:
         return clients.everybody if is_local(request) else None
@@ -262,7 +262,7 @@ async def _client_with_details(request: web.Request) -> Client | None:
 
 
 def agents_for(request: web.Request, client: Client | None) -> list[Agent]:
-    """Returns the agents that a request may hear of."""
+    """Returns the agents that a request may see."""
     agent = request.app[RUNS].agent
     only = None if client is None or not agent.members else client.catalog.only
     return [each for each in all_agents(agent) if only is None or each.name in only]

@@ -22,13 +22,13 @@ HEADERS = {
 }
 
 STALL_SECONDS = 120.0
-"""After which a client that does not read is disconnected."""
+"""Seconds after which a client that does not read is disconnected."""
 
 WRITTEN_AT_ONCE = 1 << 18
 """The most bytes of one write. Others are served between two of them."""
 
 CHECK_SECONDS = 10.0
-"""Between two checks whether writing to a stream takes too long."""
+"""Seconds between checks whether a write takes too long."""
 
 USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
 """Linux only."""
@@ -104,8 +104,8 @@ class EventStream:
             await asyncio.sleep(0)
 
     async def close(self, last: bytes = b"") -> web.StreamResponse:
-        """Writes the last bytes and the end, with a comment why the answer is empty if the headers could not say it.
-        Raises `ConnectionError`.
+        """Writes the last bytes, and a comment why the answer is empty if the headers could not say it. Raises
+        `ConnectionError`.
         """
         reason = self._request.get(REPLY_HEADERS, {}).get(EMPTY_HEADER)
         if reason is not None and self.begun and self._has_comments:
@@ -126,7 +126,7 @@ class EventStream:
             self._content_log("answer", data)
 
     async def _send_headers(self) -> None:
-        """Has nothing to wait for."""
+        """Sends the headers without waiting."""
         self.response.headers.update(self._headers())
         writer = await self.response.prepare(self._request)
         assert isinstance(writer, StreamWriter), "not that of a server"
@@ -157,8 +157,8 @@ def _run_at_once(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 class IdleTimer:
-    """Interrupts `wait_for` after `seconds` of silence (0: never), which `reset` restarts. One asyncio timer serves
-    all waits, because one each is too slow. For the task that made it, which must `stop` it.
+    """Limits waits to `seconds` of silence (0: no limit) since the last `reset`. One asyncio timer serves all waits,
+    because one each is too slow. The task that made it must `stop` it.
     """
 
     def __init__(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ import structlog
 from aiohttp import web
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.files.private import replacing
+from codex_proxy.files.private import replace_file
 from codex_proxy.http.app_keys import CLIENTS
 from codex_proxy.http.endpoint import REQUEST_ID
 from codex_proxy.http.middleware.access import is_local
@@ -120,8 +120,8 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 
 TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", str)
-"""Set only if the test endpoints are on: the path of the file for which a test's prompt can make a turn of the fake
-agent wait; empty for none.
+"""Set only if the test endpoints are on: the path of the file for which held turns of the fake agent wait; empty for
+none.
 """
 
 
@@ -134,7 +134,7 @@ class Released(TypedDict):
 
 
 async def open_streams(request: web.Request) -> web.Response:
-    _check_near(request)
+    _check_local(request)
     body: OpenStreams = {"conc": request.app[STREAM_SLOTS].active}
     return json_response(body)
 
@@ -143,7 +143,7 @@ async def release_streams(request: web.Request) -> web.Response:
     """Writes the file for which held turns of the fake agent wait. Raises `Fault` NOT_FOUND if the settings name
     none.
     """
-    _check_near(request)
+    _check_local(request)
     file = request.app[TEST_ENDPOINTS]
     if not file:
         message = "No file to release with: start the server with STREAM_RELEASE_FILE."
@@ -154,11 +154,11 @@ async def release_streams(request: web.Request) -> web.Response:
 
 
 def _release(file: Path) -> None:
-    with replacing(file) as out:
+    with replace_file(file) as out:
         out.write(b"released\n")
 
 
-def _check_near(request: web.Request) -> None:
+def _check_local(request: web.Request) -> None:
     if not request.app[CLIENTS].keys_required and not is_local(request):
         message = "The test endpoints can be used only from this machine, or with a key."
         raise Fault(Failure(kind=FaultKind.NOT_ALLOWED, message=message))

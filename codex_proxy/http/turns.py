@@ -1,6 +1,5 @@
-"""Serves a request for a turn, in the same steps in every API: parses the body, has the turn admitted, runs it, and
-sends what the API's renderer makes of its events. A response that is kept (`responses/`) is run elsewhere. Source:
-docs/contract.md#streams.
+"""Serves a request for a turn, in the same steps in every API: parses the body, admits the turn, runs it, and sends
+the rendered events. Responses that are stored are run by `responses/`. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -62,7 +61,7 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
-    """`body` is for APIs that parse it again. Raises `Fault`."""
+    """Returns the request and its admitted turn. `body` is for APIs that parse it again. Raises `Fault`."""
     turn = await request.app[ADMISSION].admit(
         parsed.turn,
         request[CLIENT],
@@ -80,16 +79,14 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
     parse: Callable[[web.Request, bytes], Awaitable[P]]
     answer: Callable[[web.Request, P, Turn, TurnTimings], TurnAnswer]
-    """From the parsed request and the admitted turn."""
+    """Makes the answer of an admitted turn."""
     admit: Callable[[web.Request, P, bytes], Awaitable[tuple[P, Turn]]] = admit
-    """From the parsed request and the body. Raises `Fault`."""
+    """Admits the turn of a request, whose body is the last argument. Raises `Fault`."""
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Answers, whole or as a stream. Raises `Fault` for a failure before the first byte. `body`: if it was read
-    already.
-    """
-    timings = timings_of(request)
+    """Answers, whole or as a stream. Raises `Fault` before the first byte. `body`: if it was read already."""
+    timings = start_timings(request)
     if body is None:
         body = await read_body(request)
     parsed = await api.parse(request, body)
@@ -146,7 +143,7 @@ async def start_turn(
 async def _start_samples(
     scheduler: RunScheduler, turn: Turn, count: int, owner: str, runner: ToolRunner | None
 ) -> SampledRuns:
-    """If one cannot begin, interrupts the others and raises its `Fault`."""
+    """Starts `count` runs. If one cannot begin, interrupts the others and raises its `Fault`."""
     starting = [asyncio.ensure_future(scheduler.start(turn, owner, runner=runner)) for _ in range(count)]
     try:
         return SampledRuns(await asyncio.gather(*starting))
@@ -162,26 +159,26 @@ async def _start_samples(
 # --- what the log and the headers say about a turn ----------------------------------------------
 
 
-def timings_of(request: web.Request) -> TurnTimings:
-    """Returns timings that begin now; upstream, attempts, and why an answer is empty come into the reply headers and
+def start_timings(request: web.Request) -> TurnTimings:
+    """Starts the timings of a turn; upstream, attempts, and why an answer is empty are put into the reply headers and
     the log line.
     """
     # The request holds the timings: functions that held it in turn would keep both until a garbage collection.
     headers, notes = request[REPLY_HEADERS], request[NOTES]
 
-    def served_by(event: ServedBy) -> None:
+    def on_served(event: ServedBy) -> None:
         headers["x-codex-attempts"] = str(event.attempts)
         notes["attempts"] = event.attempts
         if event.upstream:
             headers["x-codex-upstream"] = event.upstream
             notes["upstream"] = event.upstream
 
-    def empty_by(reason: EmptyReason) -> None:
+    def on_empty(reason: EmptyReason) -> None:
         headers[EMPTY_HEADER] = reason
         notes["empty"] = reason
 
     timings = request[TIMINGS] = TurnTimings(
-        request.app[CLOCK], served_by, empty_by, counts=METER in request.app
+        request.app[CLOCK], on_served, on_empty, counts=METER in request.app
     )
     return timings
 

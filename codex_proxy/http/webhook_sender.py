@@ -1,6 +1,6 @@
 """Posts signed webhooks when a background response has ended, again after `DELAYS` if that fails. They stay in the
-store until then; of several servers, the one that claims a webhook makes the next attempt. After a kill it is sent
-again, with the same `webhook-id`.
+store until delivered; of several servers, the one that claims a webhook sends it. After a kill it is sent again, with
+the same `webhook-id`.
 """
 
 from __future__ import annotations
@@ -90,12 +90,12 @@ class WebhookSender:
         task = asyncio.get_running_loop().create_task(self._deliver(pending))
         self._deliveries[key] = task
 
-        def over(_: asyncio.Task[None]) -> None:
+        def on_done(_: asyncio.Task[None]) -> None:
             if len(self._deliveries) >= MAX_WAITING:  # others may have found no room
                 self._may_have_more.set()
             del self._deliveries[key]
 
-        task.add_done_callback(over)
+        task.add_done_callback(on_done)
 
     async def _deliver(self, pending: PendingWebhook) -> None:
         if pending.url in self._urls and (pending.event_id, pending.url) not in self._stuck:

@@ -1,7 +1,7 @@
-"""`GET /v1/responses` as a WebSocket: runs the turns of its frames (`{"type": "response.create", ...}`) one after the
-other, and sends the events of a stream, each as one frame; an error is `{"type": "error", "status", "error"}`. The
-connection keeps its newest response, so that one with `store: false` can be continued, too; a turn that continues it
-and fails removes it. For each turn the key is checked again. Source: Open Responses.
+"""`GET /v1/responses` as a WebSocket: runs the turn of each frame (`{"type": "response.create", ...}`) in order, and
+sends each event as one frame; an error is `{"type": "error", "status", "error"}`. The connection keeps its newest
+response, so that one with `store: false` can be continued; a continuing turn that fails removes it. For each turn the
+key is checked again. Source: Open Responses.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ TOO_MANY = Failure(
 async def open_responses_socket(request: web.Request) -> web.StreamResponse:
     """Raises `Fault` if the request is no WebSocket handshake, or the server is stopping."""
     socket = web.WebSocketResponse(
-        max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_chosen_subprotocol(request)
+        max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_choose_subprotocol(request)
     )
     if not socket.can_prepare(request):
         message = "GET on this path is for WebSocket connections. Use POST."
@@ -74,9 +74,9 @@ async def open_responses_socket(request: web.Request) -> web.StreamResponse:
     return socket
 
 
-def _chosen_subprotocol(request: web.Request) -> list[str]:
-    """Returns the first subprotocol offered that contains no key, in a list: a browser needs one accepted, and a key
-    must not be sent back.
+def _choose_subprotocol(request: web.Request) -> list[str]:
+    """Returns the first offered subprotocol without a key, in a list: a browser needs one accepted, and a key must
+    not be sent back.
     """
     return [name for name in subprotocols(request) if not name.startswith(KEY_PROTOCOL)][:1]
 

@@ -1,6 +1,6 @@
-"""Responses in the background (`background: true`). A response is in the store before its client gets its id; streamed
-frames are stored before readers get them, so that a stream can be followed from any event on. The server that runs a
-response holds its lease (`store/leases.py`), without which nothing more is stored.
+"""Responses in the background (`background: true`). A response is stored before its client gets its id, and streamed
+frames before readers get them, so that a stream can be followed from any event on. The server that runs a response
+holds its lease (`store/leases.py`), without which nothing more is stored.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from codex_proxy.workers.slots import Slot
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 2.0
-"""Between attempts to start a turn or to save."""
+"""Seconds between attempts to start a turn or to save."""
 
 
 ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]
@@ -83,7 +83,7 @@ class BackgroundResponse(RunningResponse):
         self._lost = False
         """Others have ended, deleted or taken over the response: readers find the rest in the store."""
 
-    def lose(self) -> None:
+    def on_lease_lost(self) -> None:
         self._lost = True
         self.cancel()
 
@@ -149,12 +149,12 @@ class BackgroundResponse(RunningResponse):
         except StoreConflict:
             marked = False
         if not marked:
-            self.lose()
+            self.on_lease_lost()
 
     # --- its frames -----------------------------------------------------------------------------
 
     async def _release(self, frames: Frames) -> None:
-        """Stores frames, with earlier ones that failed, then gives them to the readers; keeps them if that fails."""
+        """Stores frames, with earlier unstored ones, then gives them to the readers; keeps them if that fails."""
         self._unstored += frames
         if not self._unstored or self._lost:
             return
@@ -163,7 +163,7 @@ class BackgroundResponse(RunningResponse):
         except StoreUnavailable:
             return
         except (StoreConflict, NotStored):
-            self.lose()
+            self.on_lease_lost()
         else:
             self._pass_unstored([])
 
@@ -191,7 +191,7 @@ class BackgroundResponse(RunningResponse):
             self._run_again(ended, partial(prepare_again, self._service, self._prepared, parsed=parsed))
 
     async def _parse_for_next_target(self, failure: Failure | None) -> ParsedResponse | None:
-        """Returns None if the turn has not failed, or after its first word."""
+        """Parses the request again after a failure; None if the turn has not failed, or its output has begun."""
         if failure is None or self._parse_again is None or self._renderer.visible or self._cancelled:
             return None
         return await self._parse_again(failure)
@@ -240,7 +240,7 @@ class BackgroundResponse(RunningResponse):
         self._lost = not self._saved
 
     async def _complete(self, frames: Frames) -> None:
-        """Saves the final object until that succeeds; then passes on the last frames."""
+        """Saves the final object, repeating until that succeeds; then passes on the last frames."""
         assert self.final is not None
         while not (self._saved or self._lost):
             try:
@@ -258,7 +258,7 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the setting allows it, and the turn is not streamed and runs no tools, which might change something
+    """Whether the setting allows it, and the turn is not streamed and runs no tools, which could change something
     twice.
     """
     parsed = prepared.parsed
@@ -291,7 +291,7 @@ async def create_in_background(
     parse_again: ParseAgain | None = None,
 ) -> PreparedResponse:
     """Stores the response as `queued`, starts its task, and returns it. `body` and `hints` are kept for a restart.
-    `hold` lets the body's bytes count on, and returns what is called at the end. Raises `Fault`: too many background
+    `hold` keeps the body's bytes counted, and returns a function that ends this. Raises `Fault`: too many background
     responses, or a failed store.
     """
     refuse_without_store(service)
@@ -302,7 +302,7 @@ async def create_in_background(
         prepared = await prepare_in_context(
             service, parsed, context, owner, id=service.ids.new("resp_"), created=now
         )
-        queued = _queued(service, prepared, body, hints)
+        queued = _queued_response(service, prepared, body, hints)
         # From the write on it is the server's: a client that leaves must not leave it queued with nobody to run it.
         work = _store_and_start(service, store, prepared, queued, hold(), parse_again)
         await background.tasks.run(work)
@@ -326,8 +326,8 @@ async def _store_and_start(
     on_end: Callable[[], None],
     parse_again: ParseAgain | None,
 ) -> None:
-    """Stores and starts the response, or raises `Fault` having done neither. `on_end` is called at its end, or if this
-    raises.
+    """Stores and starts the response, or raises `Fault` having done neither. `on_end` is called when the response
+    ends, or if this raises.
     """
     try:
         response = BackgroundResponse(service, prepared, store, parse_again=parse_again)
@@ -368,7 +368,7 @@ async def _take_back(store: Store, queued: StoredResponse) -> None:
             return
 
 
-def _queued(
+def _queued_response(
     service: ResponsesService, prepared: PreparedResponse, body: bytes, hints: RequestHints
 ) -> StoredResponse:
     """Returns the response as stored before its turn, with the request if it may run again."""
@@ -391,7 +391,7 @@ def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
 
 
 async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
-    """Stops its turn, or saves it as cancelled, which stops it on another server. Returns at its end."""
+    """Stops the turn of the response, or saves it as cancelled, which stops it on another server. Waits for the end."""
     live = service.background.find(found.owner, found.id)
     if live is not None:
         await live.cancel_and_wait()

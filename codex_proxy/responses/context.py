@@ -1,5 +1,5 @@
-"""Reads the context of a Responses request: the items of its conversation or previous responses, and its own; makes the
-turn. Raises `Fault`.
+"""Reads the context of a Responses request: its own items, and those of its conversation or previous responses. Makes
+the turn. Raises `Fault`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Context(msgspec.Struct, frozen=True):
 
     earlier: tuple[ContextItem, ...] = ()
     fresh: tuple[ContextItem, ...] = ()
-    """The request's own, with references resolved."""
+    """The request's own items, with references resolved."""
     input: tuple[StoredItem, ...] = ()
-    """The request's own, to be stored."""
+    """The request's own items, to be stored."""
     shortened: bool = False
     """Whether the oldest turns were left out: the context was too long."""
 
@@ -70,14 +70,14 @@ async def read_context(
         ContextItem(item) if stored is None else msgspec.structs.replace(context_item(stored), shown=item)
         for item, stored in own
     )
-    kept = tuple(stored or StoredItem(item["id"], _encoded(item), created=now) for item, stored in own)
+    kept = tuple(stored or StoredItem(item["id"], _encode(item), created=now) for item, stored in own)
     return Context(tuple(earlier), fresh, kept)
 
 
 async def measure_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
-    """Returns an estimate of what the request continues, and its own items still to be counted. Raises as
+    """Returns an estimate of what the request continues, and the request's own items, not counted yet. Raises as
     `read_context`.
     """
     measure = InputEstimate()
@@ -85,7 +85,7 @@ async def measure_context(
 
     def visit(stored: StoredItem) -> None:
         if stored.visible:
-            item = _shown(stored)
+            item = _decode_item(stored)
             known.add(item.get("id", ""))
             measure.add(item)
 
@@ -107,12 +107,12 @@ async def _own_items(
     if references and store is not None:
         with store_errors_as_faults():
             found = await store.find_items(owner, references)
-    whole = resolved(given, {id: _shown(item) for id, item in found.items()})
-    return [(item, found.get(item["id"])) for item in _distinct(with_ids(whole, ids), ids)]
+    whole = resolved(given, {id: _decode_item(item) for id, item in found.items()})
+    return [(item, found.get(item["id"])) for item in _with_distinct_ids(with_ids(whole, ids), ids)]
 
 
-def _encoded(item: ItemDict) -> bytes:
-    """msgspec encodes an image of 25 MiB ten times as fast."""
+def _encode(item: ItemDict) -> bytes:
+    """Encodes an item by msgspec, ten times as fast for large images."""
     try:
         return msgspec.json.encode(item)
     except OverflowError:  # an integer of more than 64 bits, in a schema
@@ -121,7 +121,7 @@ def _encoded(item: ItemDict) -> bytes:
 
 def context_item(stored: StoredItem) -> ContextItem:
     return ContextItem(
-        _shown(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
+        _decode_item(stored) if stored.json else None, _model_item.decode(stored.raw) if stored.raw else None
     )
 
 
@@ -162,12 +162,12 @@ def _still_running(id: str) -> Fault:
     )
 
 
-def _shown(item: StoredItem) -> ItemDict:
+def _decode_item(item: StoredItem) -> ItemDict:
     return _dict.decode(item.json)
 
 
-def _distinct(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """A repeated item becomes a new one."""
+def _with_distinct_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
+    """Gives an item a new id if an earlier one has the same."""
     seen: set[str] = set()
     out = []
     for item in items:
@@ -205,7 +205,7 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Takes items as the model generated them, if stored; `entries` has the API's form."""
+    """Returns the history with items as the model generated them, if stored; `entries` has the API's form."""
     parts: dict[int, list[HistoryItem]] = {}
     for index, part in entries:
         parts.setdefault(index, []).append(part)
@@ -217,7 +217,7 @@ def history_with_model_items(
         if raw is not None:
             history.append(raw)
         if item.shown is not None:
-            history += calls.without(parts.get(visible, ()), item.model)
+            history += calls.new_entries(parts.get(visible, ()), item.model)
             visible += 1
     return with_whole_calls(history)
 
@@ -230,12 +230,12 @@ class _ModelCalls:
         self._calls = Counter(
             head.call_id or "" for head, shown in heads if head.kind == "call" and shown is None
         )
-        """By call id, those that the client does not see."""
+        """Calls that the client does not see, by call id."""
         self._outputs = Counter(head.call_id or "" for head, _ in heads if head.kind == "output")
         self._renamed: dict[str, str] = {}
 
-    def without(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
-        """Yields entries that the history does not have in the model's form yet."""
+    def new_entries(self, parts: Iterable[HistoryItem], model: ModelItem | None) -> Iterator[HistoryItem]:
+        """Yields `parts` that the history does not have in the model's form yet."""
         for part in parts:
             if isinstance(part, HistoryCall):
                 if not self._has_call(part, model):

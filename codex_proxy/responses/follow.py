@@ -1,5 +1,6 @@
-"""Follows a background response's stream after any event (`GET /v1/responses/{id}?stream=true&starting_after=N`): reads
-stored frames, then those of the response if this server runs it; stored ones again, if `MAX_UNREAD` bytes wait.
+"""Follows the stream of a background response after any event (`GET
+/v1/responses/{id}?stream=true&starting_after=N`): reads stored frames, then those of the response if this server runs
+it; stored ones again, if `MAX_UNREAD` bytes wait.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def starting_after(query: Mapping[str, str]) -> int:
 
 
 async def check_followable(store: Store, found: StoredResponse, live: BackgroundResponse | None) -> None:
-    """Raises `Fault` unless the response is in the background and was created with `stream`. `live` is it, if
+    """Raises `Fault` unless the response is in the background and was created with `stream`. `live`: the response, if
     it runs.
     """
     if not found.background:
@@ -134,9 +135,7 @@ class Follower:
         return frames
 
     async def _fetch(self) -> None:
-        """Sets `_fetched` to stored frames; if there are none, to none for a running response of this server, else
-        waits.
-        """
+        """Sets `_fetched` to stored frames. Without any, to none if this server runs the response, else waits."""
         while True:
             if self._live is None and self._watch is None:
                 self._watch = self._store.leases.watch(self._id)
@@ -147,7 +146,7 @@ class Follower:
             if not frames and self._live is not None:
                 self._behind = False
             elif not frames:
-                frames = await self._made_end(self._after)
+                frames = await self._make_end(self._after)
                 self.finished = frames is not None
             if frames is not None:
                 self._fetched = frames
@@ -155,9 +154,9 @@ class Follower:
             assert self._watch is not None, "it is not this server's"
             await self._watch.wait()
 
-    async def _made_end(self, after: int) -> list[tuple[int, bytes]] | None:
-        """Returns the missing last frames of a stream whose end could not be stored, made from the stored object; none
-        if it is complete; None if the response goes on or has further frames.
+    async def _make_end(self, after: int) -> list[tuple[int, bytes]] | None:
+        """Makes the missing last frames of a stream, whose end could not be stored, from the stored object; none if
+        it is complete. Returns None if the response goes on or has further frames.
         """
         found = await self._store.response(self._owner, self._id)
         if found is not None and found.status in UNFINISHED:

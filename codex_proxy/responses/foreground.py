@@ -22,8 +22,8 @@ from codex_proxy.surfaces.responses.profile import end_of_stream
 
 
 class ForegroundResponse(RunningResponse):
-    """Is saved once, at its end. With `truncation: auto`, a turn whose context is too long runs again without its older
-    half.
+    """A response that is saved at its end. With `truncation: auto`, a turn whose context is too long runs again
+    without the older half.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ForegroundResponse(RunningResponse):
         super().__init__(service, prepared, delivery, paced=True, observe=observe)
         self.output: Sequence[StoredItem] = ()
         self._continued = False
-        """Of the turn that has just ended."""
+        """The value for the last turn."""
 
     @property
     def continued(self) -> bool:
@@ -82,7 +82,7 @@ class ForegroundResponse(RunningResponse):
 
 
 class ResponseReader:
-    """Reads bytes or numbered frames. `close` stops the turn."""
+    """Reads a response as bytes or numbered frames. `close` stops the turn."""
 
     def __init__(self, service: ResponsesService, response: ForegroundResponse) -> None:
         self._response = response
@@ -108,7 +108,7 @@ class ResponseReader:
         return data + self._end if data and self._frames.finished else data
 
     def take_frames(self) -> Frames:
-        """Each is a message of a WebSocket."""
+        """Returns new frames, each a message of a WebSocket."""
         return self._frames.take()
 
     def open(self) -> bytes:
@@ -131,8 +131,8 @@ class ResponseReader:
 async def start_foreground(
     service: ResponsesService, prepared: PreparedResponse, delivery: Delivery, observe: Observe | None = None
 ) -> tuple[ForegroundResponse, ResponseReader]:
-    """Returns when the turn has begun, or failed to (the reader's `refusal`). `observe` gets each batch of events
-    first.
+    """Starts a response; returns when its turn has begun, or failed to (the reader's `refusal`). `observe` gets each
+    batch of events first.
     """
     response = ForegroundResponse(service, prepared, delivery, observe)
     reader = ResponseReader(service, response)

@@ -1,5 +1,5 @@
-"""The frames of one response (encoded, numbered events), for any number of readers. A frame that all have taken, or
-that nobody reads, is dropped.
+"""The frames of one response (encoded, numbered events), for any number of readers. A frame is dropped when all have
+taken it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from codex_proxy.runs.event_log import TAKEN_AT_ONCE, Push, Wakeup
 
 Frames: TypeAlias = list[tuple[int, bytes]]
-"""Each with its sequence number."""
+"""Frames with their sequence numbers."""
 
 
 def _nothing() -> None:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 MAX_LIVE = 1000
 """The most that run or wait, each with its request in RAM."""
 CLOSE_SECONDS = 5.0
-"""For tasks to save their results when the server stops."""
+"""Seconds for tasks to save results when the server stops."""
 
 T = TypeVar("T")
 
 
 class ServerTasks:
-    """They continue when the client leaves."""
+    """Tasks that continue when the client leaves."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -60,16 +60,16 @@ class ServerTasks:
 
 
 class BackgroundResponses:
-    """`limit` run at once, others wait; of several `owners()` one gets at most three quarters."""
+    """At most `limit` responses run, others wait; of several `owners()` one gets at most three quarters."""
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
         self.slots = Slots(limit, owners)
         self.tasks = ServerTasks()
-        """Of all responses, foreground ones included."""
+        """The tasks of all responses, also foreground ones."""
         self._owners = owners
         self._live: dict[tuple[str, str], BackgroundResponse] = {}
         self._being_created: Counter[str] = Counter()
-        """By owner: being prepared and stored."""
+        """By owner: responses that are being prepared and stored."""
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:

@@ -58,7 +58,9 @@ async def prepare(
     created: float,
     wait: float | None,
 ) -> PreparedResponse:
-    """Waits for the conversation's other turns (`wait` seconds; None: no limit). Raises `Fault`."""
+    """Prepares a response after the conversation's other turns, for which it waits `wait` seconds (None: no limit).
+    Raises `Fault`.
+    """
     conversation_turn = None
     if parsed.conversation is not None and service.store is not None:
         conversation_turn = await _enter(service.store, owner, parsed.conversation, wait)
@@ -74,7 +76,7 @@ async def prepare(
 
 
 async def _enter(store: Store, owner: str, conversation: str, wait: float | None) -> ConversationLease:
-    """Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds (None: no limit)."""
+    """Waits for the conversation. Raises `Fault` CONCURRENCY_EXCEEDED after `wait` seconds (None: no limit)."""
     try:
         with store_errors_as_faults():
             async with asyncio.timeout(wait):
@@ -119,7 +121,7 @@ async def prepare_in_context(
 def _inline_images(
     replay: tuple[HistoryItem, ...] | None, turn: Turn, admitted: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Puts in the images that admission has fetched."""
+    """Puts the images that admission has fetched into `replay`."""
     if replay is None or admitted.history is turn.history:
         return replay
     inlined = {old: new for old, new in zip(turn.history, admitted.history, strict=True) if old is not new}
@@ -134,7 +136,7 @@ def renderer_of(
     return renderer_class(service.profile)(
         id=prepared.id,
         created_at=int(prepared.created),
-        echo={**parsed.echo, "store": stores(service, parsed)},
+        echo={**parsed.echo, "store": is_stored(service, parsed)},
         ids=service.ids,
         clock=service.clock,
         stream=stream,
@@ -148,14 +150,14 @@ def renderer_of(
     )
 
 
-def stores(service: ResponsesService, parsed: ParsedResponse) -> bool:
+def is_stored(service: ResponsesService, parsed: ParsedResponse) -> bool:
     """Whether there is a store, and no `store: false`."""
     return parsed.store and service.store is not None
 
 
-def keeps_anything(service: ResponsesService, parsed: ParsedResponse) -> bool:
+def needs_saving(service: ResponsesService, parsed: ParsedResponse) -> bool:
     """Whether the response, or its items in a conversation, will be stored."""
-    return stores(service, parsed) or parsed.conversation is not None
+    return is_stored(service, parsed) or parsed.conversation is not None
 
 
 async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Run:
@@ -176,7 +178,7 @@ async def start_run(service: ResponsesService, prepared: PreparedResponse) -> Ru
 async def _with_server_tools(
     service: ResponsesService, prepared: PreparedResponse
 ) -> tuple[Turn, ServerTools]:
-    """An unreachable MCP server has none."""
+    """Returns the turn with the tools of MCP servers; an unreachable server has none."""
     if not service.admission.has_server_tools:
         return prepared.turn, ServerTools()
     parsed, context = prepared.parsed, prepared.context
@@ -200,7 +202,7 @@ async def prepare_again(
     parsed: ParsedResponse | None = None,
     context: Context | None = None,
 ) -> PreparedResponse:
-    """Prepares it once more: for another model (`parsed`), or with less `context`. Raises `Fault`."""
+    """Prepares a response once more: for another model (`parsed`), or with less `context`. Raises `Fault`."""
     return await prepare_in_context(
         service,
         parsed or prepared.parsed,

@@ -1,5 +1,5 @@
-"""Holds the leases of this server's background responses, and takes over those that nobody runs, such as a killed
-server's.
+"""Holds the leases of this server's background responses, and takes over responses that no server runs, such as a
+killed server's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 import structlog
 
-from codex_proxy.admission.routes import as_asked
+from codex_proxy.admission.routes import with_model_asked
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.responses.background import RETRY_SECONDS, BackgroundResponse, Recovery
@@ -36,7 +36,7 @@ from codex_proxy.surfaces.responses.response_object import failed
 log = structlog.get_logger(__name__)
 
 CLAIMED_AT_ONCE = 20
-"""So that several servers share those of a lost one."""
+"""Few, so that several servers share the responses of a lost one."""
 CUT_OFF = Failure(
     kind=FaultKind.UNAVAILABLE,
     message="The server was restarted while this response was in progress. Create it again.",
@@ -44,15 +44,15 @@ CUT_OFF = Failure(
 
 
 class LeaseHolder:
-    """Renews leases, and recovers responses that no server holds: it runs them again if they have a `Recovery`, the
-    setting is `rerun` and the turn is admitted; else it saves them as failed.
+    """Renews leases, and recovers responses that no server holds: runs one again if it has a `Recovery`, the setting
+    is `rerun` and the turn is admitted; else saves it as failed.
     """
 
     def __init__(self, service: ResponsesService, store: Store) -> None:
         self._service = service
         self._store = store
         self._waiting: set[ResponseLease] = set()
-        """Claimed, and not recovered yet."""
+        """Claimed leases of responses to recover."""
         self._unannounced: Node | None = None
         """This server, until it is announced."""
         self._task: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class LeaseHolder:
             live = self._service.background.find(lease.owner, lease.id)
             if live is not None and live.epoch == lease.epoch:
                 log.info("background_lease_lost", id=lease.id)
-                live.lose()
+                live.on_lease_lost()
 
     async def _recover_unheld(self) -> None:
         while claimed := await self._store.leases.claim_responses(CLAIMED_AT_ONCE):
@@ -148,7 +148,8 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
         parsed = read(pdfs)
         if service.pdfs is not None and pdfs is not None and pdfs.unread:
             parsed = read(PdfTexts(await service.pdfs.read(pdfs.unread, found.owner)))
-        parsed = as_asked(parsed, msgspec.json.decode(found.json)["model"])  # a route may have chosen another
+        # A route may have chosen another model than the one that the client asked for.
+        parsed = with_model_asked(parsed, msgspec.json.decode(found.json)["model"])
         earlier = await read_context(parsed, store, found.owner, service.ids, found.created)
         prepared = await prepare_in_context(
             service, parsed, earlier, found.owner, id=found.id, created=found.created

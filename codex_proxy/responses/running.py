@@ -1,4 +1,4 @@
-"""A response from its turn's start until it is saved, as one task of the server. It renders the turn's log
+"""Runs a response as one task of the server, from its start until it is saved. Renders the turn's log
 (`runs/event_log.py`) into a buffer of frames, from which clients read. The last frames are released after saving, so
 that a client that has read them finds the response in the store.
 """
@@ -75,7 +75,7 @@ class RunningResponse(ABC):
         self.final: dict[str, Any] | None = None
         """None until the end."""
         self.failure: Failure | None = None
-        self.buffer = FrameBuffer(self._pass_on)
+        self.buffer = FrameBuffer(self._on_drained)
         self._service = service
         self._prepared = prepared
         self._delivery = delivery
@@ -103,7 +103,7 @@ class RunningResponse(ABC):
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The status; none before the end."""
+        """The status of the response; none before the end."""
         return () if self.final is None else (self.final["status"],)
 
     @property
@@ -163,11 +163,11 @@ class RunningResponse(ABC):
             await self._run_turn()
 
     async def _refuse(self, failure: Failure) -> None:
-        """The response cannot be prepared for another turn."""
+        """Ends a response that cannot be prepared for another turn."""
         self.failure = failure
 
     def _run_again(self, ended: TurnEnded, again: Callable[[], Awaitable[PreparedResponse]]) -> None:
-        """Has another turn run behind one of which nothing was sent."""
+        """Requests another turn in place of one of which nothing was sent."""
         self._renderer.feed([ended])  # what it has cost is counted
         self._again = again
 
@@ -176,7 +176,7 @@ class RunningResponse(ABC):
             await self._finish(await self._end_of_turn())
 
     async def _end_of_turn(self) -> TurnEnded:
-        """Renders the turn's events but the last, which it returns; a failure if it cannot start."""
+        """Renders all events of the turn but the last, which it returns; a failure if the turn cannot start."""
         try:
             self._run = await self._start_unless_cancelled()
         except Fault as fault:
@@ -225,15 +225,15 @@ class RunningResponse(ABC):
         """Renders added events for the readers. Returns False if the subclass would have to wait."""
         return False
 
-    def _pass_on(self) -> None:
-        """Readers have taken all frames, so that the agent need not wait."""
+    def _on_drained(self) -> None:
+        """Lets the agent go on, since readers have taken all frames."""
         if self._cursor is not None:
             self._cursor.pass_on()
 
     # --- its end --------------------------------------------------------------------------------
 
     async def _finish(self, ended: TurnEnded) -> None:
-        """Renders the turn's end, saves, and releases the last frames. If saving fails, the response does."""
+        """Renders the turn's end, saves, and releases the last frames. If saving fails, the response fails."""
         renderer = self._renderer
         self._shown = renderer.visible
         renderer.feed([ended])

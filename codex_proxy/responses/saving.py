@@ -66,8 +66,8 @@ async def end_stored_response(
     frames: Sequence[Frame] = (),
     epoch: int | None = None,
 ) -> bool:
-    """Stores a background response's end with webhooks and last `frames` in one transaction. `append`: its
-    conversation; `epoch`: that of its lease. Returns False if it has ended or was deleted. Raises `StoreError`:
+    """Stores a background response's end with webhooks and last `frames` in one transaction. `append`: to its
+    conversation; `epoch`: of its lease. Returns False if it has ended or was deleted. Raises `StoreError`:
     `StoreConflict` without the lease.
     """
     webhooks = service.webhooks
@@ -90,7 +90,7 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """Returns items also in the model's form; those that clients do not see only of a complete response."""
+    """Returns the items to store, also in the model's form; items hidden from clients only for a complete response."""
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
         from_model = model_items(run, service.runs.identity(run.turn))
@@ -110,17 +110,17 @@ def conversation_append(parsed: ParsedResponse, status: object) -> Append | None
 def stored_output(
     output: Sequence[ItemDict], from_model: Sequence[ModelItem], ids: IdSource, now: float
 ) -> list[StoredItem]:
-    """Puts the hidden items of `from_model` between `output` at their places. `now`: seconds since 1970."""
+    """Puts the hidden items of `from_model` into `output` at their places. `now`: seconds since 1970."""
     heads = [item.head for item in from_model]
     merged = _OutputItems(from_model, heads, ids, now)
     for item in output:
         merged.put(item)
-    merged.rest(len(from_model))
+    merged.put_rest(len(from_model))
     return merged.out
 
 
 class _OutputItems:
-    """Puts clients' and the model's items (described by `heads`) in order, into `out`."""
+    """Merges clients' and the model's items (described by `heads`) in order into `out`."""
 
     def __init__(
         self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float
@@ -146,14 +146,14 @@ class _OutputItems:
             places.popleft()
         index = places[0] if places else None
         if index is not None:
-            self.rest(index)
+            self.put_rest(index)
             self._next = index + 1
             # Where a text was cut (at a stop sequence, say), what was seen counts.
             if item["type"] != "message" or _text_of(item) == self._heads[index].text:
                 raw = msgspec.json.encode(self._from_model[index])
         self.out.append(StoredItem(item["id"], msgspec.json.encode(item), raw, self._now))
 
-    def rest(self, end: int) -> None:
+    def put_rest(self, end: int) -> None:
         """Adds the model's items before `end`, but for messages, which `put` adds."""
         for index in range(self._next, end):
             if self._heads[index].kind != "message":
@@ -163,14 +163,14 @@ class _OutputItems:
 
 
 def _id_of(head: ItemHead) -> str | None:
-    """Messages have none and are compared in order."""
+    """Returns the item's id; None for messages, which are compared in order."""
     if head.kind == "call":
         return head.call_id
     return head.id if head.kind == "reasoning" else None
 
 
 def _key_of(item: ItemDict) -> _Key | None:
-    """Returns the key of the model's item that is this one."""
+    """Returns the key that this item shares with its model's form."""
     kind = item["type"]
     if kind in ("function_call", "custom_tool_call", "tool_search_call", "local_shell_call"):
         return "call", item.get("call_id")

@@ -315,7 +315,7 @@ class RunScheduler:
         """Checks texts for `run.on_verdicts`, or fails the run."""
 
         with self._failing(run):
-            run.on_verdicts(attempt, await self.checks.of_texts(checks))
+            run.on_verdicts(attempt, await self.checks.check_texts(checks))
 
     def keep(self, run: Run, session: AgentSession) -> bool:
         """Keeps the session for the client's next request; returns whether it did."""
@@ -414,7 +414,7 @@ class RunScheduler:
         await self.checks.close()  # the end waits for turns, and for no check
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await self._slots.idle()
+                await self._slots.wait_until_idle()
         # They fail instead of being interrupted, because their clients must see that the answer is incomplete.
         self._end_runs()
 

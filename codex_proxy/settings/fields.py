@@ -19,7 +19,7 @@ from codex_proxy.settings.sources import SourcedSettings, default_config_file
 from codex_proxy.settings.tables import AcpTable, AgentTable, TableName, WebhookTable, join_list
 
 
-def _named(*variables: str, **more: Any) -> Any:
+def _from_variables(*variables: str, **more: Any) -> Any:
     """Returns a pydantic field that is read from these environment variables."""
     return Field(validation_alias=AliasChoices(*variables), **more)
 
@@ -43,10 +43,10 @@ class Settings(SourcedSettings):
     """
 
     # Where it listens, and who may come in.
-    host: str = _named(
+    host: str = _from_variables(
         "PROXY_HOST", "API_ADAPTER_HOST", default="127.0.0.1", description="address to listen on"
     )
-    port: int = _named(
+    port: int = _from_variables(
         "PROXY_PORT",
         "API_ADAPTER_PORT",
         default=11435,
@@ -107,16 +107,18 @@ class Settings(SourcedSettings):
         "",
         description=("further folders that a confined agent may read and write, separated by colons"),
     )
-    codex_bin: str | None = _named("CODEX_BIN", default=None, description="path of the Codex binary")
-    codex_home: Path = _named(
+    codex_bin: str | None = _from_variables("CODEX_BIN", default=None, description="path of the Codex binary")
+    codex_home: Path = _from_variables(
         "CODEX_HOME",
         default_factory=_codex_home,
         description="Codex's home folder",
     )
-    codex_model: str | None = _named(
+    codex_model: str | None = _from_variables(
         "CODEX_MODEL", default=None, description="the model for the name codex-5"
     )
-    claude_bin: str | None = _named("CLAUDE_BIN", default=None, description="path of Claude Code's program")
+    claude_bin: str | None = _from_variables(
+        "CLAUDE_BIN", default=None, description="path of Claude Code's program"
+    )
     workdir: Path = Field(default_factory=Path.cwd, description="folder in which agent turns work")
     workdir_roots: str = Field("", description="folders that requests may choose, separated by colons")
     sandbox: Literal["read-only", "workspace-write", "danger-full-access"] = Field(
@@ -139,7 +141,7 @@ class Settings(SourcedSettings):
     state_dir: Path = Field(default_factory=default_state_dir, description="folder of this server's files")
 
     # The single model server; short for keys of [upstreams.default].
-    upstream_url: str | None = _named(
+    upstream_url: str | None = _from_variables(
         "PROXY_UPSTREAM_URL",
         "OPENAI_BASE_URL_INTERNAL",
         default=None,
@@ -216,7 +218,7 @@ class Settings(SourcedSettings):
     first_event_timeout: float = Field(
         60.0, gt=0, description="maximum seconds to the first visible output; then the turn fails"
     )
-    idle_timeout: float = _named(
+    idle_timeout: float = _from_variables(
         "PROXY_IDLE_TIMEOUT",
         "STREAM_TIMEOUT",
         default=300.0,
@@ -254,7 +256,7 @@ class Settings(SourcedSettings):
         "disk",
         description="where the model's reasoning and hidden calls between tool calls are kept for a day",
     )
-    max_conversation_history: int = _named(
+    max_conversation_history: int = _from_variables(
         "MAX_CONVERSATION_HISTORY",
         default=100,
         ge=1,
@@ -265,7 +267,7 @@ class Settings(SourcedSettings):
     responses_profile: Literal["openai", "open-responses-server"] = Field(
         "openai", description="form of the events of `/responses`"
     )
-    heartbeat_interval: float = _named(
+    heartbeat_interval: float = _from_variables(
         "HEARTBEAT_INTERVAL",
         default=15.0,
         ge=0,
@@ -277,7 +279,7 @@ class Settings(SourcedSettings):
     webhooks: WebhookTable = Field(WebhookTable(), description="webhooks about ended background responses")
 
     # MCP servers, whose tools this server runs.
-    mcp_config: Path | None = _named(
+    mcp_config: Path | None = _from_variables(
         "PROXY_MCP_CONFIG",
         "MCP_SERVERS_CONFIG_PATH",
         default=None,
@@ -288,13 +290,13 @@ class Settings(SourcedSettings):
         description="URLs of MCP servers that requests may use, with all paths below them, separated by commas",
     )
     mcp_call_timeout: float = Field(60.0, gt=0, description="maximum seconds of an MCP tool call")
-    mcp_tool_refresh_interval: float = _named(
+    mcp_tool_refresh_interval: float = _from_variables(
         "MCP_TOOL_REFRESH_INTERVAL",
         default=10.0,
         gt=0,
         description="seconds between listings of an MCP server's tools",
     )
-    max_tool_call_iterations: int = _named(
+    max_tool_call_iterations: int = _from_variables(
         "MAX_TOOL_CALL_ITERATIONS",
         default=25,
         ge=1,
@@ -303,7 +305,7 @@ class Settings(SourcedSettings):
 
     # Instrumentation for tests.
     test_endpoints: bool = Field(False, description="serve `/__test/*` and send the `X-Conc-*` headers")
-    stream_release_file: str | None = _named(
+    stream_release_file: str | None = _from_variables(
         "STREAM_RELEASE_FILE",
         default=None,
         description="the fake agent holds its turns until this file exists",
@@ -388,8 +390,8 @@ class Settings(SourcedSettings):
 
     @property
     def of_server(self) -> Settings:
-        """The settings of the whole server. Each of several agents has a copy with the changes of its `[agents.NAME]`
-        table.
+        """The settings of the whole server, of which each of several agents has a copy with the changes of its
+        `[agents.NAME]` table.
         """
         return self._server or self
 
@@ -406,7 +408,7 @@ class Settings(SourcedSettings):
 
     @property
     def old_names(self) -> tuple[str, ...]:
-        """Those that were used, also in tables of agents."""
+        """The old names that were used, also in tables of agents."""
         tables = self.agents.values()
         return self._old_names + tuple(
             name for name in OLD_NAMES if any(name in table.own_settings for table in tables)

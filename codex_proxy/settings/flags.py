@@ -142,7 +142,7 @@ SETTING_OPTIONS = (
     _choice("--log-format", ["console", "json"], "Format of the log (default: console)."),
     _switch("--log-content", "Log prompts and answers too (default: off, since others may read the log)."),
 )
-"""Of every command that reads settings."""
+"""Options of every command that reads settings."""
 
 
 CASSETTE_OPTIONS = (

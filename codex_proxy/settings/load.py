@@ -20,7 +20,7 @@ from codex_proxy.settings.sources import default_config_file, settings_file
 
 
 def load(flags: dict[str, Any], config_file: Path | None) -> Settings:
-    """`flags` come before the environment, which comes before the settings file: `config_file`, or for None the
+    """Returns the settings of `flags`, else the environment, else the settings file: `config_file`, or for None the
     default file, which need not exist. Raises `ValueError`, which names the setting or the file.
     """
     if config_file is not None and not config_file.is_file():
@@ -52,7 +52,7 @@ def variables_of(name: str) -> tuple[str, ...]:
 
 
 def text_of(error: ValidationError) -> str:
-    """Returns what is wrong first, with the name of the setting: a part of a sentence."""
+    """Returns the first error, with the name of the setting, as a part of a sentence."""
     first = error.errors()[0]
     *table, name = place = [str(part) for part in first["loc"] if part != "[key]"]
     if first["type"] == "extra_forbidden" and table:
@@ -78,7 +78,7 @@ def _advice_for(name: str, known: Iterable[str]) -> str:
 
 def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
     """Returns the names in the settings file, if it exists. Raises `ValueError` if it cannot be read, or has an
-    unknown name, which would be ignored silently.
+    unknown name.
     """
     if not file.is_file():
         return ()

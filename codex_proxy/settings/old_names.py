@@ -31,7 +31,7 @@ def _key_of(table: str, key: str) -> OldName:
 
 
 def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
-    """`of_all`: not only of `[upstreams.default]`."""
+    """Returns the old name of a `key` of `[upstreams.default]`; with `of_all` of every upstream."""
 
     def apply(value: Any, values: Values) -> None:
         tables = dict(values.get("upstreams") or {})
@@ -44,8 +44,8 @@ def _key_of_upstreams(key: str, *, of_all: bool = False) -> OldName:
     return OldName(f"`{key}` of [upstreams.{DEFAULT}]", apply)
 
 
-def _other_name(name: str, now: str, convert: Callable[[Any], Any] = lambda value: value) -> OldName:
-    """`convert` returns the setting's value for the old one."""
+def _renamed_setting(name: str, now: str, convert: Callable[[Any], Any] = lambda value: value) -> OldName:
+    """Returns the old name of the setting `name`; `convert` makes its value from the old one."""
 
     def apply(value: Any, values: Values) -> None:
         if name not in values:
@@ -61,7 +61,7 @@ def _apply_store_path(value: Any, values: Values) -> None:
         values["store"] = path if "/" in path or path == ":memory:" else f"./{path}"
 
 
-def _without_effect(reason: str) -> OldName:
+def _removed_setting(reason: str) -> OldName:
     return OldName(f"nothing, since it has no effect any more: {reason}", lambda value, values: None)
 
 
@@ -80,13 +80,13 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "upstream_breaker_failures": _key_of_upstreams("breaker_failures"),
     "upstream_key_file": _key_of_upstreams("key_file"),
     "upstream_idle_timeout": _key_of_upstreams("idle_timeout", of_all=True),
-    "sse_keepalive_ms": _other_name(
+    "sse_keepalive_ms": _renamed_setting(
         "heartbeat_interval",
         "`heartbeat_interval` (HEARTBEAT_INTERVAL), in seconds",
         lambda ms: float(ms) / 1000,
     ),
-    "mcp_start_wait": _other_name("queue_wait", "`queue_wait` (PROXY_QUEUE_WAIT)"),
-    "max_queued_turns": _without_effect("64 turns of a key may wait, and none with `queue_wait = 0`"),
+    "mcp_start_wait": _renamed_setting("queue_wait", "`queue_wait` (PROXY_QUEUE_WAIT)"),
+    "max_queued_turns": _removed_setting("64 turns of a key may wait, and none with `queue_wait = 0`"),
     "child_open_files": _key_of("child_limits", "open_files"),
     "child_address_space": _key_of("child_limits", "address_space"),
     "child_processes": _key_of("child_limits", "processes"),
@@ -97,22 +97,22 @@ OLD_NAMES: Final[Mapping[str, OldName]] = {
     "webhook_urls": _key_of("webhooks", "urls"),
     "webhook_secret": _key_of("webhooks", "secret"),
     "store_path": OldName("the path as `store` (PROXY_STORE)", _apply_store_path),
-    "claude_processes": _without_effect(_OF_KEPT_THREADS),
-    "app_server_processes": _without_effect(_OF_KEPT_THREADS),
-    "app_server_max_age": _without_effect("it is 6 hours"),
-    "app_server_max_turns": _without_effect("it is 10,000 turns"),
-    "app_server_max_memory": _without_effect("it is 1 GiB"),
-    "codex_lite": _without_effect("the model's entry in Codex's catalog decides"),
-    "fake_markers": _without_effect("the variable FAKE_CODEX_MARKERS=off switches them off"),
-    "key_body_bytes": _without_effect(_OF_MEMORY),
-    "total_body_bytes": _without_effect(_OF_MEMORY),
-    "store_frames_max_age": _without_effect("it is a day"),
-    "store_max_responses": _without_effect(_OF_STORE),
-    "store_max_context_items": _without_effect("it is 20,000 items"),
-    "store_max_context_bytes": _without_effect("it is 64 MiB"),
-    "store_prune_seconds": _without_effect("it is 10 minutes"),
+    "claude_processes": _removed_setting(_OF_KEPT_THREADS),
+    "app_server_processes": _removed_setting(_OF_KEPT_THREADS),
+    "app_server_max_age": _removed_setting("it is 6 hours"),
+    "app_server_max_turns": _removed_setting("it is 10,000 turns"),
+    "app_server_max_memory": _removed_setting("it is 1 GiB"),
+    "codex_lite": _removed_setting("the model's entry in Codex's catalog decides"),
+    "fake_markers": _removed_setting("the variable FAKE_CODEX_MARKERS=off switches them off"),
+    "key_body_bytes": _removed_setting(_OF_MEMORY),
+    "total_body_bytes": _removed_setting(_OF_MEMORY),
+    "store_frames_max_age": _removed_setting("it is a day"),
+    "store_max_responses": _removed_setting(_OF_STORE),
+    "store_max_context_items": _removed_setting("it is 20,000 items"),
+    "store_max_context_bytes": _removed_setting("it is 64 MiB"),
+    "store_prune_seconds": _removed_setting("it is 10 minutes"),
 }
-"""By the old key of the settings file. Its environment variable is `PROXY_` and the key in capitals."""
+"""Old names by the key of the settings file. Its environment variable is `PROXY_` and the key in capitals."""
 
 
 def old_names_in(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def old_names_in(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[s
 
 
 def with_new_names(given: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the values `given`, of all sources, and those of old names in them and in variables, by new names."""
+    """Returns the values `given`, and those of old names among them and in variables, by new names."""
     values = {name: value for name, value in given.items() if name not in OLD_NAMES}
     for name, value in old_names_in(given, environ).items():
         OLD_NAMES[name].apply(value, values)

@@ -1,5 +1,5 @@
-"""The paths that an agent's commands must not change even if their sandbox lets them write, since they could decide
-what runs outside of it; and the folders that commands may write to.
+"""The paths that an agent's commands must not change even if their sandbox permits it, since they decide what runs
+outside of it; and the folders that commands may write to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
 
 MAX_LINKS = 40
-"""In one path, as on Linux."""
+"""The most links in one path, as on Linux."""
 
 ADVICE = "Work in another folder (start the server there, or name one with --workdir), or leave the sandbox read-only."
 
@@ -135,8 +135,8 @@ def workspace_write_policy(settings: Settings, environ: Mapping[str, str]) -> Wo
 
 
 def unreadable_paths(settings: Settings) -> tuple[str, ...]:
-    """Returns the paths that an agent's commands must not read: state folder, store, keys, settings, the list of MCP
-    servers, and each Codex's sign-in.
+    """Returns the paths that commands must not read: state folder, store, keys, settings, the list of MCP servers,
+    and each Codex's sign-in.
     """
     store = settings.store_file
     homes = dict.fromkeys([settings.codex_home, *(each.codex_home for each in codex_settings(settings))])
@@ -151,7 +151,7 @@ def unreadable_paths(settings: Settings) -> tuple[str, ...]:
 
 
 def user_workspace_write(settings: Settings) -> WorkspaceWrite:
-    """Returns that table of the user's config.toml, or its defaults. Raises `ConfigError`."""
+    """Returns `[sandbox_workspace_write]` of the user's config.toml, or its defaults. Raises `ConfigError`."""
     from codex_proxy.agents.codex.sandbox_config import workspace_write
     from codex_proxy.agents.codex.shadow_home import ConfigError
 
@@ -183,8 +183,8 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
 
 
 def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str | None:
-    """Returns a message about the first of one Codex's `writable_roots` that contains a protected path; None if there
-    is none, or the file cannot be read.
+    """Returns a message about one Codex's first `writable_roots` that contains a protected path; None if none does,
+    or the file cannot be read.
     """
     from codex_proxy.agents.codex.shadow_home import ConfigError
 

@@ -13,7 +13,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _SEPARATORS: Final = {"commas": ",", "colons": ":"}
 
 
-def _checked_name(name: str) -> str:
+def _check_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise ValueError(
             "a name has up to 64 lower-case letters, digits, -, _ and ., and starts with a letter or digit, because "
@@ -22,7 +22,7 @@ def _checked_name(name: str) -> str:
     return name
 
 
-TableName = Annotated[str, AfterValidator(_checked_name)]
+TableName = Annotated[str, AfterValidator(_check_name)]
 
 
 class _Table(BaseModel):
@@ -50,7 +50,7 @@ class AcpTable(_Table):
 
 
 class WebhookTable(_Table):
-    """`[webhooks]`: who is told of ended background responses."""
+    """`[webhooks]`: which URLs are called when background responses end."""
 
     urls: str = Field("", description="where they are sent, separated by commas")
     secret: SecretStr | None = Field(None, description="secret that signs them (`whsec_...`)")

@@ -11,7 +11,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from codex_proxy.files.private import make_folder, why_unfit
+from codex_proxy.files.private import file_problem, make_folder
 from codex_proxy.store.values import StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
@@ -64,7 +64,7 @@ def _open(store: Path) -> int:
     path = real.with_name(real.name + ".lock")
     try:
         make_folder(real.parent)
-        reason = why_unfit(path)
+        reason = file_problem(path)
         if reason:
             raise StoreRefused(f"the lock {path} of the store {reason}")
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

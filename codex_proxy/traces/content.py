@@ -51,8 +51,8 @@ class TurnContent:
             elif isinstance(event, OutputDelta):
                 self._outputs.setdefault(event.id, []).append(event.text)
 
-    def of_tool(self, id: str) -> dict[str, str]:
-        """Returns the attributes of a tool's span; `id` is that of its item, or of its call."""
+    def tool_attributes(self, id: str) -> dict[str, str]:
+        """Returns the attributes of a tool's span; `id` is the id of its item or call."""
         item = next((each for each in self._items.values() if id in (each.id, _call_id(each))), None)
         if item is None:
             return {}
@@ -60,7 +60,7 @@ class TurnContent:
         found = {"gen_ai.tool.call.arguments": arguments, "gen_ai.tool.call.result": output}
         return {name: text for name, text in found.items() if text}
 
-    def of_turn(self, stop: str) -> dict[str, str]:
+    def turn_attributes(self, stop: str) -> dict[str, str]:
         """Returns the attributes of the turn's span."""
         parts = [part for item in self._items.values() if (part := self._part(item)) is not None]
         said = [{"role": "assistant", "parts": parts, "finish_reason": stop}]

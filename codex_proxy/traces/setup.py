@@ -58,9 +58,9 @@ def traces_of(environ: Mapping[str, str]) -> Traces | None:
     if not traces_endpoint(environ) or why_no_traces(environ):
         return None
     # Imported here, since most servers have no traces, and their packages take a quarter of a second.
-    from codex_proxy.traces.watcher import exported_traces
+    from codex_proxy.traces.watcher import start_traces
 
-    return exported_traces(content=environ.get(CONTENT, "").lower() in WITH_CONTENT)
+    return start_traces(content=environ.get(CONTENT, "").lower() in WITH_CONTENT)
 
 
 def traces_check(environ: Mapping[str, str]) -> list[Check]:

@@ -76,25 +76,25 @@ class TurnSpans:
             attributes["gen_ai.request.max_tokens"] = turn.max_tokens
         self._span = start(f"invoke_agent {agent}", parent, SpanKind.INTERNAL, attributes, links)
         self.context = set_span_in_context(self._span)
-        """Of spans below that of the turn."""
+        """The context of spans below the turn's."""
         self._began = time.time_ns()
         self._model_asked: int | None = self._began
         """When the model call began that is not known to have ended."""
         self._model_spoke = False
-        """Whether something has come of that call."""
+        """Whether output of that call has come."""
         self._acted: int | None = None
         """When the agent began to act since that call began: its model has ended then."""
         self._tools_done = self._began
         """When the last model call ended, or the last tool since then."""
         self._seen_first = False
         self._tools: dict[str, Span] = {}
-        """Of tools that run here, by the id of their item."""
+        """Spans of tools that run here, by item id."""
         self._calls: list[tuple[str, Span]] = []
-        """Of calls that the client answers, each with the id of the call."""
+        """Ids and spans of calls that the client answers."""
         self._ended = False
 
     def add(self, events: Sequence[Event]) -> None:
-        """Most batches are text, and cost two looks."""
+        """See `TurnObserver`. Most batches are text, and cost two lookups."""
         if self._content is not None:
             self._content.add(events)
         if not self._seen_first and not _FIRST.isdisjoint(map(type, events)):
@@ -109,7 +109,7 @@ class TurnSpans:
 
     @contextmanager
     def process_start(self, agent: str) -> Iterator[None]:
-        """Its body is the start of a process of the agent; of one that starts after the turn, nothing is traced."""
+        """Traces the start of a process of the agent, which is the body of the `with`, unless the turn has ended."""
         if self._ended:
             yield
             return
@@ -127,9 +127,9 @@ class TurnSpans:
 
     def _trace(self, event: Event) -> None:
         if isinstance(event, ItemStarted):
-            self._item_started(event.item)
+            self._on_item_started(event.item)
         elif isinstance(event, ItemEnded):
-            self._tool_ended(event)
+            self._on_tool_ended(event)
         elif isinstance(event, StepCompleted):
             self._end_model_call(event.usage)
         elif isinstance(event, UsageReported):
@@ -147,8 +147,8 @@ class TurnSpans:
 
     # --- model calls ----------------------------------------------------------------------------
 
-    def _model_speaks(self) -> None:
-        """Called when the model has begun something: that is of a new call if tools have run since the last one."""
+    def _on_model_output(self) -> None:
+        """Begins a new model call if tools have run since the last one."""
         if self._model_asked is not None and self._acted is not None and not self._tools:
             self._end_model_call(None)
         if self._model_asked is None:
@@ -172,7 +172,7 @@ class TurnSpans:
 
     # --- tools ----------------------------------------------------------------------------------
 
-    def _item_started(self, item: Item) -> None:
+    def _on_item_started(self, item: Item) -> None:
         if isinstance(item, Activity | McpCall):
             if isinstance(item, Activity) and item.kind == "plan":
                 return
@@ -182,7 +182,7 @@ class TurnSpans:
             id = item.id if isinstance(item, Activity) else item.call_id
             self._tools[item.id] = self._tool_span(name, id, "extension")
             return
-        self._model_speaks()
+        self._on_model_output()
         if isinstance(item, ToolCall):
             self._calls.append((item.call_id, self._tool_span(item.name, item.call_id, "function")))
 
@@ -196,12 +196,12 @@ class TurnSpans:
         }
         return self._start(f"execute_tool {name}", self.context, SpanKind.INTERNAL, attributes)
 
-    def _tool_ended(self, event: ItemEnded) -> None:
+    def _on_tool_ended(self, event: ItemEnded) -> None:
         span = self._tools.pop(event.id, None)
         if span is None:
             return
         if self._content is not None:
-            span.set_attributes(self._content.of_tool(event.id))
+            span.set_attributes(self._content.tool_attributes(event.id))
         if event.status == "failed":
             _fail(span, "tool_failed")
         span.end()
@@ -217,7 +217,7 @@ class TurnSpans:
             span.end()
         for call_id, span in self._calls:
             if self._content is not None:
-                span.set_attributes(self._content.of_tool(call_id))
+                span.set_attributes(self._content.tool_attributes(call_id))
             span.end()
             self._on_call(self._owner, call_id, span.get_span_context())
         self._span.set_attribute("gen_ai.response.finish_reasons", [excerpt(str(ended.stop))])
@@ -227,7 +227,7 @@ class TurnSpans:
         elif ended.stop == Stop.INTERRUPTED:
             _fail(self._span, "interrupted")
         if self._content is not None:
-            self._span.set_attributes(self._content.of_turn(str(ended.stop)))
+            self._span.set_attributes(self._content.turn_attributes(str(ended.stop)))
             self._content = None  # contexts of processes that live on hold this object
         self._span.end()
         self._ended = True

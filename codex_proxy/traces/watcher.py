@@ -1,6 +1,6 @@
-"""Traces the requests of a server: a span for each, and below it those of its turns. It is made when the first turn
-begins, because its parent is known only then: the client's `traceparent`, or the tool call of an earlier request whose
-output this one brings. So a tool loop is one trace with any client.
+"""Traces the requests of a server: a span for each, and below it the spans of its turns. It begins with the first
+turn, when its parent is known: the client's `traceparent`, or the tool call of an earlier request whose output this
+one brings. So a tool loop is one trace with any client.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NAME: Final = "codex-proxy"
 MAX_CALLS: Final = 1000
 """Calls of clients' tools that are remembered, so that the request with the output continues their trace."""
 CLOSE_SECONDS: Final = 5.0
-"""For which the end of the server waits until the last spans are sent."""
+"""Seconds that the stopping server waits for the last spans."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 
 
@@ -66,8 +66,8 @@ class RequestTrace:
         self._span: Span | None = None
 
     def begin(self, answered: Sequence[SpanContext] = ()) -> Context:
-        """Returns the context of the request's span, which is made by the first call. `answered` are the tool calls
-        whose outputs the request brings.
+        """Returns the context of the request's span, which the first call makes. `answered` are the tool calls whose
+        outputs the request brings.
         """
         if self._span is None:
             parent = self._incoming
@@ -102,7 +102,7 @@ class Traces:
         self._start = provider.get_tracer(NAME, __version__).start_span
         self._content = content
         self._calls: OrderedDict[tuple[str, str], SpanContext] = OrderedDict()
-        """By the owner and the id of the call, the oldest first."""
+        """Calls by owner and id, the oldest first."""
 
     def begin(self, turn: Turn, agent: str) -> TurnSpans:
         called = (self._calls.get((turn.owner, id)) for id in answered_calls(turn.history))
@@ -150,7 +150,7 @@ class Traces:
             status = response.status
             return response
         finally:
-            trace.end(_facts(request, status), error_of(request, status))
+            trace.end(_response_attributes(request, status), error_of(request, status))
 
     async def close(self) -> None:
         """Sends the last spans, for at most `CLOSE_SECONDS`."""
@@ -168,8 +168,8 @@ class Traces:
                 await sent.wait()
 
 
-def exported_traces(*, content: bool) -> Traces:
-    """Returns traces that are sent to the collector of the environment's variables, in a thread of their own."""
+def start_traces(*, content: bool) -> Traces:
+    """Returns traces that a thread sends to the collector of the environment's variables."""
     named = OTELResourceDetector().detect()  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
     resource = Resource({SERVICE_NAME: NAME, SERVICE_VERSION: __version__}).merge(named)
     provider = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -182,7 +182,7 @@ def is_traced(endpoint: Endpoint) -> bool:
 
 
 def answered_calls(history: Sequence[HistoryItem]) -> list[str]:
-    """Returns the ids of the calls whose outputs a request brings: those behind the model's last item."""
+    """Returns the ids of the calls whose outputs a request brings, behind the model's last item."""
     found = []
     for item in reversed(history):
         if isinstance(item, HistoryOutput):
@@ -192,7 +192,7 @@ def answered_calls(history: Sequence[HistoryItem]) -> list[str]:
     return found[::-1]
 
 
-def _facts(request: web.Request, status: int) -> dict[str, Any]:
+def _response_attributes(request: web.Request, status: int) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "codex_proxy.request_id": request.get(REQUEST_ID, ""),
         "codex_proxy.key": request.get(OWNER, ""),

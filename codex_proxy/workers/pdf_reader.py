@@ -22,7 +22,7 @@ REQUEST_SECONDS: Final = 60.0
 """For all PDFs of a request; then no further one is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
-"""In the cache."""
+"""Characters in the cache."""
 
 
 def can_read_pdfs() -> bool:
@@ -55,7 +55,7 @@ class PdfReader:
             kept = self._kept.get((owner, digest))
             try:
                 if kept is None and loop.time() > until:
-                    raise _refused("takes too long to read, with the others of the request", pdf.field)
+                    raise _pdf_fault("takes too long to read, with the others of the request", pdf.field)
                 texts[digest] = await self._text_of(pdf, owner) if kept is None else kept[0]
             except Fault as fault:
                 if not (skips_unreadable and fault.failure.kind is FaultKind.INVALID_REQUEST):
@@ -75,10 +75,10 @@ class PdfReader:
         answered = await self.pool.ask(PdfQuestion(pdf.data), owner)
         if isinstance(answered, PdfAnswer):
             if answered.wrong is not None:
-                raise _refused(answered.wrong, pdf.field)
+                raise _pdf_fault(answered.wrong, pdf.field)
             return answered.text
         if answered is NoAnswer.GAVE_UP:
-            raise _refused("takes too much time or memory to read", pdf.field)
+            raise _pdf_fault("takes too much time or memory to read", pdf.field)
         if answered is NoAnswer.STOPPING:
             raise Fault(STOPPING)
         busy = answered is NoAnswer.BUSY
@@ -109,7 +109,7 @@ class PdfReader:
             self._kept_chars -= len(self._kept.pop(key)[0])
 
 
-def _refused(wrong: str, field: str) -> Fault:
+def _pdf_fault(wrong: str, field: str) -> Fault:
     return bad_request(
         f"Invalid file: the PDF {wrong}. Send its text, or pictures of its pages, instead.",
         field,

@@ -1,4 +1,6 @@
-"""The worker process that reads PDFs. Too much CPU time gets it killed; too much memory is an answer, or kills it."""
+"""The worker process that reads PDFs. It is killed for too much CPU time; for too much memory it answers so, or is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 CPU_SECONDS: Final = 20.0
 """For one PDF; a full page takes 10 ms."""
 MEMORY_BYTES: Final = 768 << 20
-"""Of address space; the library unpacks no stream above 75 MB."""
+"""Address space; the library unpacks no stream above 75 MB."""
 MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
 """More than any model takes."""
@@ -116,9 +118,9 @@ def _use_unicode_maps(resources: Any, depth: int) -> None:
     """Makes the library read each font by its map to Unicode: it ignores embedded encodings (WeasyPrint)."""
     from pypdf.generic import NameObject, StreamObject
 
-    resources = _plain(resources)
+    resources = _resolve_reference(resources)
     for font in _values(resources, "/Font"):
-        if "/ToUnicode" in font and isinstance(_plain(font.get("/Encoding")), StreamObject):
+        if "/ToUnicode" in font and isinstance(_resolve_reference(font.get("/Encoding")), StreamObject):
             font[NameObject("/Encoding")] = NameObject("/Identity-H")
     if depth:
         for form in _values(resources, "/XObject"):
@@ -127,14 +129,14 @@ def _use_unicode_maps(resources: Any, depth: int) -> None:
 
 
 def _values(resources: Any, kind: str) -> Iterator[dict[str, Any]]:
-    entries = _plain(resources.get(kind)) if isinstance(resources, dict) else None
+    entries = _resolve_reference(resources.get(kind)) if isinstance(resources, dict) else None
     for entry in entries.values() if isinstance(entries, dict) else ():
-        value = _plain(entry)
+        value = _resolve_reference(entry)
         if isinstance(value, dict):
             yield value
 
 
-def _plain(value: Any) -> Any:
+def _resolve_reference(value: Any) -> Any:
     """Returns the object that an indirect PDF reference names; other values unchanged."""
     return value.get_object() if hasattr(value, "get_object") else value
 

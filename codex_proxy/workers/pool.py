@@ -1,5 +1,5 @@
-"""Processes that answer questions which may take long. A pool has two at most, started when needed, ended after
-`IDLE_SECONDS`, killed if an answer takes too long.
+"""Processes that answer questions which may take long. A pool starts up to two when needed, ends them after
+`IDLE_SECONDS`, and kills one that takes too long.
 """
 
 from __future__ import annotations
@@ -26,11 +26,13 @@ A = TypeVar("A")
 
 MAX_WORKERS: Final = 2
 WAIT_SECONDS: Final = 10.0
-"""That a question waits for a free worker (`NoAnswer.BUSY`)."""
+"""Seconds that a question waits for a worker (`NoAnswer.BUSY`)."""
 IDLE_SECONDS: Final = 60.0
 
 
 class NoAnswer(enum.Enum):
+    """Why a question has no answer."""
+
     GAVE_UP = "gave up"
     """It took too much time or memory, or the process died."""
     BUSY = "busy"
@@ -47,8 +49,8 @@ class WorkerPool(Generic[Q, A]):
     def __init__(
         self, module: str, answers: type[A], *, wall_seconds: float, owners: Callable[[], int] = lambda: 1
     ) -> None:
-        """`module` has the worker's `main`, `answers` is their type. After `wall_seconds` a worker is killed.
-        `owners`: how many keys share them; of several none gets all.
+        """`module` has the worker's `main`; `answers` is the type of answers. After `wall_seconds` a worker is
+        killed. `owners`: how many keys share the workers; of several none gets all.
         """
         self._module = module
         self._answers: msgspec.msgpack.Decoder[A] = msgspec.msgpack.Decoder(answers)

@@ -1,4 +1,4 @@
-"""Checks schemas and texts: quick checks at once, others by a worker. A check that could not be made never counts as
+"""Checks schemas and texts: quick checks at once, others in a worker. A check that was not made never counts as
 passed.
 """
 
@@ -25,7 +25,7 @@ BATCH_SECONDS: Final = 20.0
 MAX_KNOWN: Final = 20_000
 """Cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
-"""Of strict forms in the cache."""
+"""Bytes of strict forms in the cache."""
 
 TOO_LONG: Final = Verdict(unchecked="checking it would take too long; ask with a simpler one")
 BUSY: Final = Verdict(unchecked="too many other checks are under way")
@@ -75,7 +75,7 @@ class SchemaChecks:
             else:
                 slow.append(schema)
         if slow:
-            verdicts |= await self._in_workers(slow, seconds, all_or_none=all_or_none)
+            verdicts |= await self._check_in_workers(slow, seconds, all_or_none=all_or_none)
         for digest, schema in by_digest.items():
             found = verdicts[schema]
             assert found is not None
@@ -83,7 +83,7 @@ class SchemaChecks:
             verdicts[schema] = found
         return [found for schema in schemas if (found := verdicts[schema]) is not None]
 
-    async def of_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
+    async def check_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
         """Returns a verdict on each text, in order, within about `BATCH_SECONDS`."""
         from codex_proxy.tools.schemas import is_quick
 
@@ -133,11 +133,11 @@ class SchemaChecks:
         if digest in self._forms:
             return  # two turns have asked at once
         self._forms[digest] = form
-        self._form_bytes += _kept_size(form)
+        self._form_bytes += _form_size(form)
         while self._form_bytes > MAX_FORM_BYTES:
-            self._form_bytes -= _kept_size(self._forms.popitem(last=False)[1])
+            self._form_bytes -= _form_size(self._forms.popitem(last=False)[1])
 
-    async def _in_workers(
+    async def _check_in_workers(
         self, schemas: Sequence[bytes], seconds: float, *, all_or_none: bool
     ) -> dict[bytes, Verdict | None]:
         # Other requests get workers in between.
@@ -158,7 +158,7 @@ class SchemaChecks:
         return _UNCHECKED[answered] if isinstance(answered, NoAnswer) else answered
 
 
-def _kept_size(form: StrictForm | None) -> int:
+def _form_size(form: StrictForm | None) -> int:
     return 256 + (0 if form is None else len(form.schema))
 
 

@@ -1,5 +1,5 @@
-"""A limited number of slots, and queues for them: owners (API keys) take turns, and each gets at most a share.
-`FairQueue` decides without waiting, `Slots` gives slots to coroutines.
+"""Slots, and queues for them: owners (API keys) take turns, and each gets at most a share. `FairQueue` decides
+without waiting, `Slots` gives slots to coroutines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FairQueue(Generic[T]):
         self._owners = owners
         self._running: Counter[str] = Counter()
         self._waiting: dict[str, deque[T]] = {}
-        """Of each owner, in order; no queue is empty."""
+        """The waiters of each owner, in order; no queue is empty."""
 
     @property
     def running(self) -> int:
@@ -47,8 +47,8 @@ class FairQueue(Generic[T]):
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
-        """Takes a slot, for which `leave` is called later; False if none is free, the owner has its share, or others
-        of it wait.
+        """Takes a slot, for which `leave` is called later; False if none is free, or the owner has its share or is
+        waiting.
         """
         if owner in self._waiting or not self._has_room(owner):
             return False
@@ -95,7 +95,7 @@ class FairQueue(Generic[T]):
 
 
 class Slot:
-    """`give_back` frees it once."""
+    """A slot that was taken. `give_back` frees it once."""
 
     __slots__ = ("_owner", "_slots")
 
@@ -164,7 +164,7 @@ class Slots(FairQueue[asyncio.Future[None]]):
             if not comes.done():
                 comes.set_exception(fault)
 
-    async def idle(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Waits until no slot is taken."""
         await self._idle.wait()
 

@@ -21,7 +21,7 @@ from typing import Any
 import aiohttp
 import click
 
-from codex_proxy.files.private import make_folder, replacing
+from codex_proxy.files.private import make_folder, replace_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 OUTPUT = ROOT / "test-results" / "smoke"
@@ -135,9 +135,9 @@ def keep(raw: bytes, output: Path) -> dict[str, Any]:
     moment = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     log = output / f"stream-tool-call-{moment}.sse"
     digest = hashlib.sha256(raw).hexdigest()
-    with replacing(log) as file:
+    with replace_file(log) as file:
         file.write(raw)
-    with replacing(log.with_suffix(".sha256")) as file:
+    with replace_file(log.with_suffix(".sha256")) as file:
         file.write(f"{digest}  {log.name}\n".encode())
     return {"log": str(log), "sha256": digest, "bytes": len(raw)}
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.admission.clients import in_workspace, limit_roots, workspace_of
+from codex_proxy.admission.clients import limit_roots, resolve_workdir, workspace_of
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.core.faults import Fault
 from codex_proxy.core.turn import Turn
@@ -81,7 +81,7 @@ def test_a_folder_inside_of_the_roots_is_taken_with_its_links_resolved(
     top: Path, asked: str, resolved: str
 ) -> None:
     workspace = workspace_of(str(top / "own"), [str(top / "link_to_root")])
-    turn = in_workspace(turn_in(f"{top}/{asked}"), "metadata.workdir", workspace)
+    turn = resolve_workdir(turn_in(f"{top}/{asked}"), "metadata.workdir", workspace)
     assert turn.workdir == str(top / resolved)
 
 
@@ -89,7 +89,7 @@ def test_a_folder_inside_of_the_roots_is_taken_with_its_links_resolved(
 def test_any_other_is_refused_and_names_who_asked(top: Path, asked: str) -> None:
     workspace = workspace_of(str(top / "own"), [str(top / "link_to_root")])
     with pytest.raises(Fault, match="folder") as fault:
-        in_workspace(turn_in(f"{top}/{asked}"), "metadata.workdir", workspace)
+        resolve_workdir(turn_in(f"{top}/{asked}"), "metadata.workdir", workspace)
     assert fault.value.failure.param == "metadata.workdir"
 
 
@@ -97,18 +97,18 @@ def test_another_form_of_the_same_letters_is_another_folder(top: Path) -> None:
     composed, decomposed = (unicodedata.normalize(form, "\u00fc") for form in ("NFC", "NFD"))
     (top / "own" / composed).mkdir()
     workspace = workspace_of(str(top / "own"), [])
-    assert in_workspace(turn_in(composed), "X-Codex-Workdir", workspace).workdir == str(
+    assert resolve_workdir(turn_in(composed), "X-Codex-Workdir", workspace).workdir == str(
         top / "own" / composed
     )
     with pytest.raises(Fault, match="folder"):
-        in_workspace(turn_in(decomposed), "X-Codex-Workdir", workspace)
+        resolve_workdir(turn_in(decomposed), "X-Codex-Workdir", workspace)
 
 
 @pytest.mark.parametrize(
     ("asked", "resolved"), [("inner", "own/inner"), (".", "own"), ("../own/inner", "own/inner")]
 )
 def test_a_part_of_a_path_is_one_of_the_servers_folder(top: Path, asked: str, resolved: str) -> None:
-    turn = in_workspace(turn_in(asked), "X-Codex-Workdir", workspace_of(str(top / "own"), []))
+    turn = resolve_workdir(turn_in(asked), "X-Codex-Workdir", workspace_of(str(top / "own"), []))
     assert turn.workdir == str(top / resolved)
 
 
@@ -122,12 +122,12 @@ def test_roots_are_resolved_once_and_not_for_each_request(top: Path, monkeypatch
         return resolve(path)
 
     monkeypatch.setattr(os.path, "realpath", noted)
-    in_workspace(turn_in(str(top / "root")), "X-Codex-Workdir", workspace)
+    resolve_workdir(turn_in(str(top / "root")), "X-Codex-Workdir", workspace)
     assert seen == [str(top / "root")]
 
 
 def test_the_root_of_the_disk_holds_everything(top: Path) -> None:
-    assert in_workspace(turn_in(str(top)), "X-Codex-Workdir", workspace_of("/", [])).workdir == str(top)
+    assert resolve_workdir(turn_in(str(top)), "X-Codex-Workdir", workspace_of("/", [])).workdir == str(top)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from codex_proxy.admission.routes import RequestFacts, Route, Router, choose, facts_of
+from codex_proxy.admission.routes import RequestFacts, Route, Router, choose_route, facts_of
 from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import HistoryMessage, ImagePart, TextPart, Tool
 from codex_proxy.core.turn import ForwardedRequest, Turn
@@ -45,12 +45,12 @@ def route(**conditions: Any) -> Route:
     ],
 )
 def test_a_route_matches_if_all_of_its_conditions_hold(conditions: dict[str, Any], matches: bool) -> None:
-    assert (choose({"x": route(**conditions)}, FACTS) is not None) is matches
+    assert (choose_route({"x": route(**conditions)}, FACTS) is not None) is matches
 
 
 def test_the_first_route_that_matches_counts() -> None:
     routes = {"no": route(api="chat"), "first": route(tools=True), "second": route()}
-    assert choose(routes, FACTS) == "first"
+    assert choose_route(routes, FACTS) == "first"
 
 
 def test_the_facts_are_those_of_the_turn_or_of_the_request_that_is_forwarded() -> None:
@@ -72,9 +72,9 @@ def test_the_facts_are_those_of_the_turn_or_of_the_request_that_is_forwarded() -
 def test_a_target_whose_account_is_used_up_is_asked_last_until_it_is_reset() -> None:
     clock = ManualClock()
     router = Router({"x": Route(to="a/b", fallback=("c/d",))}, clock)
-    assert router.usable("x") == ["a/b", "c/d"]
+    assert router.targets("x") == ["a/b", "c/d"]
     assert router.note_failure("a/b", Failure(kind=FaultKind.USAGE_LIMIT_REACHED, message="", retry_after=60))
-    assert router.usable("x") == ["c/d", "a/b"]
+    assert router.targets("x") == ["c/d", "a/b"]
     clock.now += 61
-    assert router.usable("x") == ["a/b", "c/d"]
+    assert router.targets("x") == ["a/b", "c/d"]
     assert not router.note_failure("a/b", Failure(kind=FaultKind.INVALID_REQUEST, message=""))

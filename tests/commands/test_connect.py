@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 
 from codex_proxy.commands.connect.client import ClientSetup, Entry
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of, instructions, write_into
-from codex_proxy.commands.connect.documents import DocumentError, changed
+from codex_proxy.commands.connect.documents import DocumentError, set_values
 from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
 from scripts import gen_clients
 from tests.commands.codexes import command, environment
@@ -238,7 +238,7 @@ async def test_a_client_without_a_file_cannot_be_written(tmp_path: Path) -> None
 def test_what_is_not_as_it_should_be_is_refused(format: Any, text: str) -> None:
     entry = Entry(path=("models",), list_key="name", value={"name": "x"})
     with pytest.raises(DocumentError):
-        changed(text, format, (entry,))
+        set_values(text, format, (entry,))
 
 
 KEPT = """\
@@ -257,19 +257,19 @@ text: |
 
 
 def test_yaml_keeps_its_document_mark_its_comments_and_how_its_lists_stand() -> None:
-    new = changed(KEPT, "yaml", (Entry(path=("model",), value="m"),))
+    new = set_values(KEPT, "yaml", (Entry(path=("model",), value="m"),))
     assert new == KEPT + "model: m\n"
 
 
 def test_toml_keeps_its_comments_and_spaces() -> None:
     before = "# above\nx   = 1 # beside\n\n[t.u]\ny = [ 1,\n  2 ]\n"
-    new = changed(before, "toml", (Entry(path=("t", "v", "z"), value=3),))
+    new = set_values(before, "toml", (Entry(path=("t", "v", "z"), value=3),))
     assert new.startswith(before)
     assert tomllib.loads(new)["t"] == {"u": {"y": [1, 2]}, "v": {"z": 3}}
 
 
 def test_ends_of_line_stay_what_they_are() -> None:
-    new = changed("a: 1\r\nb: 2\r\n", "yaml", (Entry(path=("c",), value=3),))
+    new = set_values("a: 1\r\nb: 2\r\n", "yaml", (Entry(path=("c",), value=3),))
     assert new == "a: 1\r\nb: 2\r\nc: 3\r\n"
 
 
@@ -297,7 +297,7 @@ def test_whatever_else_is_in_a_file_is_still_there_afterwards(
         text = tomlkit.dumps(data)
     else:
         text = json.dumps(data, ensure_ascii=False) + "\n"  # every JSON is YAML
-    new = read(client, changed(text, client.file.format, entries_of(client, HERE)))
+    new = read(client, set_values(text, client.file.format, entries_of(client, HERE)))
     assert {key: value for key, value in new.items() if key not in mine} == data
     assert set(new) - set(data) == mine
 
@@ -310,7 +310,7 @@ def test_whatever_else_is_in_a_file_is_still_there_afterwards(
 async def test_the_python_that_is_printed_gets_an_answer(name: str, tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         target = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
-        code = target.filled(BY_NAME[name].text)
+        code = target.fill(BY_NAME[name].text)
         out = await asyncio.to_thread(run, [sys.executable, "-c", code], tmp_path)
         assert out == f"{SAYS}\n"
 
@@ -368,7 +368,7 @@ async def test_the_agent_answers_with_what_connect_gives_it(
         client = BY_NAME[name]
         if client.file is not None:
             write_into(client, target, str(home / client.file.path.removeprefix("~/")))
-        lines = target.filled(client.text).splitlines() if client.file is None else []
+        lines = target.fill(client.text).splitlines() if client.file is None else []
         exported = dict(line.removeprefix("export ").split("=", 1) for line in lines if "=" in line)
         given = {each: value.partition(" ")[0].strip("'") for each, value in exported.items()}
         child = await asyncio.create_subprocess_exec(

@@ -15,7 +15,7 @@ import pytest
 from codex_proxy.agents.codex import checks as codex_checks
 from codex_proxy.agents.codex.program import NEWEST_TESTED, Version
 from codex_proxy.commands import doctor as doctor_module
-from codex_proxy.commands.doctor import examine, setting_sources, shown
+from codex_proxy.commands.doctor import examine, report_value, setting_sources
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load, variables_of
 from tests.codex_schemas import NEWEST, ONE_CALL_AT_A_TIME, TOO_OLD
@@ -334,7 +334,7 @@ async def test_every_value_is_told_with_where_it_came_from(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("table", ["agents", "upstreams", "routes"])
 def test_of_tables_only_the_names_are_told(table: str) -> None:
-    assert shown(table, {"one": {"key_file": "/secret"}, "two": {}}) == "one,two"
+    assert report_value(table, {"one": {"key_file": "/secret"}, "two": {}}) == "one,two"
 
 
 async def test_of_an_address_only_the_host_is_told_since_the_rest_may_be_a_key(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from codex_proxy.app.server import make_server
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess
 from codex_proxy.commands.connect.programs import PROGRAMS
-from codex_proxy.commands.run import prepared
+from codex_proxy.commands.run import prepare
 from tests.forking import run_command
 from tests.http.serving import ENVIRONMENT, running, settings_of
 from tests.real.release import codex_path
@@ -174,7 +174,7 @@ async def test_the_server_ends_with_a_command_that_is_killed(home: Home) -> None
 
 @pytest.mark.parametrize("name", [name for name, program in PROGRAMS.items() if not program.unserved])
 def test_what_a_program_is_given_has_no_placeholder_left(name: str, tmp_path: Path) -> None:
-    environment, arguments = prepared(PROGRAMS[name], ACCESS, tmp_path, {}, tmp_path)
+    environment, arguments = prepare(PROGRAMS[name], ACCESS, tmp_path, {}, tmp_path)
     written = [each.read_text() for each in tmp_path.iterdir() if each.is_file()]
     assert "{{" not in " ".join([*environment.values(), *arguments, *written])
     assert "127.0.0.1:1" in " ".join([*environment.values(), *arguments, *written])
@@ -182,18 +182,18 @@ def test_what_a_program_is_given_has_no_placeholder_left(name: str, tmp_path: Pa
 
 def test_a_program_that_was_used_before_keeps_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / ".codex").mkdir()
-    environment, _ = prepared(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path)
+    environment, _ = prepare(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path)
     assert "CODEX_HOME" not in environment
-    environment, _ = prepared(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path / "elsewhere")
+    environment, _ = prepare(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path / "elsewhere")
     assert Path(environment["CODEX_HOME"]).is_dir()
 
 
 def test_codex_gets_its_settings_as_arguments(tmp_path: Path) -> None:
-    _, arguments = prepared(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path)
+    _, arguments = prepare(PROGRAMS["codex"], ACCESS, tmp_path, {}, tmp_path)
     assert arguments[:2] == ["-c", 'model="codex-5"']
     assert 'model_providers.codex-proxy.env_key="CODEX_PROXY_KEY"' in arguments
     keyless = ServerAccess(base_url=ACCESS.base_url, model="codex-5", key=NO_KEY)
-    assert "env_key" not in " ".join(prepared(PROGRAMS["codex"], keyless, tmp_path, {}, tmp_path)[1])
+    assert "env_key" not in " ".join(prepare(PROGRAMS["codex"], keyless, tmp_path, {}, tmp_path)[1])
 
 
 @pytest.mark.real

@@ -45,7 +45,7 @@ def test_a_file_is_replaced_as_a_whole_and_closed(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_bytes(b"old")
     file.chmod(0o644)
-    with private.replacing(file) as out:
+    with private.replace_file(file) as out:
         out.write(b"new")
         assert file.read_bytes() == b"old"
     assert (file.read_bytes(), mode_of(file)) == (b"new", 0o600)
@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_written_to_its_end_leaves_the_old_one_and_nothing
     (tmp_path / "file").write_bytes(b"old")
 
     def write_half() -> None:
-        with private.replacing(tmp_path / "file") as out:
+        with private.replace_file(tmp_path / "file") as out:
             out.write(b"half")
             raise ZeroDivisionError
 
@@ -71,7 +71,7 @@ def test_a_pipe_is_written_to_as_it_is(tmp_path: Path) -> None:
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()))
     reader.start()
-    with private.replacing(tmp_path / "pipe") as out:
+    with private.replace_file(tmp_path / "pipe") as out:
         out.write(b"line")
     reader.join(PATIENCE)
     assert read == [b"line"]
@@ -95,7 +95,7 @@ def test_what_belongs_to_another_user_is_left_alone_and_unfit(
     (tmp_path / "file").chmod(0o644)
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     assert not private.close_to_others(tmp_path / "file")
-    assert "another user" in private.why_unfit(tmp_path / "file")
+    assert "another user" in private.file_problem(tmp_path / "file")
 
 
 def test_a_link_a_folder_and_a_file_with_two_names_are_unfit(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_a_link_a_folder_and_a_file_with_two_names_are_unfit(tmp_path: Path) -> 
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "file")
     (tmp_path / "folder").mkdir()
-    assert private.why_unfit(tmp_path / "missing") == ""
-    assert private.why_unfit(tmp_path / "file") == ""
-    assert "is a symbolic link" in private.why_unfit(tmp_path / "link")
-    assert private.why_unfit(tmp_path / "folder") == "is no file"
+    assert private.file_problem(tmp_path / "missing") == ""
+    assert private.file_problem(tmp_path / "file") == ""
+    assert "is a symbolic link" in private.file_problem(tmp_path / "link")
+    assert private.file_problem(tmp_path / "folder") == "is no file"
     os.link(tmp_path / "file", tmp_path / "other")
-    assert "second name" in private.why_unfit(tmp_path / "file")
+    assert "second name" in private.file_problem(tmp_path / "file")

@@ -80,5 +80,5 @@ async def test_both_sdks_read_every_answer_streamed_as_whole(tmp_path: Path, dia
 async def test_the_javascript_that_connect_prints_gets_an_answer(tmp_path: Path) -> None:
     async with fake_proxy(tmp_path) as proxy:
         target = ServerAccess(base_url=f"{proxy.url}/v1", model="codex-5", key=NO_KEY)
-        out = await run(target.filled(BY_NAME["anthropic-node"].text), tmp_path)
+        out = await run(target.fill(BY_NAME["anthropic-node"].text), tmp_path)
     assert out == f"{TEXT}\n"

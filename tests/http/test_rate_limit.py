@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, RateLimitError
 
-from codex_proxy.http.middleware.rate_limit import RateLimits, RequestLimits, RunningRequests, span
+from codex_proxy.http.middleware.rate_limit import RateLimits, RequestLimits, RunningRequests, format_duration
 from codex_proxy.store.team import KeyRequests
 from tests.http.serving import Hands, fake_proxy, user
 
@@ -76,7 +76,7 @@ async def test_the_official_sdk_sees_a_rate_limit_error(tmp_path: Path) -> None:
     [(0, "0ms"), (0.34, "340ms"), (1, "1s"), (12.5, "12.5s"), (60, "1m0s"), (90, "1m30s"), (3601, "60m1s")],
 )
 def test_a_span_of_time_is_written_as_openais_headers_do(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def limits() -> tuple[RequestLimits, Hands]:

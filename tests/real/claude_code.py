@@ -19,7 +19,7 @@ from typing import Any
 
 from codex_proxy.agents.claude_code.launch import NEWEST_TESTED, version_text
 from codex_proxy.commands.connect.command import NO_KEY, ServerAccess, entries_of
-from codex_proxy.commands.connect.documents import changed
+from codex_proxy.commands.connect.documents import set_values
 from codex_proxy.commands.connect.table import BY_NAME
 from tests.npm import installed
 from tests.waiting import PATIENCE
@@ -127,7 +127,7 @@ async def claude_code(
         each.mkdir(parents=True, exist_ok=True)
     target = ServerAccess(base_url=f"{url}/v1", model=model, key=NO_KEY)
     (user / ".claude" / "settings.json").write_text(
-        changed("", "json", entries_of(BY_NAME["claude-code"], target))
+        set_values("", "json", entries_of(BY_NAME["claude-code"], target))
     )
     named = {name: {"command": command[0], "args": command[1:]} for name, command in (servers or {}).items()}
     config = folder / "mcp.json"

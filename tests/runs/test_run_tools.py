@@ -380,7 +380,7 @@ class HeldChecks(SchemaChecks):
         super().__init__()
         self.asked: list[asyncio.Future[Verdict]] = []
 
-    async def of_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
+    async def check_texts(self, checks: Sequence[TextCheck]) -> list[Verdict]:
         new = [asyncio.get_running_loop().create_future() for _ in checks]
         self.asked += new
         return list(await asyncio.gather(*new))

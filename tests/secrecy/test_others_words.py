@@ -14,10 +14,10 @@ from tests.waiting import PATIENCE
 SCRIPT = """
 import asyncio, gc, logging, sys, threading, warnings
 import structlog
-from codex_proxy.app.logs import configure, take_over
+from codex_proxy.app.logs import capture_other_logs, configure
 
 configure("debug", "json", content=sys.argv[1] == "content")
-take_over()
+capture_other_logs()
 log = structlog.get_logger()
 
 def fail(*words):

@@ -51,7 +51,7 @@ async def checks() -> AsyncIterator[SchemaChecks]:
 
 
 async def of_text(checks: SchemaChecks, schema: Any, text: str) -> Verdict:
-    (verdict,) = await checks.of_texts([TextCheck(raw(schema), text)])
+    (verdict,) = await checks.check_texts([TextCheck(raw(schema), text)])
     return verdict
 
 
@@ -104,7 +104,7 @@ async def test_strict_forms_are_kept_within_bounds(
 
 
 async def test_nulls_are_taken_out_of_a_text_that_is_checked_in_a_process(checks: SchemaChecks) -> None:
-    (verdict,) = await checks.of_texts([TextCheck(raw(LONG), '{"a":null}', in_strict_form=True)])
+    (verdict,) = await checks.check_texts([TextCheck(raw(LONG), '{"a":null}', in_strict_form=True)])
     assert verdict == Verdict(rewritten="{}")
     assert len(checks.pool.workers) == 1
 
@@ -172,7 +172,7 @@ async def test_a_schema_that_takes_too_long_is_given_up_once_for_all_texts_of_an
 
     monkeypatch.setattr(checks.pool, "ask", ask)
     trap = TextCheck(raw(DOUBLING), '{"a":1}')
-    assert await checks.of_texts([trap, TextCheck(raw(STRING), '"a"'), *[trap] * 50]) == [
+    assert await checks.check_texts([trap, TextCheck(raw(STRING), '"a"'), *[trap] * 50]) == [
         TOO_LONG,
         Verdict(),
         *[TOO_LONG] * 50,
@@ -281,7 +281,7 @@ from codex_proxy.tools.checks import TextCheck
 async def main():
     checks = SchemaChecks()
     for text in sys.argv[2:]:
-        work = asyncio.ensure_future(checks.of_texts([TextCheck(sys.argv[1].encode(), text)]))
+        work = asyncio.ensure_future(checks.check_texts([TextCheck(sys.argv[1].encode(), text)]))
         while not checks.pool.workers: await asyncio.sleep(0.01)
     print(checks.pool.workers[0], flush=True)
     await asyncio.sleep(60)

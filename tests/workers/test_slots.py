@@ -42,7 +42,7 @@ async def test_owners_are_let_in_by_turns() -> None:
     held.give_back()
     await asyncio.gather(*tasks)
     assert order == ["a1", "b1", "a2", "b2", "a3"]
-    await slots.idle()
+    await slots.wait_until_idle()
 
 
 @virtual
@@ -70,7 +70,7 @@ async def test_a_waiter_that_is_cancelled_as_its_slot_comes_loses_none() -> None
     waiting[2].cancel()  # let in a moment ago, and not run yet
     await settled()
     assert slots.running == slots.waiting == 0
-    await slots.idle()
+    await slots.wait_until_idle()
 
 
 @virtual

@@ -152,7 +152,7 @@ def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     """Writes the machine's own settings, and over them the preset's, and adds the variable that names the file. Raises
     `NoAgentError`.
     """
-    from codex_proxy.files.private import make_folder, replacing
+    from codex_proxy.files.private import make_folder, replace_file
 
     file = launch.preset.settings_file
     if file is None or file.variable in launch.command.env:  # with --agent-env the operator names another one
@@ -162,7 +162,7 @@ def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
     try:
         theirs = msgspec.json.decode(machines.read_bytes()) if machines.exists() else {}
         make_folder(own.parent)
-        with replacing(own) as out:
+        with replace_file(own) as out:
             out.write(msgspec.json.encode(_merge(theirs, file.settings)))
     except (OSError, msgspec.MsgspecError) as error:
         raise NoAgentError(

@@ -30,7 +30,7 @@ from codex_proxy.agents.codex.shadow_home import (
     ShadowHome,
     plan_shadow_home,
 )
-from codex_proxy.files.private import make_folder, replacing
+from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.process.launch import child_environment
 
 
@@ -124,7 +124,7 @@ def _write(file: Path, content: bytes) -> None:
     """Replaces a file in one step, since another server may read it."""
     if file.exists() and file.read_bytes() == content:
         return
-    with replacing(file) as new:
+    with replace_file(file) as new:
         new.write(content)
 
 

@@ -19,7 +19,7 @@ from codex_proxy.agents.codex.program import misconfigured, output_of
 from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES, Switch
 from codex_proxy.agents.codex_app_server.contract import CONTRACT, ContractCheck, SchemaError, check_contract
 from codex_proxy.core.faults import Fault
-from codex_proxy.files.private import make_folder, replacing
+from codex_proxy.files.private import make_folder, replace_file
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +124,7 @@ async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]
     if binary is not None:
         file = _file(program, state)
         make_folder(file.parent)
-        with replacing(file) as out:
+        with replace_file(file) as out:
             out.write(msgspec.json.encode(_Kept(binary, _contract_digest(), check)))
     return check
 

@@ -21,7 +21,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import ImagePart
 from codex_proxy.core.media import decode_base64
 from codex_proxy.core.turn import Turn
-from codex_proxy.files.private import replacing
+from codex_proxy.files.private import replace_file
 from codex_proxy.process.child import Command
 
 ENDINGS: Mapping[str, str] = {
@@ -111,12 +111,12 @@ def _write_files(folder: Path, images: list[ImagePart], turn: Turn) -> TurnFiles
         head, _, data = image.url.partition(",")
         media_type = head.removeprefix("data:").partition(";")[0]
         path = folder / f"image-{number}{ENDINGS.get(media_type, '')}"
-        with replacing(path) as file:
+        with replace_file(path) as file:
             file.write(decode_base64(data))
         paths.append(str(path))
     if turn.output_schema is None:
         return TurnFiles(tuple(paths))
     schema = folder / "schema.json"
-    with replacing(schema) as file:
+    with replace_file(schema) as file:
         file.write(bytes(turn.output_schema))
     return TurnFiles(tuple(paths), str(schema))

@@ -14,13 +14,13 @@ CONNECT_SECONDS = 5.0
 """The server is usually on this machine."""
 
 SILENCE_SECONDS = 900.0
-"""Without a byte before an answer is given up: more than a server lets a turn be silent."""
+"""Seconds without a byte until an answer is given up: more than a server lets a turn be silent."""
 
 NOT_OURS = "The answer is not from a codex-proxy server. Check the address."
 
 
 class ChatError(Exception):
-    """For the person at the terminal."""
+    """The message is for the person at the terminal."""
 
 
 class Piece(msgspec.Struct, frozen=True):

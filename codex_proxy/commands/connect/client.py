@@ -28,7 +28,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """It replaces fields of the object with the same value for `key`, or is appended."""
+    """An object in a list: its fields replace those of the object with the same `key`, or it is appended."""
 
     list: tuple[str, ...]
     key: str
@@ -36,8 +36,8 @@ class ListItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ConfigFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`path` is empty without a fixed place. `values` are set, `defaults` only where the file has none, `with_key`
-    only if the server requires a key.
+    """A settings file at its usual `path` (empty: none). `values` are set, `defaults` only where the file has none,
+    `with_key` only if the server requires a key.
     """
 
     path: str
@@ -74,7 +74,7 @@ class ClientSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     about: str
     file: ConfigFile | None = None
     language: str = "text"
-    """Of `text`, for its code block in the documentation."""
+    """The language of `text`, for the documentation."""
     text: str = ""
     """Code to copy, or steps to take."""
     notes: tuple[str, ...] = ()

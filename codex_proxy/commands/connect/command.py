@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from codex_proxy.commands.connect.client import ClientSetup, Entry
-from codex_proxy.commands.connect.documents import DocumentError, changed
+from codex_proxy.commands.connect.documents import DocumentError, set_values
 from codex_proxy.commands.connect.table import BY_NAME, CLIENTS
-from codex_proxy.files.private import FILE_MODE, create, make_folder, replacing
+from codex_proxy.files.private import FILE_MODE, create, make_folder, replace_file
 
 
 def difference(before: str, after: str, name: str) -> str:
@@ -31,13 +31,13 @@ def difference(before: str, after: str, name: str) -> str:
 
 def write(file: Path, text: str) -> Path | None:
     """Replaces a file, or a link's target, in one step, or creates it. Returns the backup's path, if there was a
-    file. Raises `OSError`; the file is then unchanged.
+    file. Raises `OSError`, having changed nothing.
     """
     target = Path(os.path.realpath(file))
     make_folder(target.parent)
     backup = _make_backup(target) if target.exists() else None
     mode = target.stat().st_mode & 0o777 if backup else FILE_MODE
-    with replacing(target, mode=mode) as out:
+    with replace_file(target, mode=mode) as out:
         out.write(text.encode())
     return backup
 
@@ -66,7 +66,9 @@ class ConnectError(Exception):
 
 
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """`base_url` ends with `/v1`. `key` is `NO_KEY` if none is needed, `KEY_TO_BE_GIVEN` if the user has named none."""
+    """How to reach a server. `base_url` ends with `/v1`. `key` is `NO_KEY` if none is needed, `KEY_TO_BE_GIVEN` if
+    the user has named none.
+    """
 
     base_url: str
     model: str
@@ -74,24 +76,24 @@ class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def root_url(self) -> str:
-        """Without `/v1`, for clients of Anthropic's API, which add it."""
+        """The URL without `/v1`, which clients of Anthropic's API add."""
         return self.base_url.rstrip("/").removesuffix("/v1")
 
-    def filled(self, value: Any) -> Any:
-        """Returns a JSON value with the placeholders in its strings filled."""
+    def fill(self, value: Any) -> Any:
+        """Fills the placeholders in the strings of a JSON value."""
         if isinstance(value, str):
             for name in ("base_url", "root_url", "model", "key"):
                 value = value.replace("{{" + name + "}}", getattr(self, name))
             return value
         if isinstance(value, dict):
-            return {key: self.filled(each) for key, each in value.items()}
+            return {key: self.fill(each) for key, each in value.items()}
         if isinstance(value, list):
-            return [self.filled(each) for each in value]
+            return [self.fill(each) for each in value]
         return value
 
 
 def client_named(name: str) -> ClientSetup:
-    """In any case. Raises `ConnectError`."""
+    """Returns the client with this name, in any case. Raises `ConnectError`."""
     client = BY_NAME.get(name.lower())
     if client is None:
         near = difflib.get_close_matches(name.lower(), BY_NAME, n=1, cutoff=0.4)
@@ -114,11 +116,11 @@ def listing() -> str:
 
 
 def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
-    """Returns the entries of the client's file, filled, without keys if none is needed."""
+    """Returns the filled entries of the client's file, without keys if none is needed."""
     assert client.file is not None
     return tuple(
         msgspec.structs.replace(
-            entry, path=tuple(map(target.filled, entry.path)), value=target.filled(entry.value)
+            entry, path=tuple(map(target.fill, entry.path)), value=target.fill(entry.value)
         )
         for entry in client.file.entries
         if target.key != NO_KEY or not entry.only_with_key
@@ -127,7 +129,7 @@ def entries_of(client: ClientSetup, target: ServerAccess) -> tuple[Entry, ...]:
 
 def snippet(client: ClientSetup, target: ServerAccess) -> str:
     """Returns a new settings file; empty without one."""
-    return changed("", client.file.format, entries_of(client, target)) if client.file is not None else ""
+    return set_values("", client.file.format, entries_of(client, target)) if client.file is not None else ""
 
 
 def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> str:
@@ -137,7 +139,7 @@ def instructions(client: ClientSetup, target: ServerAccess, file: str = "") -> s
         where = file or client.file.path or f"the {client.file.format.upper()} file of {client.title}"
         parts.append(f"# In {where}:\n\n{snippet(client, target)}")
     if client.text:
-        parts.append(target.filled(client.text))
+        parts.append(target.fill(client.text))
     parts += [f"Note: {note}\n" for note in client.notes]
     return "\n".join(parts).rstrip("\n")
 
@@ -156,7 +158,7 @@ def write_into(client: ClientSetup, target: ServerAccess, file: str) -> str:
     target_file = Path(path).expanduser()
     try:
         before = target_file.read_bytes().decode("utf-8") if target_file.exists() else ""
-        after = changed(before, client.file.format, entries_of(client, target))
+        after = set_values(before, client.file.format, entries_of(client, target))
         if after == before:
             return f"{target_file} has all of these settings already."
         backup = write(target_file, after)

@@ -20,16 +20,16 @@ from codex_proxy.commands.connect.client import Entry, Format
 
 
 class DocumentError(Exception):
-    """Ends a sentence: `it is not TOML`."""
+    """The message ends a sentence: `it is not TOML`."""
 
 
-def changed(text: str, format: Format, entries: Sequence[Entry]) -> str:
-    """Returns the text with the values set, the same if it has them. Line endings stay."""
+def set_values(text: str, format: Format, entries: Sequence[Entry]) -> str:
+    """Returns the text with the entries set, the same if it has them. Line endings stay."""
     if "\r\n" in text:
-        return changed(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
+        return set_values(text.replace("\r\n", "\n"), format, entries).replace("\n", "\r\n")
     head = _HEAD.match(text) if format == "yaml" else None
     if head is not None:
-        return head[0] + changed(text[head.end() :], format, entries)
+        return head[0] + set_values(text[head.end() :], format, entries)
     document = _parse(text, format)
     wanted = _plain(document)
     _put_all(wanted, entries)

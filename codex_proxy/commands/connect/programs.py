@@ -1,5 +1,5 @@
-"""The programs that `codex-proxy run` can start, as data of `programs.toml`. What a program's settings file would
-have is in its `ClientSetup`, as for `connect`.
+"""The programs that `codex-proxy run` can start, from `programs.toml`. Values for a program's settings file are in
+its `ClientSetup`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     removed: tuple[str, ...] = ()
     """Variables of the user that would lead it to another server."""
     arguments: tuple[str, ...] = ()
-    """Before those of the user."""
+    """They come before the user's."""
     home: str = ""
     """Where it keeps its own files, if it was ever used."""
     fresh: Mapping[str, str] = {}
@@ -45,4 +45,4 @@ class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 PROGRAMS: Final = msgspec.toml.decode(
     Path(__file__).with_name("programs.toml").read_bytes(), type=dict[str, Program]
 )
-"""By the argument of `codex-proxy run`, which is also the name of their file."""
+"""Programs by the argument of `codex-proxy run`, which is also the name of their file."""

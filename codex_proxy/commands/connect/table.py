@@ -1,6 +1,5 @@
-"""The clients that `codex-proxy connect` can configure: the records of `clients.toml`, from which everything is made
-that is printed, written or documented about a client. Source: the documentation of each client, and its behaviour
-with this server.
+"""The clients that `codex-proxy connect` can configure: the records of `clients.toml`, from which all output and
+documentation about a client is made. Source: the documentation of each client, and its behaviour with this server.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Checks whether a request may use the server: its headers' size, Host (against DNS rebinding), reverse proxy, web
-page, key and content type. Pages of other origins may not, since they could run an answer as a script or take a
-stream slot; programs send no `Origin`. Bodies must be JSON, which no page can send without a preflight.
+page, key and content type. Pages of other origins may not: they could run an answer as a script, or take a stream
+slot. Bodies must be JSON, which no page can send without a preflight.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from codex_proxy.http.middleware.request_context import CLIENT, NOTES, OWNER, RE
 from codex_proxy.http.middleware.wrong_keys import WRONG_KEYS
 
 ORIGINS: Final = web.AppKey("origins", frozenset[str])
-"""In lower case."""
+"""The allowed origins, in lower case."""
 
 PREFLIGHT_SECONDS = 600
-"""For which a browser may cache a preflight, and so an allowed origin."""
+"""Seconds for which a browser may cache a preflight's answer."""
 
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2048}")
-"""What a preflight's answer may repeat."""
+"""Header names that a preflight's answer may repeat."""
 
 
 def check_origin(request: web.Request) -> web.Response | None:
@@ -44,7 +44,7 @@ def check_origin(request: web.Request) -> web.Response | None:
         request[REPLY_HEADERS]["Access-Control-Allow-Origin"] = request.headers["Origin"]
         request[REPLY_HEADERS]["Access-Control-Expose-Headers"] = "*"
         return _preflight(request)
-    if _is_foreign(request, origin):
+    if _is_cross_origin(request, origin):
         raise _not_allowed(
             "Web pages of this origin may not use this server. The operator can allow it in "
             "PROXY_ALLOWED_ORIGINS."
@@ -52,7 +52,7 @@ def check_origin(request: web.Request) -> web.Response | None:
     return None
 
 
-def _is_foreign(request: web.Request, origin: str) -> bool:
+def _is_cross_origin(request: web.Request, origin: str) -> bool:
     """Whether the request comes from a page of another origin (`same-site` is another port or subdomain)."""
     if origin:
         host = request.headers.get("Host", "").lower()
@@ -117,7 +117,7 @@ PASSES_KEYS: Final = web.AppKey("passes_keys", bool)
 _MAX_HOPS: Final = 32
 
 DIGEST: Final = web.RequestKey("digest", str)
-"""Of the request's key, or empty; the key is not kept."""
+"""The digest of the request's key, or empty."""
 
 
 async def check_access(request: web.Request) -> web.Response | None:
@@ -197,7 +197,7 @@ def is_local(request: web.Request) -> bool:
 
 
 def check_forwarded(request: web.Request) -> None:
-    """Raises `Fault` NOT_ALLOWED for an untrusted proxy, or any if no keys are required."""
+    """Raises `Fault` NOT_ALLOWED for a reverse proxy that is not trusted; for any proxy if no keys are required."""
     if not is_forwarded(request):
         return
     trusted = request.app[TRUSTED_PROXIES]
@@ -252,8 +252,8 @@ def _not_allowed(message: str) -> Fault:
 
 
 async def _authenticate(request: web.Request) -> None:
-    """Stores the client of the request's key, or of requests without one. Raises `Fault` INVALID_API_KEY, or
-    RATE_LIMITED if too many checks wait.
+    """Stores the client of the key, or of requests without one. Raises `Fault` INVALID_API_KEY, or RATE_LIMITED if
+    too many checks wait.
     """
     clients = request.app[CLIENTS]
     key = key_in(request)
@@ -286,13 +286,13 @@ def origin_of(request: web.Request) -> Origin:
 
 
 def key_in(request: web.Request) -> str:
-    """Returns the key in the headers, or empty. Of two the valid one, since clients of Anthropic's API may send
+    """Returns the key in the headers, or empty; of two the valid one, since clients of Anthropic's API may send
     another one for Anthropic.
     """
     keys = keys_in(request)
     if len(keys) > 1:
         clients = request.app[CLIENTS]
-        return next((key for key in keys if clients.knows(digest_of(key))), keys[0])
+        return next((key for key in keys if clients.is_valid(digest_of(key))), keys[0])
     return keys[0] if keys else ""
 
 
@@ -308,7 +308,7 @@ def keys_in(request: web.Request) -> list[str]:
 
 
 def subprotocols(request: web.Request) -> list[str]:
-    """Returns those of a WebSocket handshake, in the client's order."""
+    """Returns the subprotocols that a WebSocket client offers, in its order."""
     values = request.headers.getall("Sec-WebSocket-Protocol", [])
     return [name.strip() for value in values for name in value.split(",") if name.strip()]
 

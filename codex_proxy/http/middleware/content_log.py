@@ -25,7 +25,7 @@ CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
 """Set only if the request's content is logged or recorded."""
 
 MAX_CHARS: Final = 16_384
-"""Of one line in the log."""
+"""Characters of one line in the log."""
 MASK: Final = "***"
 
 _NAMES: Final = (
@@ -74,23 +74,23 @@ async def log_contents(request: web.Request, handler: Handler) -> web.StreamResp
     if request.path in request.app[OPEN_PATHS]:
         return await handler(request)
     write = _content_log(keys_in(request))
-    hear_contents(request, write)
+    watch_contents(request, write)
     response = await handler(request)
     if isinstance(response, web.Response) and isinstance(response.body, bytes):
         write("answer", response.body)
     return response
 
 
-def hear_contents(request: web.Request, hear: ContentLog) -> None:
-    """Gives the request's body and frames, and the frames of its answer, to `hear`, besides whatever hears them."""
+def watch_contents(request: web.Request, observer: ContentLog) -> None:
+    """Passes the body and frames of a request, and the frames of its answer, also to `observer`."""
     before = request.get(CONTENT_LOG)
 
     def both(what: Literal["request", "answer"], data: bytes) -> None:
         if before is not None:
             before(what, data)
-        hear(what, data)
+        observer(what, data)
 
-    request[CONTENT_LOG] = hear if before is None else both
+    request[CONTENT_LOG] = observer if before is None else both
 
 
 def _content_log(keys: Sequence[str]) -> ContentLog:

@@ -32,7 +32,7 @@ class Allowance(msgspec.Struct, frozen=True):
     remaining: int
     full_after: float
     wait: float
-    """Until the next request may pass; 0 if it may at once."""
+    """Until the next request may pass; 0: at once."""
 
 
 class _Bucket(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class _Bucket(msgspec.Struct, frozen=True):
     since: float
     limit: int
 
-    def at(self, now: float) -> float:
+    def level_at(self, now: float) -> float:
         return min(float(self.limit), self.level + (now - self.since) * self.limit / 60)
 
 
@@ -51,13 +51,13 @@ class RateLimits:
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
         self._taken: Counter[str] = Counter()
-        """Since the last `report`."""
+        """Requests since the last `report`."""
 
     def take(self, key: str, per_minute: int) -> Allowance:
         """Takes a request from the key's bucket, if there is one. A changed limit applies from now on."""
         now = self._clock.monotonic()
         before = self._buckets.get(key)
-        level = float(per_minute) if before is None else min(float(per_minute), before.at(now))
+        level = float(per_minute) if before is None else min(float(per_minute), before.level_at(now))
         allowed = level >= 1
         if allowed:
             level -= 1
@@ -76,7 +76,7 @@ class RateLimits:
         """
         now = self._clock.monotonic()
         before = self._buckets.get(key, _Bucket(float(per_minute), now, per_minute))
-        level = min(float(per_minute), before.at(now)) - requests
+        level = min(float(per_minute), before.level_at(now)) - requests
         self._buckets[key] = _Bucket(max(level, -float(per_minute)), now, per_minute)
 
     def report(self) -> dict[str, int]:
@@ -85,7 +85,7 @@ class RateLimits:
         return dict(taken)
 
     def _drop_full(self, now: float) -> None:
-        for key in [key for key, bucket in self._buckets.items() if bucket.at(now) >= bucket.limit]:
+        for key in [key for key, bucket in self._buckets.items() if bucket.level_at(now) >= bucket.limit]:
             del self._buckets[key]
 
 
@@ -97,7 +97,7 @@ class RunningRequests:
         """The requests of each key on other servers."""
 
     def enter(self, key: str, limit: int) -> bool:
-        """Counts a request and returns True, for a later `leave`; False if `limit` run already (0: any)."""
+        """Counts a request and returns True, for a later `leave`; False if `limit` (0: none) are running."""
         if limit and self._running[key] >= limit - self.elsewhere.get(key, NO_REQUESTS).running:
             return False
         self._running[key] += 1
@@ -189,11 +189,11 @@ def headers_of(allowance: Allowance) -> dict[str, str]:
     return {
         "x-ratelimit-limit-requests": str(allowance.limit),
         "x-ratelimit-remaining-requests": str(allowance.remaining),
-        "x-ratelimit-reset-requests": span(allowance.full_after),
+        "x-ratelimit-reset-requests": format_duration(allowance.full_after),
     }
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Returns a duration in the form of OpenAI's headers: `1m30s`, `12.5s`, `340ms`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"

@@ -16,7 +16,7 @@ from codex_proxy.core.keys import NO_KEY_OWNER
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.http.app_keys import CLOCK, IDS, RUNS
 from codex_proxy.http.endpoint import ENDPOINT, REQUEST_ID, ROUTES, Handler
-from codex_proxy.http.replies import errors_of, fault_response, is_ollamas, log_unforeseen
+from codex_proxy.http.replies import errors_of, fault_response, is_ollama_path, log_unforeseen
 from codex_proxy.runs.turn_records import TURN_ORIGIN, TurnOrigin
 from codex_proxy.surfaces.ollama.models import NO_OLLAMA
 
@@ -40,7 +40,7 @@ PREPARED = web.RequestKey("prepared", bool)
 """Whether an answer's headers were sent, so that no other is possible."""
 
 _CLEAN_ID = re.compile(r"[\x21-\x7e]{1,128}")
-"""Safe in a header and in the log."""
+"""Ids that are safe in a header and in the log."""
 
 ON_EVERY_REPLY = {
     # For browsers that do not say whose page is asking: nothing here is a script or a picture for another page.
@@ -105,7 +105,7 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[NOTES]["error"] = fault.failure.kind.value
         return fault_response(fault.failure, request)
     except asyncio.CancelledError:
-        if not _is_given_up(request):
+        if not _uncancel_if_stopping(request):
             raise
         request[NOTES]["error"] = STOPPING.kind.value
         return fault_response(STOPPING, request)
@@ -125,8 +125,8 @@ async def _answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         return fault_response(UNFORESEEN, request)
 
 
-def _is_given_up(request: web.Request) -> bool:
-    """Whether the task was cancelled because the server stops; the cancellation is then revoked."""
+def _uncancel_if_stopping(request: web.Request) -> bool:
+    """Revokes the cancellation of this task if the stopping server can still answer; returns whether it can."""
     here = request.transport is not None and not request.transport.is_closing()
     if not here or request[PREPARED] or not request.app[RUNS].draining:
         return False
@@ -152,7 +152,7 @@ def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
         return fault_response(Failure(kind=FaultKind.REQUEST_TOO_LARGE, message=message), request)
     if error.status == 404:
         message = f"Invalid URL ({excerpt(request.method)} {excerpt(request.path)})."
-        if is_ollamas(request.path):
+        if is_ollama_path(request.path):
             message = f"{message} {NO_OLLAMA}"
         return fault_response(Failure(kind=FaultKind.NOT_FOUND, message=message), request)
     message = error.text or error.reason

@@ -1,6 +1,5 @@
-"""Delays the check of keys that may be guesses. The more wrong keys an address has sent, the longer its next one
-waits, right or wrong, because a late answer must not reveal a wrong key; only keys that were valid there before do
-not wait.
+"""Delays the check of keys that may be guesses, longer with each wrong key of an address; right keys too, because a
+late answer must not reveal a wrong key. Keys that were valid from there before do not wait.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ FREE_ATTEMPTS: Final = 3
 """Wrong keys without a delay, for a person who mistypes or a client with an old key."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
-"""Between two checks of keys from one address."""
+"""The longest pause between two checks for one address."""
 MAX_WAIT_SECONDS: Final = 20.0
 """A key that would wait longer is refused."""
 FORGET_SECONDS: Final = 600.0
-"""Without a wrong key, after which an address is forgotten."""
+"""Seconds without a wrong key until an address is forgotten."""
 MAX_ADDRESSES: Final = 4096
 """About 1 MiB; the oldest is forgotten first."""
 MAX_KNOWN: Final = 4096
@@ -58,7 +57,7 @@ class FailedAttempts:
         wait = max(looked - now, 0.0) + spacing
         if wait > MAX_WAIT_SECONDS:
             self._failed[address] = (count, now, looked)
-            raise _refused(wait)
+            raise _too_many_wrong(wait)
         self._failed[address] = (count + 1, now, now + wait)
         if len(self._failed) > MAX_ADDRESSES:
             self._failed.popitem(last=False)
@@ -89,7 +88,7 @@ class FailedAttempts:
 
 
 def _network_of(address: str) -> str:
-    """Returns what counts as one: an IPv6 /64, an IPv4 address, any other text."""
+    """Returns the network whose wrong keys count together: an IPv6 /64, an IPv4 address, any other text."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -106,7 +105,7 @@ MAX_WAITING: Final = 256
 
 
 class WrongKeys:
-    """One object for the whole server."""
+    """Delays the checks of keys in the whole server."""
 
     def __init__(self, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
         self._attempts = FailedAttempts(clock)
@@ -115,7 +114,7 @@ class WrongKeys:
 
     @asynccontextmanager
     async def delay_guess(self, address: str, digest: str) -> AsyncIterator[None]:
-        """Delays the body of the `with`, which checks the key and must raise `Fault` if it is wrong. Raises `Fault`
+        """Delays the body of the `with`, which checks a key and must raise `Fault` if it is wrong. Raises `Fault`
         RATE_LIMITED if too many wait.
         """
         may_be_guess = not self._attempts.is_known(address, digest)
@@ -135,7 +134,7 @@ class WrongKeys:
         if seconds == 0:
             return
         if self._held >= MAX_WAITING:
-            raise _refused(MAX_SECONDS)
+            raise _too_many_wrong(MAX_SECONDS)
         self._held += 1
         try:
             await self._sleep(seconds)
@@ -146,7 +145,7 @@ class WrongKeys:
 WRONG_KEYS: Final = web.AppKey("wrong_keys", WrongKeys)
 
 
-def _refused(seconds: float) -> Fault:
+def _too_many_wrong(seconds: float) -> Fault:
     message = (
         "Too many wrong keys came from this address, so this one was not checked. Try again later; a key that has "
         "worked from here before works at any time."

@@ -29,10 +29,10 @@ STATUSES: Final[dict[Kind, tuple[int, ...]]] = {
 }
 """Error statuses of each kind of endpoint in OpenAI's APIs; Anthropic's may have any."""
 _ERRORS: Final[dict[str, AnswerType]] = {"messages": AnthropicError, "ollama": OllamaError}
-"""Of the APIs that have not OpenAI's."""
+"""Error types of the APIs that do not use OpenAI's."""
 _OVERLOADED: Final = 529
 _PHRASES: Final = {499: "Cancelled", _OVERLOADED: "Overloaded"}
-"""Of the statuses for which HTTP has none."""
+"""Phrases of statuses for which HTTP has none."""
 
 _DESCRIPTION: Final = (
     "Local coding agents behind the APIs of OpenAI, Anthropic and Ollama. Unknown fields of bodies are ignored; null "
@@ -64,7 +64,7 @@ _WAITING: Final = (429, 503, _OVERLOADED)
 
 
 def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
-    """`max_choices` is the largest `n`."""
+    """Returns the OpenAPI document. `max_choices` is the largest `n`."""
     endpoints = tuple(endpoints)
     types = [Error, AnthropicError, *(each for endpoint in endpoints for each in _types_of(endpoint))]
     schemas, components = _answer_schemas(types)
@@ -101,7 +101,7 @@ def document(endpoints: Iterable[Endpoint], *, max_choices: int) -> Schema:
 
 
 def _answer_schemas(types: Iterable[AnswerType]) -> tuple[dict[AnswerType, Schema], dict[str, Schema]]:
-    """Returns references to the schemas of types, and these by name."""
+    """Returns for each type a reference to its schema, and all schemas by name."""
     known = list(dict.fromkeys(types))
     schemas, components = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
     for component in components.values():

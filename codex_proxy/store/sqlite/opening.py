@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from codex_proxy.files.private import close_to_others, create, make_folder, why_unfit
+from codex_proxy.files.private import close_to_others, create, file_problem, make_folder
 from codex_proxy.store.sqlite.migrations import APPLICATION_ID, LATEST, migrate, version_of
 from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable
 
@@ -122,7 +122,7 @@ def _prepare(path: Path) -> None:
         try:
             os.close(create(path))
         except FileExistsError:
-            reason = why_unfit(path)
+            reason = file_problem(path)
             if reason:
                 raise StoreRefused(f"the store {path} {reason}") from None
     except OSError as error:
