@@ -27,18 +27,18 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     turns_running: int
     turns_served: int
     memory: int
-    """Resident, in bytes; 0: not known."""
+    """Resident bytes; 0: not known."""
 
 
 class Agent(Protocol):
-    """`start` must return before the first `open`."""
+    """What the server needs of an agent. `start` must return before the first `open`."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def version(self) -> str:
-        """Of the agent's program; empty for a model server."""
+        """The version of the agent's program; empty for a model server."""
         ...
 
     @property
@@ -46,12 +46,12 @@ class Agent(Protocol):
 
     @property
     def missing_features(self) -> Mapping[str, tuple[str, ...]]:
-        """The features that this release lacks, each with what is missing in its protocol."""
+        """Features that this release lacks, each with what is missing in its protocol."""
         ...
 
     @property
     def warning(self) -> str:
-        """For the operator if the agent does less, or is confined less, than its settings suggest; else empty."""
+        """Tells the operator that the agent does less, or is confined less, than its settings suggest; else empty."""
         ...
 
     @property
@@ -77,7 +77,7 @@ class Agent(Protocol):
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         """Ends the use of a session. `finished` False: the agent may still work on the turn, so its process gets no
-        further ones.
+        others.
         """
         ...
 
@@ -90,11 +90,11 @@ class Agent(Protocol):
         ...
 
     def processes(self) -> ProcessCounts:
-        """All 0 for a model server."""
+        """Counts the processes; all 0 for a model server."""
         ...
 
     def each_process(self) -> tuple[ProcessFacts, ...]:
-        """Reads files of the system: not for every turn."""
+        """Describes each process. Reads files of the system: not for every turn."""
         ...
 
     def trouble(self) -> Failure | None:
@@ -104,12 +104,12 @@ class Agent(Protocol):
     async def close(self) -> None: ...
 
     def kill(self) -> None:
-        """Does not wait."""
+        """Kills all processes, without waiting."""
         ...
 
 
 class AgentBase:
-    """Lacks nothing, reports no limits, keeps no processes. A subclass overrides what differs."""
+    """An agent without missing features, limits and processes. A subclass overrides what differs."""
 
     version = ""
     any_model = False
@@ -144,11 +144,11 @@ class AgentBase:
 
 @runtime_checkable
 class UpstreamState(Protocol):
-    """What an agent that is an upstream (a model server) reports besides."""
+    """What an agent for an upstream (a model server) also reports."""
 
     @property
     def breaker_state(self) -> Literal["closed", "open", "half-open"]:
-        """Of its circuit breaker; while that is open, nothing is sent."""
+        """The circuit breaker's state; while it is open, nothing is sent."""
         ...
 
     @property
@@ -158,7 +158,7 @@ class UpstreamState(Protocol):
 
 
 def agent_for(agent: Agent, model: str) -> Agent:
-    """Returns the member named before the `/` of the model, or the first; `agent` itself if it is a single one."""
+    """Returns the member named before the `/` of the model, or the first; a single agent itself."""
     if not agent.members:
         return agent
     found = agent.members.get(model.partition(MODEL_SEPARATOR)[0])

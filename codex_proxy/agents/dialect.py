@@ -12,17 +12,19 @@ from codex_proxy.core.items import HistoryItem, Part
 from codex_proxy.core.turn import Turn
 
 UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding a message as JSON can raise; RecursionError if it is nested too deep."""
+"""The errors of decoding JSON; RecursionError if it is nested too deep."""
 
 
 MAX_HELD: Final = 32 << 20
-"""Bytes or characters of output that a dialect keeps until it can be passed on, as many as a turn may generate."""
+"""The most bytes or characters of output that a dialect keeps until it can be passed on, as many as a turn may
+generate.
+"""
 MAX_UNANSWERED: Final = 1000
-"""Waiting calls, and requests for outputs, of one turn."""
+"""The most waiting calls, or requests for outputs, of one turn."""
 
 
 class TooMuchHeld(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """A child has sent more than a dialect keeps; the text says of what. The turn fails with it."""
+    """A child has sent more than a dialect keeps; says of what. Its turn fails."""
 
 
 class HeldSize:
@@ -45,9 +47,9 @@ class HeldSize:
 class Step(msgspec.Struct, frozen=True):
     events: list[Event] = []
     writes: bytes = b""
-    """For the child's stdin; for an upstream the body of its next HTTP request."""
+    """Bytes for the child's stdin; for an upstream the body of its next HTTP request."""
     close_stdin: bool = False
-    """After that, for programs that read their prompt until stdin ends."""
+    """Whether to close stdin then: a program may read its prompt until its end."""
 
 
 NOTHING = Step()
@@ -66,7 +68,7 @@ Reply = ToolReply | Decision
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: exit code or signal (the other is None), and the end of its stderr."""
+    """How a child ended: exit code or signal (the other is None), and its stderr's end."""
 
     code: int | None = None
     signal: int | None = None
@@ -77,11 +79,11 @@ class Received(msgspec.Struct, frozen=True):
     writes: bytes
     messages_by_channel: list[tuple[int, list[Any]]]
     limits: bytes | None = None
-    """The account's limits as JSON, if reported; empty: refused."""
+    """The account's limits as JSON; empty: refused; None: none came."""
 
 
 class ChannelConnection(Protocol):
-    """The connection to a process with many sessions, each on a channel. Without IO."""
+    """The connection to a process with many sessions, one per channel. Without IO."""
 
     fault: str | None
     """Why the process cannot be used, if so."""
@@ -89,7 +91,7 @@ class ChannelConnection(Protocol):
     def close_channel(self, channel: int) -> bytes: ...
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Assigns each message to its channel. Never raises. `routed` gets the lines by channels."""
+        """Sorts lines by channel. Never raises. `routed` gets the lines themselves."""
         ...
 
 
@@ -98,8 +100,8 @@ L_contra = TypeVar("L_contra", contravariant=True)
 
 class Dialect(Protocol[L_contra]):
     """Converts turns to messages, and messages (`L_contra`: lines or decoded) to events, without IO. After `TurnEnded`
-    there are no more events of the turn; there may be bytes that stop it. Only `receive` raises, and only
-    `TooMuchHeld`, after which the caller ends the turn and calls `interrupt`.
+    there may be bytes that stop the turn, but no events of it. Only `receive` raises, and only `TooMuchHeld`, after
+    which the caller ends the turn and calls `interrupt`.
     """
 
     @property
@@ -108,7 +110,7 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def begin(self, turn: Turn) -> Step:
-        """Starts the first turn. Called once, before all others."""
+        """Starts the first turn. Called once, first."""
         ...
 
     @property
@@ -117,9 +119,7 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Starts another turn, or continues one that waits for outputs. `new_items` are what the thread has not
-        seen.
-        """
+        """Starts another turn, or continues one that waits for outputs. The session has not seen `new_items`."""
         ...
 
     def receive(self, lines: Sequence[L_contra]) -> Step: ...
@@ -129,16 +129,16 @@ class Dialect(Protocol[L_contra]):
         ...
 
     def interrupt(self) -> Step:
-        """`TurnEnded` comes at once or, if only the agent can end the turn, later."""
+        """Stops the turn. `TurnEnded` comes at once or, if only the agent can end the turn, later."""
         ...
 
     def eof(self, ended: Ended) -> Step:
-        """The child has ended. Ends the turn: failed, or interrupted after `interrupt`."""
+        """Handles the child's end: the turn has failed, or after `interrupt` was interrupted."""
         ...
 
 
 class RemakeContext(msgspec.Struct, frozen=True):
-    """What a dialect that is made again, to read a recording, gets beside its facts."""
+    """What a dialect needs, beside its facts, to be made again for a recording."""
 
     model: str
     new_id: Callable[[str], str]
@@ -146,15 +146,15 @@ class RemakeContext(msgspec.Struct, frozen=True):
 
 
 class Remakeable:
-    """A dialect that can be made again to read recordings."""
+    """A dialect that can be made again, to read recordings."""
 
     def facts(self) -> dict[str, Any]:
-        """Returns what it was made with, as JSON, without defaults."""
+        """Returns the arguments that it was made with, as JSON, without defaults."""
         return {}
 
     @classmethod
     def remake(cls, facts: Mapping[str, Any], context: RemakeContext) -> Self:
-        """Raises `ValueError`, `TypeError` or `KeyError` if it cannot have these facts."""
+        """Makes the dialect with these facts. Raises `ValueError`, `TypeError` or `KeyError`."""
         return cls(**facts)
 
 
@@ -185,7 +185,7 @@ class SingleTurn(Remakeable):
 
 
 class ReopeningDialect(Protocol):
-    """What a dialect has besides whose agent stores its sessions."""
+    """A `Dialect` whose agent stores its sessions."""
 
     @property
     def thread(self) -> str:
@@ -194,11 +194,11 @@ class ReopeningDialect(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether `reopen` has failed before the model was called: the turn can be started on a new session."""
+        """Whether `reopen` has failed before the model was called: a new session can take the turn."""
         ...
 
     def reopen(self, turn: Turn, thread: str, new_items: Sequence[HistoryItem]) -> Step:
-        """Instead of `begin`. `new_items` are what the session has not seen."""
+        """Starts the first turn on a closed session, which has not seen `new_items`. Replaces `begin`."""
         ...
 
 
@@ -224,11 +224,11 @@ Capability = Literal[
     "model_choice",
 ]
 """What an agent can do. `tool_replies`: the turn continues with the outputs of its calls, so the server can run tools.
-`structured_output`: the provider is sent the answer's schema; otherwise the model gets it as text. `max_tokens`: the
-agent applies the limit. `forwarding`: the server speaks Chat Completions, and can be sent fields that a `Turn` does not
-have. `system_prompt`: instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are
-reported together. `model_choice`: the turn's model is used.
+`structured_output`: the provider gets the answer's schema, not the model as text. `max_tokens`: the agent applies the
+limit. `forwarding`: the server speaks Chat Completions, and can get fields that a `Turn` lacks. `system_prompt`:
+instructions are sent as such, not as text of the user. `parallel_calls`: the calls of a step are reported together.
+`model_choice`: the turn's model is used.
 
-Answers of an agent without one of these say so in `x-codex-uncertain`. `sandbox`: commands run in the turn's sandbox.
+Answers without one of these name it in `x-codex-uncertain`. `sandbox`: commands run in the turn's sandbox.
 `exact_usage`: the provider counts each request's tokens. `stop_reasons`: the agent reports why an answer was cut off.
 """

@@ -1,6 +1,5 @@
-"""What recordings need to know of the dialects. A recording has the lines of an agent as they were, so that today's
-dialect reads them again. What is no line (the parts of an HTTP answer, events of a tool server) is written as an
-object.
+"""What recordings need to know of the dialects. A recording has an agent's lines as they were, so that today's dialect
+reads them. Other messages (parts of an HTTP answer, events of a tool server) are written as objects.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ DIALECTS: Final[Mapping[str, str]] = {
     "chat": "codex_proxy.agents.openai_chat.dialect:OpenAIChat",
     "responses": "codex_proxy.agents.openai_responses.dialect:OpenAIResponses",
 }
-"""By the names in recordings. The dialect of a plugin is recorded as `MODULE:CLASS`."""
+"""Dialects by their names in recordings. A plugin's is recorded as `MODULE:CLASS`."""
 _NAMES: Final = {reference: name for name, reference in DIALECTS.items()}
 
 HEADERS: Final = ("content-type", "retry-after", "x-ratelimit-", "x-should-retry")
-"""The beginnings of the names of an upstream's headers that are recorded."""
+"""How the names of an upstream's recorded headers begin."""
 
 
 class UnknownDialectError(Exception):
@@ -34,8 +33,8 @@ class UnknownDialectError(Exception):
 
 
 def attempt_of(found: Any) -> tuple[Any, str]:
-    """Returns the dialect of the current attempt at an upstream, and the upstream's name; for others the dialect and an
-    empty name.
+    """Returns the dialect of the current attempt at an upstream, and its name; for others the dialect and an empty
+    name.
     """
     from codex_proxy.agents.upstream.attempted_turn import Attempt, AttemptedTurn
 
@@ -56,7 +55,7 @@ def facts_of(dialect: Any) -> dict[str, Any]:
 
 
 def remake(name: str, facts: Mapping[str, Any], context: RemakeContext) -> Dialect[Any]:
-    """Raises `UnknownDialectError`."""
+    """Makes a recorded dialect again. Raises `UnknownDialectError`."""
     module, _, attribute = DIALECTS.get(name, name).partition(":")
     try:
         kind = getattr(importlib.import_module(module), attribute)
@@ -85,7 +84,7 @@ def is_rpc(name: str) -> bool:
 
 
 def first_channel_id(name: str, id: Any) -> Any:
-    """As on the first channel of a connection, so that recordings do not depend on earlier sessions."""
+    """Returns the id as on a connection's first channel, so that recordings do not depend on earlier sessions."""
     if name == "app-server" and isinstance(id, str):
         head, dot, number = id.partition(".")
         return f"1.{number}" if dot and head.isdigit() else id

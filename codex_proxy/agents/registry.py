@@ -1,8 +1,8 @@
 """The registry of agents, and the choice of the server's.
 
-Each built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`), imported only when it is used. A plugin is
-chosen with `--agent-plugin module:SPEC`, or `--agent NAME` for an entry point NAME in the group `codex_proxy.agents`.
-None can take a built-in name.
+Each built-in agent is one line (`name: "module:attribute"`, an `AgentSpec`), imported only when used. A plugin is
+chosen with `--agent-plugin module:SPEC`, or `--agent NAME` for an entry point in the group `codex_proxy.agents`. None
+can take a built-in name.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def plugin_reference(settings: Settings) -> str | None:
 
 
 def chosen_spec(settings: Settings) -> AgentSpec:
-    """Raises `NoAgentError` if the plugin cannot be used."""
+    """Returns the spec that the settings choose. Raises `NoAgentError` if the plugin cannot be used."""
     if settings.cassettes.replay is not None:
         return _load(OF_REPLAY)
     reference = plugin_reference(settings)
@@ -111,8 +111,8 @@ NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec:
-    """`source` says where `reference` came from, for messages; `wanted` is the name that the agent must have. Raises
-    `NoAgentError`.
+    """Imports a plugin's spec. `source` says where `reference` came from, for messages; `wanted` is the name that the
+    agent must have. Raises `NoAgentError`.
     """
     from codex_proxy.agents.spec import AgentSpec, NoAgentError
 
@@ -150,7 +150,7 @@ def load_plugin(reference: str, *, source: str, wanted: str | None) -> AgentSpec
 
 
 async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentContext) -> Agent:
-    """Raises `Fault`, or `NoAgentError`, also for any other error in the plugin."""
+    """Makes a plugin's agent. Raises `Fault`, or `NoAgentError`, also for any other error in the plugin."""
     from codex_proxy.agents.spec import NoAgentError
     from codex_proxy.core.faults import Fault
 
@@ -166,8 +166,8 @@ async def make_plugin_agent(spec: AgentSpec, reference: str, context: AgentConte
 
 
 def code_of(reference: str) -> tuple[str, ...]:
-    """Returns the folders (or file) of the plugin's top-level package, in which no turn may write. Does not
-    import it.
+    """Returns the folders (or file) of the plugin's top-level package, which it does not import. No turn may write
+    there.
     """
     top = reference.partition(":")[0].partition(".")[0]
     try:

@@ -32,7 +32,7 @@ OF_PROGRAMS: Final = frozenset(
 
 
 class NoAgentError(Exception):
-    """The chosen agent cannot be used. The text says what to do."""
+    """The chosen agent cannot be used; says what to do."""
 
 
 class AgentContext(msgspec.Struct, frozen=True):
@@ -40,22 +40,22 @@ class AgentContext(msgspec.Struct, frozen=True):
     environ: Mapping[str, str]
     clock: Clock
     name: str = ""
-    """If it is one of several; else empty."""
+    """The agent's name if it is one of several; else empty."""
     upstream: UpstreamConfig | None = None
     upstreams: Mapping[str, UpstreamAgent] = {}
-    """All of the server, by name, if it has several agents."""
+    """The server's upstreams, by name, if it has several agents."""
     upstream_table: str = ""
-    """Like `[upstreams.groq]`; empty if settings without a table name the address."""
+    """The table, like `[upstreams.groq]`; empty if settings without one name the address."""
 
     @property
     def state_dir(self) -> Path:
-        """For the agent's own files."""
+        """The folder for the agent's own files."""
         folder = self.settings.state_dir
         return folder / "agents" / self.name if self.name else folder
 
     def where_set(self, flag: str, key: str = "") -> str:
         """Returns `KEY of [agents.NAME]` if the server has several agents, else the flag. `flag` is its name with `_`;
-        `key`: the setting's, if it is another one.
+        `key` the setting's, if it differs.
         """
         return f"{key or flag} of [agents.{self.name}]" if self.name else f"--{flag.replace('_', '-')}"
 
@@ -70,11 +70,11 @@ class AgentContext(msgspec.Struct, frozen=True):
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Declares an agent, whether built in or of another package. Its module is also imported when agents are listed, so
-    imports that only `make` and `check` need are inside of these.
+    imports only for `make` and `check` belong inside these.
     """
 
     name: str
-    """For `--agent`, answers and the log."""
+    """The name for `--agent`, answers and the log."""
     summary: str
     make: Callable[[AgentContext], Awaitable[Agent]]
     """Returns the agent, not yet started. Raises `NoAgentError` or `Fault`."""
@@ -82,26 +82,25 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the checks of `doctor`: whether a turn would work, without running one. Ends every process that it
     starts."""
     capabilities: frozenset[Capability] = frozenset()
-    """A request that needs another one is refused."""
+    """What the agent can do. A request that needs more is refused."""
     variants: Mapping[str, frozenset[Capability]] = {}
     """Capabilities that a setting changes, by its value, for the documentation."""
     settings: frozenset[str] = frozenset()
-    """What its table `[agents.NAME]` may contain."""
+    """The keys that its table `[agents.NAME]` may contain."""
     server_settings: frozenset[str] = frozenset()
-    """Further ones, of the server, that have an effect with this agent but not with every one."""
+    """Settings of the server that have an effect with this agent but not with every one."""
     family: str = ""
     """The common name of agents with the same capabilities, for the documentation."""
     is_fake: bool = False
     """Whether the answers come from no model. The server warns then."""
     confined: bool = False
-    """Whether its commands run in the sandbox of the settings. If not, the server warns."""
+    """Whether the agent's commands run in the sandbox of the settings. If not, the server warns."""
     plain_only: bool = False
-    """Whether it only serves plain models: no folder, commands or sandbox, and no agent mode."""
+    """Whether the agent only serves plain models: no folder, commands or sandbox, and no agent mode."""
     has_own_timeouts: bool = False
-    """Whether it limits by itself how long a model may be silent. The server's limits then apply only if they
-    are set."""
+    """Whether the agent itself limits a model's silence. The server's limits then apply only if they are set."""
     uses_codex: bool = False
-    """Whether it runs Codex, whose home, program and config.toml are read and protected."""
+    """Whether the agent runs Codex, whose home, program and config.toml are read and protected."""
 
     @property
     def effective_settings(self) -> frozenset[str]:

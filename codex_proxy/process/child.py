@@ -1,6 +1,6 @@
 """One child process: its input and output, and its end in steps: stdin is closed, after a grace time the warden
 (`process/warden.py`) sends SIGTERM, after another it kills the child and its descendants. The exit and the end of
-stdout are separate events, because a grandchild may hold the pipe. Callbacks and timers do it all: no cancelled task
+stdout are separate events: a grandchild may hold the pipe. All of it is callbacks and timers, so no cancelled task
 leaves it half done.
 """
 
@@ -83,7 +83,7 @@ TABLE = StateTable(
 
 ALIVE = frozenset({ChildState.RUNNING, ChildState.ENDING, ChildState.KILLING, ChildState.ABANDONED})
 REPORTED = frozenset({ChildState.ABANDONED, ChildState.ENDED})
-"""The owner knows how the child ended, or that it could not be killed."""
+"""States in which the owner knows how the child ended, or that it could not be killed."""
 
 
 __all__ = [
@@ -126,7 +126,7 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class ChildListener(Protocol):
-    """On the event loop. Must not block."""
+    """Handles a child's output and end, on the event loop. Must not block."""
 
     def received(self, chunk: bytes) -> None:
         """Handles what one read of stdout returned; it may end within a line."""
@@ -136,7 +136,7 @@ class ChildListener(Protocol):
 
 
 class Child:
-    """Its owner must call `end`, or at least `kill`."""
+    """A running child. Its owner must call `end`, or at least `kill`."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Child:
         self._listener = listener
         self._state = TABLE.start
         self._paused = False
-        """By the owner; possible in any state."""
+        """Whether the owner has paused the output; possible in any state."""
         self._status: int | None = None
         self._stderr_tail = bytearray()
         self._on_stderr = on_stderr
@@ -181,8 +181,8 @@ class Child:
         return self._stdin.unsent
 
     def write(self, data: bytes) -> None:
-        """Neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread is killed, and its `Exit`
-        says so.
+        """Buffers data; neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread is killed,
+        and its `Exit` says so.
         """
         self._stdin.write(data)
         if self._stdin.unsent > MAX_UNSENT_BYTES:
@@ -200,7 +200,7 @@ class Child:
         self._finish_when_drained()
 
     def resume(self) -> None:
-        """What the child has written meanwhile is read first."""
+        """Reads stdout again, first what the child has written meanwhile."""
         self._paused = False
         self._stdout.resume()
         self._finish_when_drained()
@@ -225,8 +225,8 @@ class Child:
         return await asyncio.shield(self._ended)
 
     def kill(self) -> None:
-        """SIGTERM at once, and SIGKILL to the child and its descendants after `term_grace`. Does not wait, and works
-        without an event loop and after the proxy's end.
+        """Sends SIGTERM at once, and SIGKILL to the child and its descendants after `term_grace`. Does not wait, and
+        works without an event loop and after the proxy's end.
         """
         self._change(ChildChange.KILL)
         if self._grace_timer is not None:
@@ -259,7 +259,7 @@ class Child:
         self._finish_when_drained()
 
     def _kill_warden(self) -> None:
-        """The child then ends too (parent-death signal), or is abandoned after `ABANDON_SECONDS`."""
+        """Kills the warden. The child then ends too (parent-death signal), or is abandoned after `ABANDON_SECONDS`."""
         self._warden.kill()
         self._warden_timer = self._loop.call_later(ABANDON_SECONDS, self._abandon)
 
@@ -279,7 +279,9 @@ class Child:
             self._on_stderr(chunk)
 
     def _on_exit(self, code: int) -> None:
-        """`code` is the child's; negative: a signal killed the warden, which could not kill descendants."""
+        """Notes the exit. `code` is the child's; negative: a signal killed the warden, which could not kill
+        descendants.
+        """
         self._change(ChildChange.EXIT)
         self._status = code
         kill_orphans_of(self._loop, self.pid, code)
@@ -338,8 +340,8 @@ class Child:
 async def spawn(
     command: Command, listener: ChildListener, *, on_stderr: Callable[[bytes], None] | None = None
 ) -> Child:
-    """The listener is called in the next iteration of the loop at the earliest. `on_stderr` gets each chunk of stderr.
-    Raises `SpawnError`. If cancelled, no process is left.
+    """Starts a child. The listener is called in the loop's next iteration at the earliest. `on_stderr` gets each chunk
+    of stderr. Raises `SpawnError`. If cancelled, no process is left.
     """
     launched = await launch_under_warden(command)
     return Child(asyncio.get_running_loop(), command, launched, listener, on_stderr)

@@ -1,5 +1,5 @@
-"""Finds the descendants of a process, their start times and memory (Linux only), so that the proxy finds what a turn
-has left running. A process is known by pid and start time, since pids are reused.
+"""Finds the descendants of a process, their start times and memory (Linux only), to find what a turn has left running.
+A process is known by pid and start time, since pids are reused.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from pathlib import Path
 from codex_proxy.process.warden import child_pids
 
 START_TIME_FIELD = 19
-"""In clock ticks since boot, counted behind the program's name in /proc/PID/stat."""
+"""The field with the start time, in clock ticks since boot, counted behind the program's name in /proc/PID/stat."""
 RESIDENT_FIELD = 1
-"""In pages, in /proc/PID/statm."""
+"""The field with the resident pages in /proc/PID/statm."""
 
 
 def seconds_since_boot() -> float:
-    """Rounded down to a clock tick, so that no later process has an earlier start time."""
+    """Returns the time, rounded down to a clock tick, so that no later process has an earlier start time."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     ticks = os.sysconf("SC_CLK_TCK")
     return int(time.clock_gettime(clock) * ticks) / ticks
 
 
 def children_of(pid: int) -> dict[int, float]:
-    """Returns pid to start time. Empty if the process has ended."""
+    """Returns the children, each pid with its start time; none if the process has ended."""
     found: dict[int, float] = {}
     with contextlib.suppress(OSError):  # it has ended
         for child in child_pids(pid):
@@ -35,15 +35,15 @@ def children_of(pid: int) -> dict[int, float]:
 
 
 def start_time(pid: int) -> float:
-    """In seconds since boot. Raises `OSError`."""
+    """Returns a process's start, in seconds since boot. Raises `OSError`."""
     # "pid (name) state ppid ...": the name may hold anything, parentheses and blanks too
     fields = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
     return int(fields[START_TIME_FIELD]) / os.sysconf("SC_CLK_TCK")
 
 
 def descendants_of(pid: int) -> dict[int, float]:
-    """Returns pid to start time. Children of other threads than the first are not found; agents start theirs from the
-    first.
+    """Returns the descendants, each pid with its start time. Children of other threads than the first are not found;
+    agents start theirs from the first.
     """
     found: dict[int, float] = {}
     generation = children_of(pid)
@@ -57,7 +57,9 @@ def descendants_of(pid: int) -> dict[int, float]:
 
 
 def resident_bytes(processes: dict[int, float]) -> int:
-    """A process (pid to start time) that cannot be read, or whose pid was reused, counts as 0."""
+    """Sums the memory of processes (each pid with its start time). One that cannot be read, or whose pid was reused,
+    counts as 0.
+    """
     pages = 0
     for pid, start in processes.items():
         with contextlib.suppress(OSError):  # it has ended

@@ -4,11 +4,11 @@ python -I -S landlock.py FOLDER... [--read PATH...] -- PROGRAM ARGUMENT...
 
 The program and what it starts can change files only below each FOLDER (or in that file), and in the usual devices. With
 `--read` it can read, run and list only below each PATH and FOLDER, and does not see into other processes by /proc, even
-as root. The network is free. Signals reach its own processes only, from Linux 6.12 on. Not limited: modes, owners,
-times and extended attributes of files, their size and owner, and programs behind Unix sockets.
+as root. The network is free. Signals reach only its own processes, from Linux 6.12 on. Not limited: changing modes,
+owners, times and extended attributes of files, seeing their size and owner, and programs behind Unix sockets.
 
 The exit code is the program's, 126 if this kernel cannot confine it, or 127 if it cannot be started; the reason is on
-stderr. It never runs unconfined. This file imports nothing of the proxy, because it is started by its path.
+stderr. It never runs unconfined. Imports nothing of the proxy: it is started by its path.
 """
 
 import ctypes
@@ -24,13 +24,13 @@ LOOK_INTO_OTHERS = (19, 21, 38)
 CAP_PERFMON."""
 VERSION_FLAG, PATH_BENEATH = 1, 1
 OLDEST = 3
-"""It limits truncating files (Linux 6.2)."""
+"""The oldest usable version, which limits truncating files (Linux 6.2)."""
 SCOPES_VERSION = 6
 SCOPE_ABSTRACT_SOCKETS, SCOPE_SIGNALS = 1, 2
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14
 CHANGE_FOLDER = sum(1 << bit for bit in range(4, 14))
-"""Removing, creating, linking and moving."""
+"""The rights to remove, create, link and move."""
 WRITE = WRITE_FILE | TRUNCATE | CHANGE_FOLDER
 READ = EXECUTE | READ_FILE | READ_DIR
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE
@@ -43,7 +43,7 @@ DEVICES = (
 
 
 class NotConfinedError(Exception):
-    """The text says why this kernel cannot confine the program."""
+    """This kernel cannot confine the program; says why."""
 
 
 def confine(writable: list[str], readable: list[str] | None = None) -> None:
@@ -74,7 +74,7 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
-    """Ignores a path that does not exist."""
+    """Adds a rule. Ignores a path that does not exist."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
@@ -91,7 +91,7 @@ def _check(result: int, what: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """If that fails, returns 126 or 127, with the reason on stderr."""
+    """Confines this process and executes the program. If that fails, returns 126 or 127, with the reason on stderr."""
     separator = arguments.index("--")
     paths, command = arguments[1:separator], arguments[separator + 1 :]
     named = paths.index(READ_OPTION) if READ_OPTION in paths else len(paths)

@@ -29,8 +29,8 @@ TEMPORARY_ERRORS = {
 
 
 class ChildLimits(msgspec.Struct, frozen=True):
-    """`setrlimit` for each process of a child: open files, address space, the user's processes. 0: the proxy's own.
-    Core dumps are off, because an agent's memory has its credentials and the conversation.
+    """Limits of `setrlimit` for each process of a child: open files, address space, the user's processes. 0: the
+    proxy's own. Core dumps are off, because an agent's memory has its credentials and the conversation.
     """
 
     # 64 turns at once with their commands, pipes and sockets take some hundreds; macOS gives programs 256.
@@ -41,7 +41,7 @@ class ChildLimits(msgspec.Struct, frozen=True):
     processes: int = 0
 
     def warden_arguments(self) -> list[str]:
-        """Returns `NAME=NUMBER`, or `soft:NAME=NUMBER` if the child may raise it."""
+        """Returns the warden's arguments `NAME=NUMBER`, or `soft:NAME=NUMBER` if the child may raise it."""
         limits = {"soft:NOFILE": self.open_files, "AS": self.address_space, "NPROC": self.processes}
         return ["soft:CORE=0", *(f"{name}={value}" for name, value in limits.items() if value)]
 
@@ -63,7 +63,9 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class SpawnError(Exception):
-    """The text names the program and what to do. `temporary`: it may succeed when the machine is less busy."""
+    """A program cannot be started; says which and what to do. `temporary`: it may succeed when the machine is less
+    busy.
+    """
 
     def __init__(self, program: str, reason: str, *, temporary: bool = False) -> None:
         super().__init__(f"cannot start {program}: {reason}")
@@ -89,7 +91,7 @@ class Warden(Protocol):
 
 
 class Launched(msgspec.Struct, frozen=True):
-    """The receiver must close the proxy's ends of the pipes."""
+    """A started child. The receiver must close the proxy's ends of the pipes."""
 
     warden: Warden
     stdin: int
@@ -121,7 +123,7 @@ def launch(command: Command) -> Launched:
 
 @contextmanager
 def start_errors(program: str) -> Iterator[None]:
-    """Raises a `SpawnError` for errors of the system or of a text."""
+    """Converts errors of the system, or of a text, to `SpawnError`."""
     try:
         yield
     except OSError as fault:
@@ -133,8 +135,8 @@ def start_errors(program: str) -> Iterator[None]:
 
 
 class Pipes:
-    """Stdin, stdout, stderr, lifeline. The context closes the child's ends, and the proxy's unless `launched` was
-    called. Raises `OSError`.
+    """The pipes of a child: stdin, stdout, stderr, lifeline. The context closes the child's ends, and the proxy's
+    unless `launched` was called. Raises `OSError`.
     """
 
     child_ends: tuple[int, int, int, int]
@@ -170,7 +172,7 @@ class Pipes:
 
 
 def environment_of(command: Command) -> dict[str, str]:
-    """Without a locale text is UTF-8 (PEP 538)."""
+    """Returns the child's variables. Without a locale text is UTF-8 (PEP 538)."""
     env = command.env
     if env.get("LC_ALL") or (env.get("LC_CTYPE") or env.get("LANG") or "C") not in ("C", "POSIX"):
         return env
@@ -222,7 +224,7 @@ ALLOWED_PREFIXES = ("LC_", "CODEX_", "FAKE_CODEX_")
 
 PROXY_NAMES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"})
 SECRET_WORDS = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
-"""In the names of Codex's secrets: CODEX_API_KEY, CODEX_ACCESS_TOKEN, and any to come."""
+"""Matches names of Codex's secrets: CODEX_API_KEY, CODEX_ACCESS_TOKEN, and any to come."""
 
 
 def child_environment(
@@ -232,8 +234,8 @@ def child_environment(
     env_keys: Iterable[str] = (),
     credentials: bool = False,
 ) -> dict[str, str]:
-    """Returns those variables of `source` that a child gets: the allow-list, `extra` (PROXY_CHILD_ENV) and `env_keys`
-    (providers' keys); credentials of the list only with `credentials`, as for the agent; never PROXY_*.
+    """Returns the variables of `source` that a child gets: the allow-list, `extra` (PROXY_CHILD_ENV) and `env_keys`
+    (providers' keys); credentials only with `credentials`, as for the agent; never PROXY_*.
     """
     named = frozenset((*extra, *env_keys))
     return {
@@ -245,7 +247,7 @@ def child_environment(
 
 
 def credential_names(environment: Mapping[str, str], *, extra: Iterable[str] = ()) -> tuple[str, ...]:
-    """Returns the variables with credentials, except `extra`; the agent removes them for its commands."""
+    """Returns the names of credentials, except `extra`; the agent removes them for its commands."""
     allowed = frozenset(extra)
     return tuple(
         name for name, value in environment.items() if name not in allowed and _is_credential(name, value)

@@ -1,6 +1,6 @@
 """Settings of the proxy's own process, and the killing of orphans. Linux only.
 
-If a warden is killed, its child is killed too (parent-death signal), and the descendants become children of the proxy
+If a warden is killed, its child is, too (parent-death signal), and the descendants become children of the proxy
 (`adopt_orphans`), where `OrphanSweep` kills them.
 """
 
@@ -23,12 +23,12 @@ from codex_proxy.process.warden import (
 )
 
 KILL_SECONDS: Final = 5.0
-"""Orphans are looked for so long, since a killed one may leave others."""
+"""The time for which orphans are looked for: a killed one may leave others."""
 KILL_ROUND_SECONDS: Final = 0.01
 _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b""))
-"""Begins the command lines of wardens and workers."""
+"""How the command lines of wardens and workers begin."""
 _NAME_BYTES: Final = 15
-"""Linux cuts the names of processes."""
+"""The length of process names in Linux."""
 _OWN_NAMES: Final = frozenset(
     (WARDEN_NAME, SPAWNER_NAME, os.fsencode(os.path.basename(sys.executable))[:_NAME_BYTES])
 )
@@ -42,7 +42,7 @@ _inherits_orphans = False
 
 
 def memory_bytes() -> int:
-    """The machine's, or that of its cgroup if that is less."""
+    """Returns the machine's memory, or its cgroup's if that is less."""
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError, ValueError):  # "max": no limit
         return min(found, int(Path("/sys/fs/cgroup/memory.max").read_text("ascii")))
@@ -109,8 +109,8 @@ class OrphanSweep:
             self._loop.call_later(KILL_ROUND_SECONDS, self.run)
 
     def _is_orphan(self, pid: int) -> bool | None:
-        """Whether a child of this process is an orphan: of the warden's session, or of no program that the proxy
-        starts. None if that cannot be known yet.
+        """Returns whether a child of this process is an orphan: of the warden's session, or of no program that the
+        proxy starts. None: not known yet.
         """
         try:
             if os.getsid(pid) == self._session:

@@ -51,7 +51,7 @@ class PipeReader:
             limit -= len(chunk)
 
     def close(self) -> None:
-        """Without calling `closed`. May be called again."""
+        """Stops reading, without calling `closed`. May be called again."""
         if not self.at_end:
             self.pause()
             self.at_end = True
@@ -60,8 +60,8 @@ class PipeReader:
             os.close(self._descriptor)
 
     def _read(self) -> bytes | None:
-        """At the end or an error, closes and calls `closed`. Returns the chunk: empty at the end, None if there is
-        nothing yet.
+        """Reads a chunk: empty at the end, None if there is nothing yet. At the end or an error, closes and calls
+        `closed`.
         """
         try:
             chunk = os.read(self._descriptor, READ_BYTES)
@@ -99,7 +99,7 @@ class PipeWriter:
         return len(self._buffer)
 
     def write(self, data: bytes) -> None:
-        """After `close` or `close_when_sent`, data is dropped."""
+        """Buffers data; drops it after `close` or `close_when_sent`."""
         if not self._open or self._close_when_sent:
             return
         self._buffer += data
@@ -117,7 +117,7 @@ class PipeWriter:
             self.close()
 
     def close(self) -> None:
-        """At once; drops unsent data. May be called again."""
+        """Closes at once, and drops unsent data. May be called again."""
         if not self._open:
             return
         self._open = False

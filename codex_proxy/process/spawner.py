@@ -1,6 +1,6 @@
 """Starts children through one warm process, the spawner, which forks a warden for each (`process/warden.py`); the
-wardens are children of the proxy. Without it (other systems than Linux, kernels or containers that do not allow this
-kind of fork) `process/launch.py` starts each warden. An event loop has at most one spawner, which starts with the first
+wardens are children of the proxy. Where such forks are impossible (other systems than Linux, some kernels and
+containers), `process/launch.py` starts each warden. An event loop has at most one spawner, which starts with the first
 child, ends with the last server, and is replaced if it ends or does not answer.
 """
 
@@ -43,14 +43,14 @@ from codex_proxy.process.warden import MESSAGE_BYTES, Limit, parse_limits
 log = structlog.get_logger(__name__)
 
 ANSWER_SECONDS: Final = 5.0
-"""Seconds within which the spawner has to fork, else it is replaced. It takes a millisecond, and some tenths of a
-second when it starts on a busy machine.
+"""The limit for a fork, after which the spawner is replaced. It takes a millisecond, some tenths of a second at a start
+on a busy machine.
 """
 LONGEST_ARGUMENT: Final = 32 * os.sysconf("SC_PAGE_SIZE")
-"""The bytes that an argument or a variable must stay below: a limit of Linux (MAX_ARG_STRLEN)."""
+"""The bytes that an argument or a variable must stay below (Linux's MAX_ARG_STRLEN)."""
 
 FORBIDDEN: Final = frozenset({errno.EPERM, errno.ENOSYS, errno.EINVAL})
-"""The errors of a fork that this machine does not allow at all."""
+"""Errors of a fork that this machine does not allow at all."""
 
 GONE = "the process that starts children ended before it had started this one; try again"
 SILENT = (
@@ -59,7 +59,7 @@ SILENT = (
 
 
 class ForkedWarden:
-    """A `Warden` that the spawner has forked. It is a child of this process."""
+    """A `Warden` that the spawner has forked: a child of this process."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -86,9 +86,7 @@ class ForkedWarden:
 
 
 def call_at_exit(loop: asyncio.AbstractEventLoop, process: Warden, exited: Callable[[int], None]) -> None:
-    """Calls `exited` with the exit code of a child process when it has ended: by a pidfd, or by a thread if the system
-    has none.
-    """
+    """Calls `exited` with a child's exit code when it has ended: by a pidfd, or else a thread."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor to be had
@@ -117,12 +115,10 @@ def _wait_in_thread(loop: asyncio.AbstractEventLoop, process: Warden, exited: Ca
 
 
 class SpawnerProcess:
-    """One spawner process, from its start to its end."""
+    """One spawner process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[SpawnerProcess], None]) -> None:
-        """Starts the process. `on_end` is called when it takes no more requests. Raises `OSError` if it cannot be
-        started.
-        """
+        """Starts the process. `on_end` is called when it takes no more requests. Raises `OSError`."""
         self._loop = loop
         self._on_end = on_end
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -152,8 +148,8 @@ class SpawnerProcess:
         loop.add_reader(self._socket, self._read_replies)
 
     def request(self, descriptors: list[int], grace: float, size: int) -> asyncio.Future[int]:
-        """Asks for a fork that gets the descriptors (see `warden.DESCRIPTORS`). `grace`: seconds between SIGTERM and
-        SIGKILL; `size`: bytes of the file. The future gets the pid of the warden, `OSError` if the fork failed, or
+        """Requests a fork with the descriptors (see `warden.DESCRIPTORS`). `grace`: seconds between SIGTERM and
+        SIGKILL; `size`: bytes of the file. The future gets the warden's pid, `OSError` if the fork failed, or
         `ConnectionError` if the spawner ended before. If it is cancelled, the warden is waited for here. Raises
         `OSError` if the request cannot be sent.
         """
@@ -163,14 +159,12 @@ class SpawnerProcess:
         return future
 
     def replace(self) -> None:
-        """Kills the process, and takes no more requests. The requests that wait are answered first, as far as their
-        forks have happened.
-        """
+        """Kills the process, and takes no more requests. Those whose forks have happened are still answered."""
         self._process.kill()
         self._on_end(self)
 
     async def close(self) -> None:
-        """Lets the process end, and waits until it has ended."""
+        """Lets the process end, and waits for that."""
         self._on_end(self)
         self._socket.shutdown(socket.SHUT_WR)
         try:
@@ -206,11 +200,11 @@ class SpawnerProcess:
                 self.wait_for(pid)
 
     def wait_for(self, pid: int) -> None:
-        """Waits for a warden that nobody needs any more. It ends by itself, since its lifeline is closed."""
+        """Waits for a warden that nobody needs. It ends by itself, since its lifeline is closed."""
         call_at_exit(self._loop, ForkedWarden(pid), partial(kill_orphans_of, self._loop, pid))
 
     def _lost(self) -> None:
-        """Closes the socket, unless it is closed, and fails what still waits: no further reply can come."""
+        """Closes the socket, unless it is closed, and fails waiting requests: no further reply can come."""
         if self._socket.fileno() < 0:
             return
         self._loop.remove_reader(self._socket)
@@ -233,15 +227,15 @@ class Spawner:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.process: SpawnerProcess | None = None
-        """The process that takes requests; None before the first child, and after the process has ended."""
+        """The process that takes requests; None before the first child, and after its end."""
         self._forbidden = "" if sys.platform == "linux" else "only Linux has what it needs"
-        """Why this machine does not allow the spawner's way to fork; empty if it does, or that is not known yet."""
+        """Why this machine does not allow such forks; empty if it does, or that is not yet known."""
         self.users = 1
-        """The number of servers on this event loop that use it."""
+        """The number of servers on this event loop."""
 
     async def launch(self, command: Command) -> Launched:
         """Starts the command under a warden, by `launch.launch` if the spawner cannot be used. Raises `SpawnError`. If
-        the call is cancelled, the child is ended.
+        cancelled, ends the child.
         """
         if not self._forbidden:
             program = find_program(command)
@@ -252,8 +246,8 @@ class Spawner:
         return launch(command)
 
     async def _fork(self, program: str, command: Command, pipes: Pipes) -> Warden | None:
-        """Returns the warden that runs `program` with the child's ends of the pipes; None if there can be no spawner.
-        Raises `OSError`, `ValueError` or `SpawnError`.
+        """Returns the warden of `program` with the child's ends of the pipes; None if there can be no spawner. Raises
+        `OSError`, `ValueError` or `SpawnError`.
         """
         with _arguments_file(program, command) as (file, size):
             *stdio, lifeline = pipes.child_ends
@@ -296,7 +290,7 @@ class Spawner:
             self.process = None
 
     async def close(self) -> None:
-        """Ends the spawner process, unless another server uses it, too. Children that run are not affected."""
+        """Ends the spawner process, unless another server uses it. Running children are not affected."""
         self.users -= 1
         if self.users:
             return
@@ -308,7 +302,7 @@ class Spawner:
 
 @contextmanager
 def _arguments_file(program: str, command: Command) -> Iterator[tuple[int, int]]:
-    """Opens a file in RAM with the `warden.Program`, which may be too much for a message. Returns its descriptor and
+    """Opens a file in RAM with the `warden.Program`, which may be too much for a message. Yields its descriptor and
     size. Raises `ValueError` for text that no system can pass, `OSError` for too many arguments.
     """
     argv = [os.fsencode(text) for text in (program, *command.argv[1:])]
@@ -337,12 +331,12 @@ def _limits(limits: ChildLimits) -> list[Limit]:
 
 
 _spawners: WeakKeyDictionary[asyncio.AbstractEventLoop, Spawner] = WeakKeyDictionary()
-"""The spawner of each event loop on which a server runs."""
+"""The spawner of each event loop with a server."""
 
 
 def use_spawner() -> Spawner:
-    """Lets `child.spawn` use a spawner on the running event loop, until the returned one is closed. Servers on the same
-    loop share one, and each closes it.
+    """Lets `child.spawn` use a spawner on the running event loop, until the returned one is closed. Servers on one loop
+    share it, and each closes it.
     """
     loop = asyncio.get_running_loop()
     spawner = _spawners.get(loop)
@@ -354,7 +348,7 @@ def use_spawner() -> Spawner:
 
 
 async def launch_under_warden(command: Command) -> Launched:
-    """Starts the command by the spawner of the running event loop, if there is one. Raises `SpawnError`, after which no
+    """Starts the command by the running event loop's spawner, if there is one. Raises `SpawnError`, after which no
     process and no descriptor is left.
     """
     spawner = _spawners.get(asyncio.get_running_loop())
@@ -362,9 +356,7 @@ async def launch_under_warden(command: Command) -> Launched:
 
 
 async def why_no_spawner() -> str:
-    """Returns why children cannot be started by a spawner on this machine, as a phrase; empty if they can. For
-    `doctor`: starts and ends a spawner.
-    """
+    """Starts and ends a spawner, for `doctor`. Returns why that is impossible, as a phrase; empty if it is not."""
     loop = asyncio.get_running_loop()
     spawner = Spawner(loop)
     if spawner._forbidden:

@@ -3,30 +3,29 @@
     python -I -S warden.py LIFELINE GRACE [LIMIT=NUMBER...] -- PROGRAM ARGUMENT...
     python -I -S warden.py CONTROL
 
-The first form runs one program. The second is the spawner: it forks a warden for each request that arrives on the
-socket with the descriptor CONTROL, because a fork is faster than the start of an interpreter (`process/spawner.py` is
-the other side). Each fork is a child of the proxy, not of the spawner: if the spawner is killed, no warden ends.
+The first form runs one program. The second is the spawner: it forks a warden for each request on the socket with the
+descriptor CONTROL, which is faster than the start of an interpreter (`process/spawner.py` is the other side). Each fork
+is a child of the proxy: if the spawner is killed, no warden ends.
 
-LIFELINE is the file descriptor of the read end of a pipe whose only write end the proxy holds. Each byte read from it
-is a signal number, which is sent to the child's process group. The end of the pipe means that the proxy is dead, or
-wants the child killed: the group gets SIGTERM and, after GRACE milliseconds, SIGKILL.
+LIFELINE is the descriptor of the read end of a pipe whose only write end the proxy holds. Each byte is the number of a
+signal for the child's process group. The end of the pipe means that the proxy is dead, or wants the child killed: the
+group gets SIGTERM and, after GRACE milliseconds, SIGKILL.
 
-However the child ends, all its descendants are killed. On Linux the warden is the child subreaper: a descendant whose
-parent has ended becomes the warden's own child, even one that left its session (`setsid` after two forks), and the
-warden runs until it has no children. On systems without prctl (macOS) only the process group is killed. If the warden
-itself is killed, the child gets SIGKILL (parent-death signal, Linux), and the proxy kills the child's descendants
-(`own_process`).
+However the child ends, all its descendants are killed. On Linux the warden is the child subreaper: an orphaned
+descendant becomes its child, even one that left its session, and it runs until it has no children. On systems without
+prctl (macOS) only the process group is killed. If the warden itself is killed, the child gets SIGKILL (parent-death
+signal, Linux), and the proxy kills the child's descendants (`own_process`).
 
-Each LIMIT is a resource limit of `setrlimit` for the child and all that it starts, not for the warden. `soft:` before
-its name lets the child raise it again. A limit is never above what the system allows.
+Each LIMIT is a resource limit (`setrlimit`) for the child and all that it starts, not for the warden. With `soft:`
+before its name the child may raise it. A limit is never above what the system allows.
 
 The exit status is the child's: its exit code, 128 + n if signal n ended it, or 127 if it could not be started (the
-reason is on stderr). stdin, stdout and stderr are the child's own; the warden neither reads nor writes them.
+reason is on stderr). stdin, stdout and stderr are the child's own.
 
-It imports nothing of the proxy: it is started by its path, and without a spawner once per child, so that each import
-delays each child. Each page of memory that a fork touches costs it microseconds. So what is the same for all forks is
-done before the first, functions of modules are imported by their names, and what a fork always does is not spread over
-many small functions.
+It imports nothing of the proxy: it is started by its path, and without a spawner once per child, which each import
+delays. Each page of memory that a fork touches costs it microseconds, so what is the same for all forks is done before
+the first, functions of modules are imported by their names, and what each fork does is not spread over many small
+functions.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` itself imports enum, which takes 3 ms
@@ -64,7 +63,7 @@ else:
     PRCTL = 0
 
     def call_function(function: int, arguments: tuple[object, ...]) -> int:
-        """There is no prctl: returns that it has failed."""
+        """Returns -1, a failure: there is no prctl."""
         return -1
 
 
@@ -89,25 +88,27 @@ KILL_ROUND_SECONDS = 0.002
 SPAWNER_NAME, WARDEN_NAME = b"codex-spawner", b"codex-warden"
 """The names of the processes in `ps` and `top`, at most 15 characters."""
 MESSAGE_BYTES = 64
-"""More than a message between proxy and spawner has. Messages are decimal numbers with blanks between them. Request:
-its number, GRACE in milliseconds, the size of the file with the `Program`. Reply: the request's number, the warden's
-pid and an error number (one of the two is 0).
+"""More than any message has. Messages are decimal numbers with blanks between them. Request: its number, GRACE in
+milliseconds, the size of the file with the `Program`. Reply: the request's number, the warden's pid and an error number
+(one of the two is 0).
 """
 DESCRIPTORS = 5
-"""What comes with a request: the child's stdin, stdout and stderr, a file with the `Program`, and the lifeline."""
+"""The number of descriptors in a request: the child's stdin, stdout and stderr, a file with the `Program`, the
+lifeline.
+"""
 CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}
-"""The number of the system call `clone` by machine."""
+"""The number of the system call `clone`, by machine."""
 CLONE_PARENT = 0x8000
 SIGCHLD = 17
 
 Limit = tuple[int, int, bool]
 """The number of an `RLIMIT_`, its value, and whether only the soft limit is set."""
 Program = tuple[list[bytes], dict[bytes, bytes], bytes, list[Limit]]
-"""What a child executes: its path and arguments, its environment, its working folder, and its limits."""
+"""What a child executes: path and arguments, environment, working folder, limits."""
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the program or the spawner that the arguments (`sys.argv`) name. Returns the exit status."""
+    """Runs the program or the spawner that `sys.argv` names. Returns the exit status."""
     for number in RESET_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, lambda *_: None)  # so that it wakes a warden up
@@ -126,8 +127,8 @@ def main(arguments: list[str]) -> int:
 
 
 def parse_limits(arguments: list[str]) -> list[Limit]:
-    """Returns the limits that the arguments name, each `NAME=NUMBER`, or `soft:NAME=NUMBER` for the soft limit only.
-    NAME is that of an `RLIMIT_` constant (NOFILE); unknown ones are left out.
+    """Parses arguments `NAME=NUMBER`, or `soft:NAME=NUMBER` for the soft limit only. NAME is that of an `RLIMIT_`
+    constant (NOFILE); unknown ones are left out.
     """
     limits = []
     for argument in arguments:
@@ -139,8 +140,8 @@ def parse_limits(arguments: list[str]) -> list[Limit]:
 
 
 def serve_forks(control: int, mask: set[int]) -> int:
-    """Forks a warden for each request on the socket `control`, until the proxy closes it. `mask` are the signals that
-    children do not get. Returns the exit status of the spawner.
+    """Forks a warden for each request on the socket `control`, until the proxy closes it. Children do not get the
+    signals in `mask`. Returns the spawner's exit status.
     """
     import _socket
     import gc
@@ -182,9 +183,8 @@ def serve_forks(control: int, mask: set[int]) -> int:
 
 
 def become_warden(control: int, request: bytes, descriptors: list[int], mask: set[int]) -> None:
-    """Makes this fork of the spawner the warden of one child, and runs it to the end of the process. `descriptors` came
-    with `request`, to which this process itself replies with its pid on `control`, so that the proxy learns of every
-    fork. `mask`: see `serve_forks`.
+    """Makes this fork of the spawner the warden of one child, and runs it to its end. `descriptors` came with
+    `request`. Replies on `control` with its own pid, so that the proxy learns of every fork. `mask`: see `serve_forks`.
     """
     try:
         setsid()
@@ -203,10 +203,9 @@ def become_warden(control: int, request: bytes, descriptors: list[int], mask: se
 def run(
     program: Program | tuple[int, int], stdio: list[int], lifeline: int, grace: int, mask: set[int]
 ) -> int:
-    """Runs a program to its end, and then ends all its descendants. `program` is executed, or what the file of a
-    descriptor and a size contains, with the descriptors `stdio`, which are closed here. `lifeline`, and `grace` in
-    milliseconds: see the top of this file. `mask`: signals that the child does not get. Returns the exit status to pass
-    on.
+    """Runs a program with the descriptors `stdio`, which it closes, and then ends all its descendants. `program` may be
+    the descriptor and size of a file that has it. `lifeline`, and `grace` in milliseconds: see the top of this file.
+    `mask`: see `serve_forks`. Returns the exit status to pass on.
     """
     subreaper = call_function(PRCTL, (PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
     call_function(PRCTL, (PR_SET_NAME, WARDEN_NAME, 0, 0, 0))
@@ -226,8 +225,8 @@ def run(
 
 
 def become_child(program: Program | tuple[int, int], stdio: list[int], warden: int, mask: set[int]) -> None:
-    """Makes this process, just forked by the process `warden`, the child. The other arguments are those of `run`. Exits
-    with code 127 if the program cannot be executed.
+    """Makes this process, just forked by the process `warden`, the child. For the other arguments see `run`. Exits with
+    code 127 if the program cannot be executed.
     """
     path = b"a child"
     try:
@@ -251,7 +250,7 @@ def become_child(program: Program | tuple[int, int], stdio: list[int], warden: i
 
 
 def set_limit(kind: int, value: int, soft_only: bool) -> None:
-    """Sets a resource limit (see `Limit`) of this process, but not above what the system allows."""
+    """Sets a resource limit (see `Limit`), but not above what the system allows."""
     _, hard = getrlimit(kind)
     wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
     try:
@@ -261,9 +260,8 @@ def set_limit(kind: int, value: int, soft_only: bool) -> None:
 
 
 def wait_for_child(child: int, lifeline: int, grace: int) -> tuple[int | None, bool]:
-    """Waits until the child has ended, and sends the signals that arrive on the lifeline to its process group. At the
-    end of the lifeline the group gets SIGTERM, and at most `grace` milliseconds. Returns what `reap` returns: the
-    child's wait status (None if it still runs), and whether this process has any child left.
+    """Waits until the child has ended, and sends the signals from the lifeline to its process group; at the lifeline's
+    end SIGTERM, and waits at most `grace` milliseconds more. Returns what `reap` returns.
     """
     woken, wake = os.pipe()
     os.set_blocking(woken, False)
@@ -294,8 +292,8 @@ def wait_for_child(child: int, lifeline: int, grace: int) -> tuple[int | None, b
 
 def kill_descendants(child: int) -> int | None:
     """Kills the child's group and all its descendants, generation by generation, for at most `KILL_SECONDS`. Single
-    processes are killed only while they are children of this process, so a reused pid is never hit. Returns the child's
-    wait status if it ended during this call; else None.
+    processes are killed only while they are children of this one, so a reused pid is never hit. Returns the child's
+    wait status if it ended meanwhile; else None.
     """
     status = None
     deadline = monotonic() + KILL_SECONDS
@@ -314,8 +312,8 @@ def kill_descendants(child: int) -> int | None:
 
 
 def reap(child: int) -> tuple[int | None, bool]:
-    """Collects the exit statuses of all ended child processes, without blocking. Returns the wait status of `child` (or
-    None), and whether this process has any child left.
+    """Collects all ended child processes, without blocking. Returns the wait status of `child` (None if it runs), and
+    whether this process has any child left.
     """
     status = None
     while True:
@@ -330,7 +328,7 @@ def reap(child: int) -> tuple[int | None, bool]:
 
 
 def child_pids(parent: int) -> list[int]:
-    """Returns the pids of the children of the single-threaded process `parent`; an empty list without /proc."""
+    """Returns the children of the single-threaded process `parent`; none without /proc."""
     try:
         with open(f"/proc/{parent}/task/{parent}/children") as listed:
             return [int(pid) for pid in listed.read().split()]
@@ -339,9 +337,7 @@ def child_pids(parent: int) -> list[int]:
 
 
 def child_pids_by_stat(parent: int) -> list[int]:
-    """Returns the pids of the children of the process `parent`, found by reading the parent of every process in
-    /proc; an empty list without /proc.
-    """
+    """The same, by reading the parent of every process in /proc."""
     found: list[int] = []
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]
@@ -359,9 +355,7 @@ def child_pids_by_stat(parent: int) -> list[int]:
 
 
 def signal_group(child: int, signum: int) -> None:
-    """Sends the signal with the number `signum` to the child's process group. Ignores a group that is gone and a
-    number that is not a signal.
-    """
+    """Sends a signal to the child's process group. Ignores a group that is gone and an unknown number."""
     for function, argument in ((setpgid, child), (killpg, signum)):
         try:
             function(child, argument)
@@ -370,8 +364,8 @@ def signal_group(child: int, signum: int) -> None:
 
 
 def exit_status(status: int | None) -> int:
-    """Converts the child's wait status to an exit status as a shell reports it: 128 + n for signal n. None, for a
-    child whose end was not seen, becomes that of SIGKILL.
+    """Converts a wait status to an exit status as a shell reports it: 128 + n for signal n. None (the child's end was
+    not seen) counts as SIGKILL.
     """
     if status is None:
         return 128 + SIGKILL

@@ -35,12 +35,12 @@ from codex_proxy.process.child import Command
 log = structlog.get_logger(__name__)
 
 MAX_SESSIONS: Final = 200
-"""Of a process; not every agent frees those that have ended."""
+"""The most sessions of a process; not every agent frees ended ones."""
 MAX_AGE_SECONDS: Final = 4 * 3600.0
 MAX_MEMORY: Final = 2 << 30
-"""In bytes; 0.1 to 0.6 GiB are usual."""
+"""The most bytes of a process; 0.1 to 0.6 GiB are usual."""
 MAX_PROCESSES: Final = 4
-"""The most that are kept without a running turn."""
+"""The most processes kept without a running turn."""
 READS_ONLY: Final = (
     "{title} has no sandbox of its own. Its turns are read-only, whatever --sandbox is set to."
 )
@@ -66,28 +66,28 @@ class ProcessScope(msgspec.Struct, frozen=True):
     workdir: str
     sandbox: Sandbox = "danger-full-access"
     owner: str = ""
-    """The key that the process serves; empty for all."""
+    """The API key that the process serves; empty for all."""
     alone: bool = False
     plain: bool = False
-    """Whether it serves plain-model turns alone, and cannot read the user's files."""
+    """Whether the process serves only plain-model turns, and cannot read the user's files."""
 
 
 class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     preset: AcpPreset
     command: Command
-    """Without confinement."""
+    """The command, unconfined."""
     workdir: str
-    """In the settings; the first process has it."""
+    """The folder in the settings; the first process has it."""
     unconfined: bool = False
     """The setting `acp.unconfined`: the agent need not ask before it acts."""
     sandbox: Sandbox = "read-only"
-    """In the settings; the first process has it."""
+    """The sandbox in the settings; the first process has it."""
     confinement: Confinement | None = None
     """What confines agent turns, if anything."""
     no_confinement: str = ""
     """Why nothing confines a process although `acp.unconfined` is on; else empty."""
     state_folders: tuple[str, ...] = ()
-    """A confined process may write to them, beside the workspace."""
+    """Folders, beside the workspace, that a confined process may write to."""
     plain: PlainConfinement | None = None
     """What keeps plain-model turns from reading the user's files. None: they use the processes of read-only agent
     turns."""
@@ -95,8 +95,8 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """The empty working folder of confined plain-model turns."""
 
     def scope_of(self, workdir: str, sandbox: Sandbox, owner: str = "") -> ProcessScope:
-        """A confined process serves one folder, any other all; it serves one key (`owner`) if it is not known what the
-        program keeps between sessions.
+        """Returns the scope of an agent turn. A confined process serves one folder, others all; one key (`owner`) if it
+        is not known what the program keeps between sessions.
         """
         owner = owner if self.preset.apart == "processes" else ""
         if self.confinement is None or sandbox == "danger-full-access":
@@ -126,7 +126,7 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def warning(self) -> str:
-        """For the operator; empty if the agent does what its settings say."""
+        """Returns what the operator should know; empty if the agent does what its settings say."""
         title = self.preset.title
         if self.confinement is not None and self.sandbox != "danger-full-access":
             although = ", since --agent-unconfined lets it act without permission" if self.unconfined else ""
@@ -151,7 +151,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
         self._launch = launch
         self._tool_server = ToolServer()
         self._scope = launch.scope_of(launch.workdir, launch.sandbox)
-        """Of turns whose request chooses no folder and no sandbox."""
+        """The scope of turns whose request chooses no folder or sandbox."""
         self.pool = ProcessPool(
             self.name,
             lambda scope: AcpProcess(launch.preset, alone=scope.alone),
@@ -252,7 +252,7 @@ class AcpAgent(PooledAgent[ProcessScope, AcpProcess]):
     def _transport(
         self, process: AcpProcess, turn: Turn, endpoint: ToolEndpoint | None, *, alone: bool
     ) -> AcpTransport:
-        """Takes the session that was opened ahead if it fits."""
+        """Returns the transport for a turn, on the session that was opened ahead if it fits."""
         declared = process.connection.declared
         assert declared is not None
         servers = () if endpoint is None else (endpoint.server_entry(http=declared.http_tools),)

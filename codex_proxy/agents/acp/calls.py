@@ -1,6 +1,6 @@
 """The calls of the client's tools within one turn, from the session's tool server to the client's output. Without IO. A
-program with several sessions may call at the tool server of another session: so the client gets only calls that the
-agent has also reported for its session; others are refused.
+program with several sessions may call at another session's tool server, so the client gets only calls that the agent
+has also reported for its session.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _ZERO: Final = re.compile(rb"\.0(?=[],}]|$)")
 
 
 class ClientCalls:
-    """Adds events to those of `reader`, and lines for the tool server to `writes`."""
+    """The calls of one turn. Adds events to those of `reader`, and lines for the tool server to `writes`."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class ClientCalls:
         self._one_at_a_time = one_at_a_time
         self._alone = alone
         self._new: list[ToolCalled] = []
-        """The client has not been asked for these."""
+        """Calls that the client was not asked for."""
         self._made: dict[str, bytes] = {}
-        """Their arguments (`_comparable`), by the tool server's key."""
+        """Arguments of calls (`_comparable`), by the tool server's key."""
         self._reports: dict[str, _Report] = {}
         self._settled = False
         self._passed_on: set[str] = set()
@@ -88,8 +88,8 @@ class ClientCalls:
         self._writes.append(tool_output(call.key, call_result((TextPart(REFUSED),), success=False)))
 
     def settle(self, message: ToolsSettled) -> None:
-        """Asks the client if this step is complete; when the time is over (`last`), asks for the reported calls and
-        refuses the others.
+        """Handles the end of the wait for further calls: asks the client if the step is complete, and at the last limit
+        in any case; calls without a report are then refused.
         """
         if not message.last:
             self._settled = True
@@ -109,7 +109,9 @@ class ClientCalls:
             self._ask_client(self._new)
 
     def _reported(self) -> dict[str, str]:
-        """Returns the agent's id of the report for each new call, by the tool server's key. No report counts twice."""
+        """Returns the id of the agent's report for each new call that has one, by the tool server's key. Uses each
+        report once.
+        """
         reports = self._open_reports()
         free: dict[tuple[str, bytes], deque[str]] = {}
         """The ids of the reports, by the tool and the arguments; empty arguments are not known."""
@@ -150,8 +152,8 @@ class ClientCalls:
         return reports
 
     def _all_arrived(self) -> bool:
-        """Returns whether the step is complete: the reported calls have arrived; for an agent that makes one call after
-        the other, the arrived calls were reported.
+        """Returns whether every new call was reported and, unless the agent makes one call after the other, every
+        reported call has arrived.
         """
         found = self._reported()
         return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))
@@ -186,7 +188,7 @@ class ClientCalls:
         events.append(StepCompleted())
 
     def give_output(self, call_id: str, reply: ToolReply) -> None:
-        """After the last output, asks for the calls that were made meanwhile."""
+        """Writes a call's output. After the last, asks for calls made meanwhile."""
         key = self._waiting.pop(call_id, None)
         if key is not None:
             self._writes.append(tool_output(key, call_result(reply.parts, success=reply.success)))
@@ -194,7 +196,7 @@ class ClientCalls:
                 self.ask_client()
 
     def drop(self, key: str) -> None:
-        """The agent no longer waits. If the client was asked for the call, the turn cannot be resumed (`is_broken`)."""
+        """Forgets a call for which the agent no longer waits. If the client was asked for it, sets `is_broken`."""
         self._new = [call for call in self._new if call.key != key]
         self._made.pop(key, None)
         if key in self._waiting.values():
@@ -202,8 +204,8 @@ class ClientCalls:
 
 
 class _Report(msgspec.Struct, frozen=True):
-    """The agent's name of the client's `tool` (empty for another one), and the arguments, also as `_comparable` (empty:
-    not known yet).
+    """A call in the agent's reports. `tool`: the agent's name of the client's tool, or empty. `arguments`: `given` by
+    `_comparable`; empty if not known yet.
     """
 
     tool: str

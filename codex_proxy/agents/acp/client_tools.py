@@ -1,6 +1,6 @@
-"""The client's tools as tools of an MCP server, and the recognition of their calls in the agent's reports. Agents put
-the server's name before a tool's, each in another way, and many change long or unusual names: such a tool gets a
-generated one. Source: recordings of six agents.
+"""The client's tools as tools of an MCP server, and the recognition of their calls in the agent's reports. Agents
+prefix names with the server's, each in another way, and many change long or unusual names: such a tool gets a generated
+one.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ SERVER: Final = "client"
 PLAIN_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 """Names that every agent passes on unchanged."""
 RENAMED: Final = "tool_"
-"""Begins generated names. A client's name with this prefix is replaced, too."""
+"""The prefix of generated names. A client's name with it is replaced, too."""
 
 CALLED_BY_META: Final = ("toolName", "claudeCode", "is_mcp_tool_call")
 ACTING_KINDS: Final = frozenset({"execute", "edit", "delete", "move"})
-"""Not those of a client tool's call, except in Codex's adapter, which uses them for every MCP call."""
+"""Kinds that a client tool's call never has, except in Codex's adapter."""
 
 
 def agent_name(name: str) -> str:
@@ -71,7 +71,9 @@ class ClientTools(OfferedTools):
         super().__init__(tools, agent_name)
 
     def called_in(self, call: Update, *, titles: bool = True) -> Tool | None:
-        """`titles`: by the title, too, which the model may have written: a report allows nothing."""
+        """Returns the client's tool that a reported call uses, if any. `titles`: goes also by the title, which the
+        model may have written.
+        """
         meta = call.meta
         for name in (call.name, value_at(meta, "toolName"), value_at(meta, "claudeCode", "toolName")):
             if isinstance(name, str):
@@ -95,7 +97,7 @@ class ClientTools(OfferedTools):
         return next((tool for tool in named if tool is not None), None)
 
     def may_be_allowed(self, call: Update) -> bool:
-        """Goes by what the agent's own code reports, never by text of the model."""
+        """Returns whether a call is surely one of a client's tool, by what the agent's own code reports."""
         return call.kind not in ACTING_KINDS and self.called_in(call, titles=False) is not None
 
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:

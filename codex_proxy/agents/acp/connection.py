@@ -1,5 +1,5 @@
 """The JSON-RPC connection to one process, without IO. Each session has a channel: a number from which its request ids
-are made, and to which its messages are assigned. Channel 0 is the connection's own.
+are made, and by which its messages are found. Channel 0 is the connection's own.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class AcpConnection:
         return request(INITIALIZE_ID, "initialize", {**INITIALIZE, "clientInfo": CLIENT})
 
     def open_probe(self, folder: str) -> bytes:
-        """The answer has modes and models, or an error if nobody is signed in."""
+        """Returns the line that opens the probe session. The answer has modes and models, or an error if nobody is
+        signed in.
+        """
         return request(PROBE_ID, "session/new", new_session(folder, (), self._session_meta))
 
     def closing(self, opened: Message) -> bytes:
@@ -83,7 +85,7 @@ class AcpConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Requests that belong to no channel are refused in `writes`. `routed` gets the lines by channels."""
+        """Sorts lines by channel; refuses, in `writes`, requests of no channel. `routed` gets the lines."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         for line in lines:

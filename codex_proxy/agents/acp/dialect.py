@@ -2,8 +2,7 @@
 
 A turn is `session/new`, requests that set mode and model, and `session/prompt`, whose answer ends it. A closed session
 is continued by `session/resume` or `session/load`. The agent calls the client's tools at the session's tool server; its
-turn continues when a later request brings the outputs. After a turn that failed or was cancelled the session takes no
-other.
+turn continues when a later request brings the outputs. A turn that failed or was cancelled is the session's last.
 """
 
 from __future__ import annotations
@@ -116,7 +115,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
 
     @property
     def tested(self) -> bool:
-        """Whether it is known when the program requests the client's tools."""
+        """Whether the program was tested, so that it is known when it requests the client's tools."""
         return bool(self._program.preset.tested)
 
     @property

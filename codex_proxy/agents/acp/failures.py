@@ -1,6 +1,5 @@
 """Converts an agent's errors to failures. The official adapters report a failed turn by `sessionFailure` in the
-result's `_meta`; others by a JSON-RPC error, or an error text as the answer. Source: recordings of six agents whose
-model server failed in seven ways.
+result's `_meta`; others by a JSON-RPC error, or an error text as the answer.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ KINDS: Final = kinds_by_text(
 ADDRESSES: Final = re.compile(
     r" ?If it persists, check your inference gateway[^.]*\([^)]*\)\.?|\b(?:(?:\d{1,3}\.){3}\d{1,3}|localhost):\d+\b"
 )
-"""What in an error text, other than links, reveals the model provider's address, and is removed."""
+"""Matches what in an error text, besides links, reveals the model provider's address, and is removed."""
 MAX_NOTE: Final = 400
 INTERNAL: Final = re.compile(r"^Internal error(?:: )?")
 
@@ -66,14 +65,14 @@ ERROR_KINDS: Final = {
     "authentication_failed": K.AGENT_NOT_AUTHENTICATED,
     "model_not_found": K.MODEL_NOT_FOUND,
 }
-"""By `data.errorKind` of a JSON-RPC error."""
+"""Kinds by `data.errorKind` of a JSON-RPC error."""
 CATEGORIES: Final = {
     "limit": K.AGENT_RATE_LIMITED,
     "service": K.UPSTREAM_ERROR,
     "access": K.AGENT_NOT_AUTHENTICATED,
     "request": K.REJECTED_BY_PROVIDER,
 }
-"""By `sessionFailure.category`."""
+"""Kinds by `sessionFailure.category`."""
 
 
 def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
@@ -99,9 +98,7 @@ def failure_of_session(failure: dict[str, Any], preset: AcpPreset) -> Failure:
 def failure_of_text(
     text: str, preset: AcpPreset, *, kind: FaultKind | None = None, status: int | None = None
 ) -> Failure:
-    """Returns the failure that an agent's error text describes. A kind that shows in the text has priority over the
-    reported `kind`.
-    """
+    """Converts an agent's error text. A kind that shows in the text has priority over the reported `kind`."""
     text = ADDRESSES.sub("", text[:MAX_READ].removeprefix("API Error: ").removeprefix("Error: "))
     found = failure_from_text(text, http_status=status)
     said = found.message.removeprefix(f"{MESSAGES.get(found.kind, '')}: ")

@@ -2,7 +2,7 @@
 stdio: `python -I -S forwarder.py URL`. TOOL_SERVER_TOKEN holds the bearer token.
 
 Each line is posted in its own thread, since a call may wait for minutes; the response's messages are printed as lines.
-Imports nothing of the proxy, because the agent starts it as a file.
+Imports nothing of the proxy: the agent starts it as a file.
 """
 
 import http.client
@@ -38,7 +38,7 @@ def field_of(line: bytes, name: str) -> object:
 
 
 def forward(url: urllib.parse.SplitResult, line: bytes) -> None:
-    """Posts a message, and prints each message of the response; an error for a request that is not answered."""
+    """Posts a message, and prints each message of the response, or an error for a request that gets no answer."""
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=SECONDS)
     headers = {
         "Content-Type": "application/json",

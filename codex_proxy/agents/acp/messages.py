@@ -25,7 +25,7 @@ _PER_CHANNEL: Final = 1_000_000
 
 
 class RpcError(msgspec.Struct, frozen=True):
-    """Gemini CLI's `code` is an HTTP status."""
+    """An error; `code` is an HTTP status with Gemini CLI."""
 
     code: int | None = None
     message: str = ""
@@ -33,8 +33,8 @@ class RpcError(msgspec.Struct, frozen=True):
 
 
 class Update(msgspec.Struct, frozen=True, rename="camel"):
-    """The `update` of `session/update`, or the `toolCall` of `session/request_permission` (without `session_update`).
-    None: not sent.
+    """The `update` of `session/update`, or the `toolCall` of `session/request_permission`. None: the field was not
+    sent.
     """
 
     session_update: str = ""
@@ -72,7 +72,7 @@ class Message(msgspec.Struct, frozen=True):
 
 
 class ToolsListed(msgspec.Struct, frozen=True):
-    """The agent has requested the tools; `in_time` False: it has not in time."""
+    """The agent has requested the tools, or (`in_time` False) has not done so in time."""
 
     in_time: bool = True
 
@@ -161,8 +161,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def decode(line: bytes) -> Message | None:
-    """Returns None for what is no JSON-RPC. A message with unexpected fields keeps its id, so that it can be refused,
-    or fail its turn.
+    """Decodes a line; None if it is no JSON-RPC. A message with unexpected fields keeps its id, so that it can be
+    refused, or fail its turn.
     """
     if len(line) > LONG_JSON:
         return _decode_long(line)
@@ -247,7 +247,7 @@ def refusal(id: int | str) -> bytes:
 
 
 def tool_output(key: str, result: object) -> bytes:
-    """Returns a line for the tool server (see `split_writes`)."""
+    """Returns the line that gives the tool server a call's output (see `split_writes`)."""
     return _OUTPUT + _encode({"key": key, "result": result}) + b"\n"
 
 
@@ -274,12 +274,12 @@ def split_writes(writes: bytes) -> tuple[bytes, list[tuple[str, Any]]]:
 ALLOW: Final = ("allow_once", "allow_always")
 REJECT: Final = ("reject_once", "reject_always")
 CANCELLED: Final[dict[str, Any]] = {"outcome": {"outcome": "cancelled"}}
-"""For requests for permission in a turn that is being stopped."""
+"""The answer to requests for permission in a turn that is being stopped."""
 
 
 def decision(options: object, *, allow: bool) -> dict[str, Any]:
-    """Returns the option that allows or rejects the call, best for this time only; without one `CANCELLED`, which
-    allows nothing.
+    """Returns the answer with the option that allows or rejects the call, best for this time only; `CANCELLED`, which
+    allows nothing, if there is none.
     """
     for kind in ALLOW if allow else REJECT:
         for option in objects_in(options):

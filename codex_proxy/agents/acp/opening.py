@@ -26,7 +26,7 @@ NOT_LISTED: Final = Failure(
     retry_after=5,
 )
 TITLE: Final = "codex-proxy"
-"""Of sessions, for which an agent would call its model."""
+"""The title of sessions, for which an agent would call its model."""
 
 
 class SessionOpening:
@@ -43,14 +43,14 @@ class SessionOpening:
         """
         self.session = ""
         self.model = ""
-        """Empty if the agent does not say."""
+        """The session's model; empty if the agent does not report it."""
         self._prompt = Prompt([])
         self._requests = requests
         self._program = program
         self._servers = list(servers)
         self._result: list[dict[str, Any]] | Failure | None = None
         self._kind: Literal["new", "ahead", "reopened", "lost", "over"] = "ahead" if ahead else "new"
-        """`lost`: the session could not be opened again. `over`: it was set up, or is not wanted any more."""
+        """`lost`: the session could not be reopened. `over`: it was set up, or is no longer wanted."""
         self._tools_listed = not servers
         self._turn = NO_TURN
         self._has_tools = False
@@ -66,9 +66,7 @@ class SessionOpening:
         return not self._tools_listed
 
     def take_result(self) -> list[dict[str, Any]] | Failure | None:
-        """Returns, once, the content blocks of the first prompt, or why it cannot be sent; None while neither
-        is known.
-        """
+        """Returns, once, the first prompt's content blocks, or why it cannot be sent; None until then."""
         result, self._result = self._result, None
         return result
 

@@ -25,11 +25,11 @@ process to itself, and all sessions of a process are of one key."""
 CAPABILITIES: Final[frozenset[Capability]] = frozenset(
     {"client_tools", "tool_replies", "images", "model_choice"}
 )
-"""Expected ones; whether a program has `images` is known when it runs."""
+"""Capabilities before the program runs, which reports whether it takes `images`."""
 
 
 class SettingsFile(msgspec.Struct, frozen=True):
-    """Settings that an agent takes from a file alone, which this server writes."""
+    """Settings that an agent takes only from a file, which this server writes."""
 
     variable: str
     path: str
@@ -43,18 +43,18 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     title: str
     argv: tuple[str, ...]
-    """Empty for the agent `acp`, whose command is in the settings."""
+    """The command; empty for the agent `acp`, whose command is in the settings."""
     package: str = ""
     tested: str = ""
     apart: Apart = "processes"
     usage: UsageRule | None = None
-    """None: not known, so no usage is reported."""
+    """None: it is not known, so no usage is reported."""
     read_only: tuple[str, ...] = ()
-    """Modes in which it writes nothing, or nothing without asking; the preferred first."""
+    """Modes in which the agent writes nothing, or nothing without asking; the preferred first."""
     tool_modes: tuple[str, ...] = ()
-    """For turns with client tools, if it calls none in those of `read_only`."""
+    """Modes for turns with client tools, if the agent calls none in those of `read_only`."""
     writing: Mapping[str, str] = {}
-    """The mode for each sandbox that may write, if it has its own sandbox."""
+    """The mode for each sandbox that may write, if the agent has its own sandbox."""
     sandboxed: bool = False
     env: Mapping[str, str] = {}
     settings_file: SettingsFile | None = None
@@ -62,13 +62,13 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     titled_by: str = ""
     """The method that sets a session's title, for which the agent would call its model."""
     state_folders: tuple[str, ...] = ()
-    """In the user's home. A confined agent may write to them."""
+    """Folders in the user's home to which a confined agent may write."""
     state_files: tuple[str, ...] = ()
-    """Further such paths, for plain-model turns alone. They are not created."""
+    """Further such paths, for plain-model turns only. They are not created."""
     sign_ins: tuple[str, ...] = ()
-    """Paths in the user's home with another program's sign-in, which it reads."""
+    """Paths in the user's home with another program's sign-in, which the agent reads."""
     keys: tuple[str, ...] = ()
-    """Variables with its settings and credentials, which are passed on."""
+    """Variables with the agent's settings and credentials, which are passed on."""
     sign_in: str = ""
     errors_as_text: bool = False
     """Whether a failed turn ends like a good one, with a text that begins with `Error: ` and without usage (`Info: `: a
@@ -76,22 +76,23 @@ class AcpPreset(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     null_usage_fails: bool = False
     """Whether a null `usage` means that the turn failed."""
     one_call_at_a_time: bool = False
-    """Whether it announces the calls of a step together, and makes them one after the other."""
+    """Whether the agent announces the calls of a step together, and makes them one after the other."""
     error_log: str = ""
     """A regular expression for lines of stderr about a failed model call, with the groups `session` and `error`."""
     silence_hint: str = ""
-    """What it is probably doing if it sends nothing for long, for messages."""
+    """What the agent probably does if it sends nothing for long, for messages."""
     reopens: bool = False
-    """Whether it can open a closed session again with all its messages, also in another process."""
+    """Whether the agent can open a closed session with all its messages, also in another process."""
     max_output: int | None = 10_000
     """The largest output, in bytes, that reaches the model whole in a waiting call; None: any."""
     declining_env: Mapping[str, str] = {}
-    """In place of those in `env` if this server declines all that the agent asks for, so that the model is not offered
-    it."""
+    """Replaces variables of `env` if this server declines all that the agent asks for, so that the model is not offered
+    it.
+    """
     adds_skills: bool = False
     """Whether a text with `$NAME` adds an installed skill of Codex's."""
     lists_late: bool = False
-    """Whether it requests the tools of MCP servers only after the prompt."""
+    """Whether the agent requests the tools of MCP servers only after the prompt."""
 
 
 _CLAUDE_KEYS: Final = (
@@ -102,7 +103,7 @@ _CLAUDE_KEYS: Final = (
 
 
 def _opencode_config(action: str) -> str:
-    """`action`: it asks (`ask`) or is denied (`deny`)."""
+    """Returns the configuration in which OpenCode asks before it acts (`ask`), or may not act (`deny`)."""
     acting = (
         "bash",
         "edit",
@@ -290,4 +291,4 @@ PRESETS: Final[Mapping[str, AcpPreset]] = {
 }
 
 READ_ONLY_MODES: Final = ("plan", "read-only", "readonly", "ask")
-"""For an agent without a preset."""
+"""Modes of an agent without a preset."""

@@ -18,39 +18,37 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.process.child import Command, Exit
 
 START_SECONDS = 60.0
-"""For the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
+"""The limit for the answer to `initialize`: 0.3 to 2.5 are usual, ten times that on a busy machine."""
 PROBE_SECONDS = 60.0
 MAX_LOG_LINE = 1 << 20
-"""Bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
+"""The most bytes of a line on stderr. A longer one is dropped, with the rest of its chunk."""
 SEARCHED_LOG_BYTES = 4096
 AHEAD_PAUSE_SECONDS = 0.2
-"""Without a running turn, until the next session is opened ahead."""
+"""The time without a running turn until the next session is opened ahead."""
 AHEAD_SECONDS = 10.0
-"""Until an unused one is closed, so that its instructions, files and date are no older."""
+"""The time until an unused session is closed, so that its instructions, files and date are no older."""
 
 
 class AcpProcess(SharedProcess[AcpConnection]):
     """Call `start`, then `open_channel` for each session. When no turn runs, it opens one session ahead."""
 
     def __init__(self, preset: AcpPreset, *, alone: bool = False) -> None:
-        """`alone`: it serves one session at a time, and opens none ahead."""
+        """`alone`: the process serves one session at a time, and opens none ahead."""
         super().__init__(AcpConnection(preset.session_meta))
         self.alone_with: AgentSession | None = None
         """The newest session of a process that serves one at a time."""
         self._preset = preset
         self._opens_ahead = not alone
         self._folder = ""
-        """Of sessions that are opened ahead; empty if none are to be."""
+        """The folder of sessions that are opened ahead; empty: none are."""
         self._ahead_answer: Message | None = None
-        """To the `session/new` of the session that was opened ahead."""
+        """The response to the `session/new` of the session that was opened ahead."""
         self._ahead_timer: asyncio.TimerHandle | None = None
         self._error_log = re.compile(preset.error_log) if preset.error_log else None
         self._log_framer = LineFramer(MAX_LOG_LINE)
 
     async def start(self, command: Command) -> None:
-        """Also opens and closes the probe session; `connection.declared` and `connection.probe` have the answers.
-        Raises `Fault`.
-        """
+        """Starts the program, and opens and closes the probe session; `connection` has both answers. Raises `Fault`."""
         connection = self.connection
         await self._start_and_ask(
             command,
@@ -64,7 +62,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
 
     @property
     def session_failure(self) -> Failure | None:
-        """Why the probe session could not be opened, most often because nobody is signed in; else None."""
+        """Why the probe session could not be opened (most often nobody is signed in); else None."""
         probe = self.connection.probe
         return None if probe is None or probe.error is None else failure_of_error(probe.error, self._preset)
 
@@ -85,7 +83,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message)
 
     def open_channel(self) -> int:
-        """A process for one session at a time closes the one that it keeps."""
+        """Opens a channel. A process for one session at a time first closes the one that it keeps."""
         if self.alone_with is not None and self.alone_with.can_resume:
             self.alone_with.close()
         return self._serve(self.connection.open_channel())
@@ -101,8 +99,8 @@ class AcpProcess(SharedProcess[AcpConnection]):
         super()._turn_began(channel)
 
     def take_ahead(self, folder: str) -> int | None:
-        """Returns the channel of the session that was opened ahead in this folder. Its `session/new` may not be
-        answered yet.
+        """Returns the channel of the session that was opened ahead in this folder, if any. Its `session/new` may still
+        be unanswered.
         """
         channel = self.connection.ahead
         if channel is None or folder != self._folder:

@@ -23,8 +23,9 @@ INITIALIZE: Final[dict[str, Any]] = {
         "_meta": CLIENT_META,
     },
 }
-"""The parameters of `initialize`. No files and terminals are offered: the agent has its own and asks before it uses
-them."""
+"""The parameters of `initialize`. They offer no files and terminals: the agent has its own and asks before it uses
+them.
+"""
 
 
 class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,7 +43,7 @@ class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def declared_in(result: object) -> DeclaredFeatures:
-    """Fields of an unexpected type count as missing."""
+    """Reads the result of `initialize`. Fields of an unexpected type count as missing."""
     able = object_at(result, "agentCapabilities")
     sessions = object_at(able, "sessionCapabilities")
     descriptions = (
@@ -71,9 +72,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether this server confines it to the turn's sandbox."""
 
     def facts(self) -> dict[str, Any]:
-        """Returns, as JSON, what `remake_program` needs. A preset of ours comes by its name, so that it is read as it
-        is today.
-        """
+        """Returns, as JSON, what `remake_program` needs; for a preset of ours its name."""
         facts: dict[str, Any] = msgspec.to_builtins(self)
         if self.preset.name in PRESETS:
             facts |= {"preset": self.preset.name, "usage": self.preset.usage}
@@ -94,7 +93,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def reopening(self) -> str:
-        """The method that opens a closed session again; empty if there is none that works."""
+        """The method that opens a closed session; empty if none works."""
         if not self.preset.reopens:
             return ""
         return "session/resume" if self.declared.resumes else "session/load" if self.declared.loads else ""
@@ -115,7 +114,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def remake_program(facts: dict[str, Any]) -> Program:
-    """Takes a program out of `facts`. Raises `ValueError` or `KeyError`."""
+    """Makes a program from `facts`, and removes its fields there. Raises `ValueError` or `KeyError`."""
     named = facts.pop("preset")
     preset = PRESETS[named] if isinstance(named, str) else msgspec.convert(named, AcpPreset)
     preset = msgspec.structs.replace(preset, usage=facts.pop("usage", preset.usage))

@@ -1,5 +1,5 @@
-"""Converts what a session has not seen of a history to a prompt: ACP content blocks. A prompt is one message of the
-user: other histories, and messages that an agent would take for a command, are one text with labels.
+"""Converts what a session has not seen of a history to a prompt: ACP content blocks. One message of the user stays as
+it is; other histories, and what an agent would take for a command, become one text with labels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from codex_proxy.agents.dialects.transcript import flatten
 from codex_proxy.core.items import HistoryItem, HistoryMessage, TextPart
 
 _COMMAND: Final = re.compile(r"[\s\u200b-\u200f\u2060\ufeff]*/")
-"""Begins a text that an agent may take for a command."""
+"""Matches a text that an agent may take for a command."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -26,7 +26,7 @@ class Prompt(msgspec.Struct, frozen=True):
 
 
 def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Prompt:
-    """`takes_system`: instructions at the beginning are the system prompt."""
+    """Returns a session's first prompt. `takes_system`: instructions at the beginning are its system prompt."""
     rest = list(history)
     system: list[str] = []
     while takes_system and rest and _is(rest[0], "developer"):
@@ -36,8 +36,8 @@ def first_prompt(history: Sequence[HistoryItem], *, takes_system: bool) -> Promp
 
 
 def later_prompt(items: Sequence[HistoryItem]) -> Prompt:
-    """Returns the prompt for a session that has seen everything before `items`. A single message of the user is sent
-    unchanged, instructions after it as texts that begin with `[system]`.
+    """Returns the prompt for a session that has seen everything before `items`. One user message stays as it is;
+    instructions after it become texts that begin with `[system]`.
     """
     first, *rest = items or (None,)
     if (

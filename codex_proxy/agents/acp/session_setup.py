@@ -1,5 +1,5 @@
 """Reads the settings that a session offers, and makes the requests that set them. Models are in an option of the
-category `model` (`session/set_config_option`), or in `models` (`session/set_model`); modes in `modes`, or in an option.
+category `model` (`session/set_config_option`), or in `models` (`session/set_model`); modes in an option, or in `modes`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from codex_proxy.core.turn import Turn
 Request: TypeAlias = tuple[str, dict[str, Any]]
 
 UNNAMED_MODEL: Final = "default"
-"""Of an agent that lists none."""
+"""The model of an agent that lists none."""
 
 NO_SAFE_MODE: Final = (
     "{} offers no mode that is read-only or asks for permission. To serve its turns, the "
@@ -34,10 +34,10 @@ class SessionOption(msgspec.Struct, frozen=True):
     """The request's parameter with the value."""
     values: tuple[str, ...]
     current: str
-    """At the beginning; empty if the agent does not say."""
+    """The value at the beginning; empty if the agent does not report it."""
     option: str = ""
     names: tuple[str, ...] = ()
-    """For display, one for each of `values`."""
+    """Display names, one for each of `values`."""
 
     def request(self, session: str, value: str) -> Request:
         params = {"sessionId": session, self.key: value}
@@ -55,7 +55,7 @@ class SessionOptions(msgspec.Struct, frozen=True):
         return next((name for name in names if name in offered), None)
 
     def models(self) -> tuple[AgentModel, ...]:
-        """The current one is the default; a single `default` if there is no choice."""
+        """Returns the models, of which the current is the default; `default` alone if there is no choice."""
         choice = self.model
         if choice is None:
             return (AgentModel(id=UNNAMED_MODEL, is_default=True, owned_by="agent"),)
@@ -92,15 +92,17 @@ def session_options_of(result: object) -> SessionOptions:
 
 class SetupPlan(msgspec.Struct, frozen=True):
     requests: tuple[tuple[Request, Callable[[RpcError], Failure]], ...]
-    """Each with the conversion of its error to the turn's failure."""
+    """The requests, each with the conversion of its error to the turn's failure."""
     model: str
-    """The model that the session then has; empty if not known."""
+    """The session's model after them; empty if not known."""
 
 
 def plan_setup(
     result: object, session: str, turn: Turn, program: Program, *, tools: bool
 ) -> SetupPlan | Failure:
-    """Returns why the turn cannot run on the session, if so. `result` opened it; `tools`: the turn has client tools."""
+    """Returns the requests for a turn on the session that `result` has opened, or why it cannot run there. `tools`: the
+    turn has client tools.
+    """
     options = session_options_of(result)
     wanted = program.modes(turn.sandbox, tools=tools)
     mode = options.mode_of(wanted)
@@ -156,8 +158,8 @@ def _option(option: dict[str, Any]) -> SessionOption | None:
 
 
 def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> SessionOption | None:
-    """Converts the `modes` or `models` of `session/new` (`given`); None without values. `list`, `id` and `current` are
-    its fields; `method` and `key`: see `SessionOption`.
+    """Converts `given`, the `modes` or `models` of `session/new`; None without values. `list`, `id` and `current` are
+    the names of its fields; for `method` and `key` see `SessionOption`.
     """
     entries = [entry for entry in objects_in(value_at(given, list)) if isinstance(entry.get(id), str)]
     chosen = text_at(given, current)

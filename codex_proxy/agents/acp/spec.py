@@ -37,7 +37,9 @@ NO_FOLDERS: Final = (
 
 
 def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
-    """Raises `NoAgentError` if the command is missing or cannot be parsed."""
+    """Returns how the preset's program is started, without confinement. Raises `NoAgentError` if the command is missing
+    or cannot be parsed.
+    """
     from codex_proxy.agents.acp.agent import AcpLaunch
     from codex_proxy.process.child import Command
 
@@ -69,7 +71,7 @@ def launch_of(preset: AcpPreset, context: AgentContext) -> AcpLaunch:
 
 
 async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Raises `NoAgentError`."""
+    """Adds what confines plain-model turns. Raises `NoAgentError`."""
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
     from codex_proxy.files.private import make_folder
 
@@ -87,8 +89,8 @@ async def with_plain_confinement(launch: AcpLaunch, context: AgentContext) -> Ac
 
 
 async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Nothing confines a program with its own sandbox, or if `agent_confinement` is `none`; with `auto` also if
-    `acp.unconfined` is off or no mechanism works. Raises `NoAgentError`.
+    """Adds what confines agent turns: nothing if the program has its own sandbox, or `agent_confinement` is `none`;
+    with `auto` also if `acp.unconfined` is off or no mechanism works. Raises `NoAgentError`.
     """
     from codex_proxy.agents.confinement.setup import state_folders, wanted_confinement
 
@@ -111,7 +113,7 @@ async def with_confinement(launch: AcpLaunch, context: AgentContext) -> AcpLaunc
 
 
 def _environment(preset: AcpPreset, context: AgentContext) -> dict[str, str]:
-    """Returns every child's variables, those that the preset passes on or sets, and `--agent-env`."""
+    """Returns every child's variables, the preset's, and those of `--agent-env`."""
     from codex_proxy.settings.fields import split_list
 
     names, given = [], {}
@@ -149,7 +151,7 @@ def _merge(theirs: Any, ours: Any) -> Any:
 
 
 def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Writes the machine's own settings, and over them the preset's, and adds the variable that names the file. Raises
+    """Writes the preset's settings over the machine's own, and adds the variable that names the file. Raises
     `NoAgentError`.
     """
     from codex_proxy.files.private import make_folder, replace_file
@@ -174,7 +176,9 @@ def with_settings_file(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
 
 
 def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
-    """Raises `NoAgentError`, with the command that installs the program, if it is not found."""
+    """Replaces the program's name by its path. Raises `NoAgentError`, with the command that installs it, if it is not
+    found.
+    """
     program, preset = launch.command.argv[0], launch.preset
     if os.sep in program or shutil.which(program, path=launch.command.env.get("PATH", os.defpath)):
         return launch

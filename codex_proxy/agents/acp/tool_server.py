@@ -1,6 +1,6 @@
 """The MCP server at which agents call the client's tools: streamable HTTP on a loopback port, with an endpoint and a
-token for each session. A call gets an event stream at once, kept open by progress notifications until the client brings
-the output, because agents time out after 60 s. Source: six agents, each of which waited for 100 s.
+token for each session. A call gets an event stream at once, which progress notifications keep open until the client
+brings the output, because agents time out after 60 s.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ PATH: Final = "/mcp"
 MAX_BODY: Final = 32 << 20
 PROGRESS_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 0.2
-"""For another call of the same step."""
+"""The wait for another call of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
-"""If the agent has reported other calls than it has made."""
+"""The same if reported calls and those that have come differ."""
 LIST_SECONDS: Final = 45.0
-"""Until a tested program requests a session's tools: one is usual, more on a busy machine."""
+"""The limit for a tested program's request of the tools: 1 is usual, more on a busy machine."""
 UNTESTED_LIST_SECONDS: Final = 10.0
-"""For any other program, which then gets its prompt anyway."""
+"""The same for any other program, which then gets its prompt anyway."""
 MAX_CALLS: Final = 128
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 EMPTY_LISTS: Final = {
@@ -58,7 +58,7 @@ TOKEN_VARIABLE: Final = "TOOL_SERVER_TOKEN"
 
 
 class ToolEndpoint:
-    """Of one session. Its events go to `sink`, on the event loop."""
+    """The part of the server for one session. Sends its events to `sink`, on the event loop."""
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -80,7 +80,7 @@ class ToolEndpoint:
         return {"name": SERVER, "command": sys.executable, "args": args, "env": env}
 
     def start_list_timer(self, *, tested: bool) -> None:
-        """After the time limit for the request of the tools, `sink` gets `ToolsListed(in_time=False)`."""
+        """Sends `ToolsListed(in_time=False)` to `sink` if the agent does not request the tools in time."""
         loop = asyncio.get_running_loop()
         seconds = LIST_SECONDS if tested else UNTESTED_LIST_SECONDS
         self._list_timer = loop.call_later(seconds, self._notify, ToolsListed(in_time=False))
@@ -91,7 +91,7 @@ class ToolEndpoint:
             self._notify(ToolsListed())
 
     def add_call(self, params: dict[str, Any]) -> tuple[str, asyncio.Future[Any]] | None:
-        """Returns the call's key, and the future that `set_result` completes; None if `MAX_CALLS` are waiting."""
+        """Returns the call's key, and the future that `set_result` completes; None if `MAX_CALLS` wait already."""
         if len(self._calls) >= MAX_CALLS:
             return None
         self._count += 1
@@ -140,7 +140,7 @@ class ToolServer:
 
     def __init__(self) -> None:
         self._endpoints: dict[bytes, ToolEndpoint] = {}
-        """By the digest of their tokens, so that a comparison takes equally long for every token."""
+        """Endpoints by the digest of their tokens, so that a comparison takes equally long for every token."""
         self._runner: web.AppRunner | None = None
         self._starting = asyncio.Lock()
         self.url = ""
@@ -252,7 +252,7 @@ async def _keep_alive(response: web.StreamResponse, future: asyncio.Future[Any],
 
 
 def _result_of(method: str, params: dict[str, Any], endpoint: ToolEndpoint) -> dict[str, Any] | None:
-    """Returns None if the method is not supported."""
+    """Returns the result of a request other than a call; None if the method is not supported."""
     if method == "initialize":
         asked = params.get("protocolVersion")
         return {

@@ -32,7 +32,9 @@ UNEXPLAINED: Final = Failure(
 def turn_end(
     result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
 ) -> TurnEnded | Failure:
-    """`rejected`: a permission was rejected, so the turn has failed if the model has said nothing since."""
+    """Converts the result. `rejected`: a permission was rejected, so the turn has failed if the model has written
+    nothing since.
+    """
     failure = _failure_in(result, reader, preset, rejected=rejected)
     if failure is not None:
         return failure

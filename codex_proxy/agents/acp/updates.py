@@ -1,5 +1,5 @@
 """Converts `session/update` messages to events: text, reasoning, plans, and the agent's own tool calls (activities). A
-message ends when another item begins, since not every agent gives messages an id. Source: recordings of eight agents.
+message ends when another item begins, since not every agent gives messages an id.
 """
 
 from __future__ import annotations
@@ -36,29 +36,29 @@ KINDS: Final[dict[str, ActivityKind]] = {
     "move": "file_change",
     "fetch": "web_search",
 }
-"""By ACP's kinds of tool calls; others are `other`."""
+"""Activities by ACP's kinds of tool calls; others are `other`."""
 
 ENDED: Final = ("completed", "failed")
 MAX_OPEN_CALLS: Final = 256
-"""The tool server lets half as many wait."""
+"""Twice as many as may wait at the tool server."""
 MAX_OUTPUT: Final = 8 << 20
-"""Characters of a call's output; the rest is dropped."""
+"""The most characters of a call's output; the rest is dropped."""
 MAX_TITLE: Final = 400
 MAX_ERROR: Final = 16_384
-"""Characters of an error; a longer text is part of the answer."""
+"""The most characters of an error; a longer text is part of the answer."""
 ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
-"""Begins the official adapters' texts about a retry."""
+"""How the official adapters' texts about a retry begin."""
 RETRIES: Final = ("Retrying...", "retrying...")
-"""Ends those of other agents."""
+"""How those of other agents end."""
 
 
 class OpenCall(msgspec.Struct):
-    """`id` is its item's: empty before that begins; None for a client's tool."""
+    """`id`: the activity's item; empty if it has not begun, None for a client's tool."""
 
     id: str | None
     known: Update
-    """What was reported so far and is read again (see `_remembered`)."""
+    """The fields reported so far, without those that `_remembered` drops."""
     output: list[str] = []
     output_size: int = 0
 
@@ -102,7 +102,7 @@ class UpdateReader:
         self.start_request()
 
     def start_request(self) -> None:
-        """Open calls and held text stay."""
+        """Prepares for another request of the turn. Open calls and held text stay."""
         # The first text of the request does not count as a further model call.
         self.calls_model_again = False
         self._message_name = None
@@ -163,7 +163,7 @@ class UpdateReader:
         self.events.append(TextDelta(self._message, text))
 
     def end_message(self) -> None:
-        """Adds it as a raw item for later turns, too."""
+        """Ends the open message, if any, and adds it as a raw item for later turns."""
         if not self._message:
             return
         self.events += [ItemEnded(self._message), raw_message(self._message, "".join(self._said))]
@@ -188,7 +188,7 @@ class UpdateReader:
     # --- what the agent does --------------------------------------------------------------------
 
     def add_call(self, call: Update) -> Update:
-        """Returns the call with all that was reported."""
+        """Reads a report about a call, and returns the call with all that was reported."""
         name = call.tool_call_id
         if not name or name in self._ended_calls:
             return call
@@ -229,7 +229,9 @@ class UpdateReader:
         return id
 
     def _add_output(self, state: OpenCall, call: Update) -> None:
-        """An update has the next piece, or the whole output, which is ignored if it does not continue `state`."""
+        """Adds output. An update has its next piece, or the whole, which is ignored if it does not begin with the
+        earlier output.
+        """
         delta = text_at(call.meta, "terminal_output_delta", "data")  # where Codex's adapter sends it
         if not delta:
             whole = _output_of(call)
@@ -306,7 +308,7 @@ def _remembered(call: Update) -> Update:
 
 
 def _merge(before: Update, call: Update) -> Update:
-    """An empty `raw_input` replaces nothing."""
+    """Adds newer fields to older ones; an empty `raw_input` replaces nothing."""
     fields = {name: value for name in Update.__struct_fields__ if (value := getattr(call, name)) is not None}
     if isinstance(before.meta, dict) and isinstance(call.meta, dict):
         fields["meta"] = {**before.meta, **call.meta}

@@ -1,6 +1,5 @@
 """Converts the token counts that an agent reports. A count that covers more or less than the client's request
-(`AcpPreset.usage`) is not used. `totalTokens` shows whether input includes cached, and output thought tokens. Source:
-the same model call as reported by seven agents.
+(`AcpPreset.usage`) is not used. `totalTokens` shows whether input includes cached, and output thought tokens.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ NO_TOKENS = Usage()
 
 
 def usage_in(counts: object) -> Usage | None:
-    """Returns None if input or output is missing, or all are 0."""
+    """Reads token counts; None if input or output is missing, or all are 0."""
     if not isinstance(counts, dict):
         return None
     given = _count(counts, "inputTokens", "input_tokens")
@@ -49,13 +48,13 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
 
 
 class UsageCounter:
-    """Of one session's turns. `rule`: see `AcpPreset.usage`."""
+    """The tokens of one session's turns. `rule`: see `AcpPreset.usage`."""
 
     def __init__(self, rule: UsageRule | None) -> None:
         self._rule = rule
         self._session = NO_TOKENS
         self._known = True
-        """Whether that is complete: not after a turn without a count."""
+        """Whether `_session` is complete: not after a turn without a count."""
         self._turn = NO_TOKENS
         self._one_call = True
         self._whole = True

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Raises `NoAgentError` or `Fault` if there is no Codex, or none that can be used."""
+    """Makes the agent for the installed Codex. Raises `NoAgentError` or `Fault` if there is none that can be used."""
     from codex_proxy.agents.codex.catalog import CatalogError
     from codex_proxy.agents.codex.program import find_version
     from codex_proxy.agents.codex_app_server.binary_check import check_binary

@@ -33,7 +33,7 @@ KINDS: Final[dict[str, ActivityKind]] = {
 
 
 class _Described(msgspec.Struct, frozen=True):
-    """The arguments that describe a call; the first that is a string is shown."""
+    """The arguments that may describe a call; the first string is shown."""
 
     command: msgspec.Raw = msgspec.Raw()
     file_path: msgspec.Raw = msgspec.Raw()

@@ -33,21 +33,21 @@ from codex_proxy.process.launch import find_program
 log = structlog.get_logger(__name__)
 
 RESTOCK_SECONDS: Final = 0.3
-"""From when a turn takes the waiting process to the start of the next, which would slow the turn's beginning."""
+"""How long after a turn took the waiting process the next is started, which would slow the turn's beginning."""
 MAX_WAIT_SECONDS: Final = 3600.0
-"""A process waits no longer: it has read settings and sign-in at its start."""
+"""The longest that a process waits: it has read settings and sign-in at its start."""
 MAX_MEMORY: Final = 2 << 30
-"""In bytes; a conversation that only waits is ended then."""
+"""The bytes from which the process of a conversation without a running turn is ended."""
 
 
 class ClaudeProcesses(msgspec.Struct, frozen=True):
     name: str
     version: str
     command: Callable[[LaunchKey], Command]
-    """Unconfined."""
+    """Returns the unconfined command."""
     confinement: PlainConfinement
     empty_folder: str
-    """Of plain-model turns."""
+    """The folder of plain-model turns."""
     warm: LaunchKey
     """The kind of the first process, and of those that only answer `initialize`."""
     advice: str = ""
@@ -105,7 +105,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
         await self.pool.warm(self._processes.warm)
 
     async def _first_answer(self) -> InitializeResult:
-        """Returns the answer to `initialize`, and tries out whether the program works confined."""
+        """Returns the answer to `initialize`, and tries out whether the program works confined. Raises `Fault`."""
         warm = self._processes.warm
         plain = self._processes.command(LaunchKey("model", self._processes.empty_folder))
         trial = self._processes.confinement.try_out(

@@ -1,10 +1,9 @@
 """The dialect of Claude Code's JSON lines. Without IO.
 
-A turn is `initialize` with prompt, tools and schema; the history line by line (each line of the user is confirmed by an
-empty `result`); the user's line that the model answers; and the stream of the answer until `result`. Over the same
-lines this server is an MCP server with the client's tools. The calls in a message of the model are passed on when it
-ends, and wait without a time limit. A process whose turn has succeeded takes the next one. Source: recordings of
-release 2.1.330.
+A turn is `initialize` with prompt, tools and schema; the history line by line (an empty `result` confirms each of the
+user); the user's line that the model answers; and the answer's stream until `result`. Over the same lines this server
+is an MCP server with the client's tools. The calls in a message of the model are passed on when it ends, and wait
+without a time limit. A process whose turn has succeeded takes the next one.
 """
 
 from __future__ import annotations
@@ -70,13 +69,13 @@ INITIALIZE, SETTINGS, INTERRUPT = "initialize", "settings", "interrupt"
 SYNTHETIC: Final = "<synthetic>"
 """The model of messages that Claude Code writes itself, which report errors."""
 EFFORTS: Final = {"none": "low", "minimal": "low"}
-"""In place of those that Claude Code lacks."""
+"""Replacements of efforts that Claude Code lacks."""
 STOPS: Final = {
     "max_tokens": Stop.LENGTH,
     "model_context_window_exceeded": Stop.LENGTH,
     "refusal": Stop.CONTENT_FILTER,
 }
-"""For Anthropic's stop reasons of incomplete or refused answers."""
+"""Ends by Anthropic's stop reasons of incomplete or refused answers."""
 BAD_ANSWER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="Claude Code sent a message that this server does not understand. Try again; if it "
@@ -86,7 +85,7 @@ DENIED: Final = "This server allows no more than its sandbox does: the turn is {
 
 
 class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
-    """The `Dialect` of a process, for the turns of one conversation."""
+    """The turns of one conversation in a process."""
 
     def __init__(self, *, takes_mark: bool = True) -> None:
         self._tools = OfferedTools((), model_name)
@@ -95,7 +94,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._takes_mark = takes_mark
         self._feed = PendingLines((), 1)
         self._unready: set[str] = set()
-        """What must be done before the history can be written."""
+        """Requests that must be answered before the history is written."""
         self._pending = PendingCalls(_output_answer)
         self._usage = TurnUsage()
         self._reported_usage = Usage()
@@ -202,7 +201,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
     def _unreadable(self, line: bytes) -> None:
-        """Fails the turn for a `result`; adds a notice for any other line."""
+        """Fails the turn if the line is a `result`; else adds a notice."""
         if self._state is TurnState.ENDED:
             return
         if b'"type":"result"' in line and self._state in (TurnState.FEEDING, TurnState.ACTIVE):
@@ -241,7 +240,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._give_next()
 
     def _give_next(self) -> None:
-        """Writes the history up to the next line of the user; the model answers the last."""
+        """Writes history lines up to the next of the user; the model answers the last."""
         writes, last = self._feed.next()
         self._writes.append(writes)
         if last:
@@ -266,7 +265,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
-        """Begins a message of the model. It repeats the one before if that has not ended."""
+        """Begins a message of the model. An unfinished previous message is repeated by it."""
         if self._step_open:
             self._events.append(Retrying(BROKE_OFF))
         self._step_open = True
@@ -306,7 +305,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._reader.assistant(whole)
 
     def _user(self, message: WholeMessage) -> None:
-        """The client's output for a call that the program itself has answered is not used."""
+        """Ends activities, and calls that the program itself has answered: a client's output for these is not used."""
         for block in message.blocks:
             if block.type == "tool_result":
                 self._pending.agent_answered(block.tool_use_id or "")
@@ -329,7 +328,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the answer; empty if it must wait or was written."""
+        """Returns the answer; empty if it comes later or was already written."""
         match rpc.method:
             case "initialize":
                 version = (rpc.params or RpcParams()).protocol_version
@@ -348,8 +347,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return rpc_refusal(request_id, rpc.id)
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the answer; empty if there is no output yet. A call that was not in the stream is asked of the
-        client.
+        """Returns the answer; empty if the client's output is missing. Asks the client for a call that was not in the
+        stream.
         """
         params = rpc.params or RpcParams()
         id = params.meta.call_id if params.meta is not None else None
@@ -366,8 +365,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return self._pending.add_request(id, (request_id, rpc.id))
 
     def _permission(self, request_id: str, request: ControlRequest) -> None:
-        """Allows calls of the client's tools, and everything in the sandbox `danger-full-access`. Asks about any other;
-        after the end of the turn denies it.
+        """Allows calls of the client's tools, and everything in the sandbox `danger-full-access`. Asks the client about
+        others; denies them after the turn's end.
         """
         self._questions[request_id] = request.input or msgspec.Raw(b"{}")
         if self._tools.find(request.tool_name) is not None or self._turn.sandbox == "danger-full-access":
@@ -421,7 +420,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
     def _end(self, ended: TurnEnded) -> None:
-        """Ends the client's turn. The process is not used for another."""
+        """Ends the client's turn, and the use of the process."""
         self._events.append(ended)
         self._deny_all()
         self._pending.clear()
@@ -429,6 +428,6 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
 
 def _output_answer(request: tuple[str, int | str | None], reply: ToolReply) -> bytes:
-    """`request` has the ids of the control request and of the JSON-RPC request in it."""
+    """Returns the answer to a call. `request` has the ids of the control request and of the JSON-RPC request in it."""
     result = {"content": mcp_content(reply.parts)}
     return rpc_answer(*request, result if reply.success else result | {"isError": True})

@@ -1,6 +1,5 @@
 """Converts Claude Code's errors to failures, by its codes, its provider's HTTP status, and its texts. An error is a
-message of the model `<synthetic>` with a code, then a `result` with the status. Source: recordings of release 2.1.330,
-and its list of codes.
+message of the model `<synthetic>` with a code, then a `result` with the status.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ STATUSES: Final[dict[int, FaultKind]] = {
     403: K.AGENT_NOT_AUTHENTICATED,
     404: K.MODEL_NOT_FOUND,
 }
-"""Those that mean something else than with other agents."""
+"""Kinds of statuses that mean something else with other agents."""
 BROKE_OFF: Final = "Claude Code is retrying its model request: the connection was lost."
 TOO_LONG: Final = "prompt_too_long"
 """The `terminal_reason` of a conversation that is too long."""
@@ -59,7 +58,7 @@ TEXTS: Final = kinds_by_text(
     (r"ETIMEDOUT|timed? ?out", K.UPSTREAM_TIMEOUT),
     (_LIMIT.pattern, K.USAGE_LIMIT_REACHED),
 )
-"""If neither a code nor a status decides."""
+"""Kinds by the text, if neither a code nor a status decides."""
 _FRAME: Final = re.compile(
     r"^(?:Failed to authenticate\. )?API Error: (?:Request rejected \(\d+\) · |\d{3} )?"
 )
@@ -69,7 +68,7 @@ _ADVICE: Final = re.compile(
 
 
 def failure_of(text: str, *, code: str | None, status: int | None, reason: str | None) -> Failure:
-    """`code` is the `<synthetic>` message's, `reason` the `terminal_reason`."""
+    """Converts an error. `code` is that of the `<synthetic>` message, `reason` the `terminal_reason`."""
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:
         return NOT_SIGNED_IN

@@ -1,6 +1,6 @@
-"""Converts a history to the system prompt and the lines for Claude Code. The lines of user and assistant alternate, as
-Anthropic's API requires; a call's output is in the line after it, and the last line is the user's. Only Claude Code's
-own, signed reasoning (`ThinkingBlock`) is kept.
+"""Converts a history to the system prompt and the lines for Claude Code. Lines of user and assistant alternate, as
+Anthropic's API requires; a call's output is in the next line, and the user has the last. Of reasoning only Claude
+Code's own (`ThinkingBlock`) is kept.
 """
 
 from __future__ import annotations
@@ -30,18 +30,16 @@ from codex_proxy.core.items import (
 Block = dict[str, Any]
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""Of a call without one, which the provider refuses."""
+"""The output of a call without one, which the provider refuses."""
 CONTINUE: Final = "Continue."
-"""The user's last line after a message of the assistant."""
 BEGIN: Final = "(The conversation begins with your message.)"
-"""The user's first line before a message of the assistant, which may not be the first."""
 LATER_INSTRUCTIONS: Final = "<developer_message>\n{}\n</developer_message>"
-"""In the middle of a conversation."""
+"""Instructions in the middle of a conversation."""
 _ID: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 _SEAL: Final = "claude-thinking:"
-"""Begins the `encrypted_content` of reasoning items with a thinking block."""
+"""The prefix of `encrypted_content` in reasoning items with a thinking block."""
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -53,7 +51,7 @@ class ThinkingBlock(msgspec.Struct, frozen=True, omit_defaults=True):
     thinking: str = ""
     signature: str = ""
     data: str = ""
-    """Of a `redacted_thinking` block, which has nothing else."""
+    """The only content of a `redacted_thinking` block."""
 
     @property
     def block(self) -> Block:
@@ -87,7 +85,7 @@ def thinking_block_in(raw: bytes) -> ThinkingBlock | None:
 
 
 class Line(msgspec.Struct):
-    """What the user or the assistant said without the other in between."""
+    """Successive messages of the user or the assistant."""
 
     role: Literal["user", "assistant"]
     blocks: list[Block]
@@ -100,7 +98,9 @@ class Conversation(msgspec.Struct, frozen=True):
 
 
 def conversation(history: Sequence[HistoryItem]) -> Conversation:
-    """Instructions at the beginning become the system prompt; without anything else, the user's message."""
+    """Converts a history. Instructions at the beginning are the system prompt, or the user's message if nothing
+    follows.
+    """
     items = list(_plain(history))
     system: list[str] = []
     while items and _is_instruction(items[0]):
@@ -112,7 +112,7 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
 
 
 def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
-    """Converts what the agent has not seen. Instructions become text of the user."""
+    """Converts items that the agent has not seen. Instructions become text of the user."""
     return _lines(_plain(history))
 
 
@@ -124,12 +124,12 @@ def _lines(items: Iterable[HistoryItem | ThinkingBlock]) -> tuple[Line, ...]:
 
 
 class PendingLines:
-    """The next lines follow when the program has confirmed the user's previous one."""
+    """The lines still to be written. After each of the user the program must confirm it."""
 
     def __init__(self, lines: Sequence[Line], first_number: int, *, takes_mark: bool = True) -> None:
         self._lines = list(lines)
         self.number = first_number
-        """The next assistant line's (see `assistant_line`)."""
+        """The number of the next assistant line (see `assistant_line`)."""
         self._takes_mark = takes_mark
 
     def next(self) -> tuple[bytes, bool]:
@@ -151,9 +151,9 @@ class _Writer:
     def __init__(self) -> None:
         self._lines: list[Line] = []
         self._waiting: dict[str, str] = {}
-        """Calls without an output: the id that is written, by the client's."""
+        """Ids of calls without an output: as written, by the client's."""
         self._thoughts: list[ThinkingBlock] = []
-        """For the assistant's next block: no line may end with one."""
+        """Thinking blocks for the assistant's next block: no line may end with one."""
 
     def add(self, item: HistoryItem | ThinkingBlock) -> None:
         if isinstance(item, ThinkingBlock):
@@ -175,7 +175,7 @@ class _Writer:
             self._output(item)
 
     def close(self) -> list[Line]:
-        """Returns all lines, with `NO_OUTPUT` where needed. The first and last are the user's."""
+        """Returns all lines, with `NO_OUTPUT` where needed, and the user's as the first and last."""
         self._answer_waiting()
         if not self._lines or self._lines[-1].role == "assistant":
             self._lines.append(Line("user", [_text_block(CONTINUE)]))

@@ -1,6 +1,6 @@
 """The command line and variables of a `claude` process. A *plain-model* process has no tools of its own, none of the
 user's settings and instructions, and an empty folder. An *agent* process works in the turn's folder with the user's
-settings, not the folder's, which could name commands. Source: experiments with release 2.1.330.
+settings, not the folder's, which could name commands.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ AGENT: Final = (
 )
 READ_TOOLS: Final = ("Read", "Glob", "Grep")
 WORK_TOOLS: Final = (*READ_TOOLS, "Edit", "Write", "NotebookEdit", "Bash", "Agent", "Skill")
-"""Without questions, and tools that would outlive the turn."""
+"""Tools of turns that may write: no questions, and none that outlives the turn."""
 MODES: Final[Mapping[Sandbox, str]] = {
     "read-only": "default",
     "workspace-write": "acceptEdits",
@@ -56,7 +56,7 @@ SWITCHES: Final[Mapping[str, str]] = {
     # A command in the background would outlive its turn.
     "CLAUDE_CODE_DISABLE_BACKGROUND_TASKS": "1",
 }
-"""Of every process; the operator's (PROXY_CHILD_ENV) win."""
+"""Variables of every process; the operator's (PROXY_CHILD_ENV) win."""
 
 ALLOWED_NAMES: Final = (
     "CLAUDE_CONFIG_DIR",
@@ -67,17 +67,19 @@ ALLOWED_NAMES: Final = (
     *("AWS_REGION", "AWS_PROFILE", "CLOUD_ML_REGION"),
     *("CLAUDE_CODE_MAX_OUTPUT_TOKENS", "MAX_THINKING_TOKENS"),
 )
-"""The provider's addresses, and the program's home. No keys, which would be charged in place of the user's sign-in."""
+"""Variables for the provider's addresses and the program's home; no keys, which would be charged in place of the user's
+sign-in.
+"""
 KEY_NAMES: Final = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 """Keys that the operator may pass on (PROXY_CHILD_ENV)."""
 
 NEWEST_TESTED: Final = (2, 1, 330)
-"""Other releases are used, too."""
+"""The newest tested release; others are used, too."""
 _VERSION: Final = re.compile(r"^(\d{1,6})\.(\d{1,6})\.(\d{1,6})\b.*Claude Code", re.MULTILINE)
 
 
 class LaunchKey(msgspec.Struct, frozen=True):
-    """What cannot change after a process's start."""
+    """What is fixed at a process's start."""
 
     mode: Mode
     cwd: str
@@ -85,7 +87,7 @@ class LaunchKey(msgspec.Struct, frozen=True):
 
 
 def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) -> tuple[str, ...]:
-    """`unreadable` are absolute paths that the agent's own tools may not read."""
+    """Returns the command line. The agent's own tools may not read `unreadable`, absolute paths."""
     if key.mode == "model":
         return (program, *COMMON, *PLAIN)
     tools = READ_TOOLS if key.sandbox == "read-only" else WORK_TOOLS
@@ -95,7 +97,7 @@ def claude_argv(program: str, key: LaunchKey, unreadable: Iterable[str] = ()) ->
 
 
 def version_in(text: str) -> tuple[int, int, int] | None:
-    """Returns the release in the output of `claude --version`, if it is one."""
+    """Reads the output of `claude --version`; None if it has no release."""
     found = _VERSION.search(text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
 

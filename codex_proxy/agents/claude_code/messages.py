@@ -21,7 +21,7 @@ class TokenDetails(msgspec.Struct, frozen=True, gc=False):
 
 
 class StreamTokens(msgspec.Struct, frozen=True, gc=False):
-    """`input_tokens` excludes the cache."""
+    """Token counts; `input_tokens` exclude the cache."""
 
     input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
@@ -62,7 +62,7 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line from the program. Of the raw fields, `message` is a `WholeMessage`, `request` a `ControlRequest`,
+    """A line from the program. As for raw fields, `message` is a `WholeMessage`, `request` a `ControlRequest`,
     `response` a `ControlResponse`, `error` an error's code.
     """
 
@@ -97,10 +97,8 @@ class Result(msgspec.Struct, frozen=True):
     result: str = ""
     stop_reason: str | None = None
     terminal_reason: str | None = None
-    """Such as `aborted_streaming`."""
     api_error_status: int | None = None
     structured_output: msgspec.Raw = msgspec.Raw()
-    """The answer that had to follow a schema."""
     usage: StreamTokens | None = None
 
 
@@ -138,7 +136,7 @@ class RpcParams(msgspec.Struct, frozen=True):
 
 
 class RpcMeta(msgspec.Struct, frozen=True):
-    """The model's id of a call."""
+    """The `_meta` with the model's id of a call."""
 
     call_id: str | None = msgspec.field(default=None, name="claudecode/toolUseId")
 
@@ -150,7 +148,7 @@ class RpcMessage(msgspec.Struct, frozen=True):
 
 
 class ControlRequest(msgspec.Struct, frozen=True):
-    """Of the program (`mcp_message`, `can_use_tool`)."""
+    """A request of the program (`mcp_message`, `can_use_tool`)."""
 
     subtype: str = ""
     server_name: str = ""
@@ -160,7 +158,7 @@ class ControlRequest(msgspec.Struct, frozen=True):
 
 
 class ControlResponse(msgspec.Struct, frozen=True):
-    """To this server's control request: `response` after `success`, else `error`."""
+    """The answer to this server's control request: `response` after `success`, else `error`."""
 
     subtype: str = ""
     request_id: str = ""
@@ -169,11 +167,11 @@ class ControlResponse(msgspec.Struct, frozen=True):
 
 
 decode: Final = msgspec.json.Decoder(Message).decode
-"""Decodes a line. Raises one of `UNREADABLE`."""
+"""Decodes a line. Raises `UNREADABLE`."""
 
 
 def decode_part(json: msgspec.Raw, type: type[T]) -> T:
-    """Decodes a raw field. Raises one of `UNREADABLE`, also for too many values."""
+    """Decodes a raw field. Raises `UNREADABLE`, also for too many values."""
     if len(json) > LONG_JSON and has_too_many_values(bytes(json)):
         raise msgspec.DecodeError("it has too many values")
     return msgspec.json.decode(json, type=type)
@@ -205,13 +203,13 @@ def control_answer(request_id: str, answer: dict[str, Any]) -> bytes:
 
 
 def control_refusal(request_id: str) -> bytes:
-    """Refuses a control request; without an answer the program would wait."""
+    """Returns a refusal, without which the program would wait."""
     response = {"subtype": "error", "request_id": request_id, "error": "not supported"}
     return encoded({"type": "control_response", "response": response})
 
 
 def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
-    """`request_id` is the control request's around it; `rpc_id` None: of a notification."""
+    """Returns the answer to a JSON-RPC request (`rpc_id` None: a notification) in the control request `request_id`."""
     answer = {"jsonrpc": "2.0", "id": 0 if rpc_id is None else rpc_id, "result": result}
     return control_answer(request_id, {"mcp_response": answer})
 
@@ -223,7 +221,9 @@ def rpc_refusal(request_id: str, rpc_id: int | str | None) -> bytes:
 
 
 def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = True) -> bytes:
-    """`query`: the model answers it. `takes_mark`: the release knows the mark of texts that nobody typed."""
+    """Returns a line of the user. `query`: the model answers it. `takes_mark`: the release knows the mark of texts that
+    nobody typed.
+    """
     if not takes_mark:  # a line break before it keeps a text from being a command
         content = [_no_command(block) for block in content]
     line: dict[str, Any] = {
@@ -243,7 +243,7 @@ def _no_command(block: dict[str, Any]) -> dict[str, Any]:
 
 
 def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:
-    """`number` differs for each of a process. `model` signed the thinking blocks."""
+    """Returns a line of the assistant. `number` is unique in a process. `model` signed the thinking blocks."""
     said = {"role": "assistant", "content": content}
     return encoded(
         {

@@ -22,7 +22,7 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.process.child import Command, Exit, SpawnError, run_for_output, spawn
 
 START_SECONDS: Final = 30.0
-"""For `initialize`: 0.4 are usual, ten times that on a busy machine."""
+"""The limit for `initialize`: 0.4 are usual, ten times that on a busy machine."""
 VERSION_SECONDS: Final = 20.0
 VERSION_BYTES: Final = 1 << 16
 NO_SIGN_IN: Final = ("none", "", None)
@@ -57,7 +57,7 @@ class _Initialized(msgspec.Struct, frozen=True):
 
 
 def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
-    """Raises one of `UNREADABLE`."""
+    """Reads the result of `initialize`. Raises `UNREADABLE`."""
     told = msgspec.json.decode(response, type=_Initialized)
     models = tuple(
         AgentModel(
@@ -82,7 +82,7 @@ def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
 
 
 class _Question:
-    """Reads output until `initialize` and a marked command are answered; then `answer` is done. It raises `Fault` if
+    """Reads output until `initialize` and a marked command are answered. Then `answer` is done; it raises `Fault` if
     the process ends before.
     """
 

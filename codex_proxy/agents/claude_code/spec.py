@@ -30,7 +30,7 @@ OLD: Final = "Claude Code {} is installed; the tested release is {}. Update it w
 
 
 async def _make(context: AgentContext) -> Agent:
-    """Raises `NoAgentError`, or `Fault` if `claude --version` fails."""
+    """Makes the agent. Raises `NoAgentError`, or `Fault` if `claude --version` fails."""
     from codex_proxy.agents.claude_code.agent import ClaudeCodeAgent, ClaudeProcesses
     from codex_proxy.agents.claude_code.launch import (
         NEWEST_TESTED,
@@ -83,7 +83,7 @@ async def _make(context: AgentContext) -> Agent:
 
 
 async def _plain_confinement(context: AgentContext) -> PlainConfinement:
-    """The program may use its settings and sign-in."""
+    """Returns what confines plain-model turns; the program may use its settings and sign-in."""
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 
     env = claude_environment(context)
@@ -98,7 +98,7 @@ async def _plain_confinement(context: AgentContext) -> PlainConfinement:
 
 
 def program_of(context: AgentContext) -> str:
-    """Returns the program's path: of the settings, else on PATH. Raises `NoAgentError`."""
+    """Returns the program's path, from the settings or PATH. Raises `NoAgentError`."""
     named = context.settings.claude_bin
     found = shutil.which(named or "claude", path=context.environ.get("PATH", os.defpath))
     if found is None:
@@ -109,8 +109,8 @@ def program_of(context: AgentContext) -> str:
 
 
 def claude_environment(context: AgentContext) -> dict[str, str]:
-    """Returns every child's variables, `ALLOWED_NAMES`, those of the operator (only these may have keys), and
-    `SWITCHES`.
+    """Returns a child's variables: every child's, `ALLOWED_NAMES`, `SWITCHES`, and the operator's, which alone may be
+    keys.
     """
     from codex_proxy.agents.claude_code.launch import ALLOWED_NAMES, SWITCHES
 
@@ -186,7 +186,7 @@ async def _check(context: AgentContext) -> list[Check]:
 
 
 def _text_check(takes_mark: bool, version: str) -> Check:
-    """Returns the check of what the release makes of a client's text that looks like a command."""
+    """Returns whether the release takes a client's text for a command."""
     checking = Checking("client text", takes_mark=takes_mark)
     if takes_mark:
         return checking.ok("It takes what a client writes as text: a command in it was not run.")

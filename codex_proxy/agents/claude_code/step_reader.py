@@ -1,8 +1,8 @@
 """Converts the stream of model calls (steps) to events and to calls of the client's tools, and adds raw items for later
 turns. Arguments are passed on as they arrive, unless this server must first check them.
 
-If the turn has a schema, the answer is the input of the model's call of `StructuredOutput`; other text is held back,
-and passed on only if a call of a client's tool follows, or there is no structured output.
+If the turn has a schema, the answer is the input of the model's call of `StructuredOutput`; other text is passed on
+only if a call of a client's tool follows, or there is no structured output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STRUCTURED_OUTPUT: Final = "StructuredOutput"
 
 
 class _Call(msgspec.Struct):
-    """A call of a client's tool: the pieces of its arguments, and those of a complete message (`whole`)."""
+    """A call of a client's tool: its arguments in pieces (`parts`), and from a complete message (`whole`)."""
 
     id: str
     tool: Tool
@@ -50,7 +50,7 @@ class _Call(msgspec.Struct):
 
     @property
     def arguments(self) -> str:
-        """The model's exact text if it arrived in pieces; `{}` if there is none."""
+        """The model's exact text if it came in pieces; `{}` without arguments."""
         text = "".join(self.parts) or (bytes(self.whole).decode("utf-8", "replace") if self.whole else "")
         return text if text.strip() else "{}"
 
@@ -67,7 +67,7 @@ class _Thought(msgspec.Struct):
 
 
 class StepReader:
-    """The caller empties `events`."""
+    """Reads the model calls of a turn. The caller empties `events`."""
 
     def __init__(self, turn: Turn, tools: OfferedTools) -> None:
         self.events: list[Event] = []
@@ -79,10 +79,10 @@ class StepReader:
         self._streams_calls = turn.parallel_tool_calls and not held
         self._message = ""
         self._streamed: set[str] = set()
-        """Messages that arrived in deltas, and are ignored as a whole."""
+        """Ids of messages that came in deltas; their complete form is ignored."""
         self._open: dict[int, str] = {}
         self._complete: list[ItemEnded | RawItem] = []
-        """Until more arrives: a stream that breaks off ends its blocks, too."""
+        """Ends that are held until more arrives: a stream that breaks off ends its blocks, too."""
         self._model = ""
         self._thoughts: dict[int, _Thought] = {}
         self._reading: dict[int, _Call] = {}
@@ -200,7 +200,7 @@ class StepReader:
             self._complete.append(ThinkingBlock(self._model, thinking=text, signature=signature).raw_item())
 
     def _add_complete(self) -> None:
-        """The end of an item whose text is held is held, too."""
+        """Passes on the kept ends; that of a held text is held, too."""
         for event in self._complete:
             held = isinstance(event, ItemEnded) and event.id in self._held_texts
             (self._held if held else self.events).append(event)
@@ -257,7 +257,7 @@ class StepReader:
         return call_id in self._calls
 
     def take_calls(self) -> Sequence[ToolCallRequested]:
-        """Ends the step: adds its text and calls as raw items."""
+        """Ends the step: adds its text and calls as raw items. Returns the calls."""
         self._add_complete()
         requests = [call.request() for call in self._calls.values()]
         self._add_raw_message(f"{self._message}_message", "".join(self._said))

@@ -17,7 +17,7 @@ from codex_proxy.core.items import Tool
 
 MODEL_PREFIX: Final = f"mcp__{CLIENT_SERVER}__"
 MAX_CHARS: Final = 128 - len(MODEL_PREFIX)
-"""The provider accepts 128 with the prefix."""
+"""The most characters of a name: the provider accepts 128 with the prefix."""
 _VALID: Final = re.compile(r"[A-Za-z0-9_-]+")
 _CHANGED: Final = re.compile(r"client_.*_[0-9a-f]{16}", re.DOTALL)
 
@@ -39,8 +39,8 @@ def listed_tool(tool: Tool) -> dict[str, Any]:
 
 
 def call_input(arguments: str, kind: str) -> dict[str, Any]:
-    """Returns the `input` of a `tool_use` block. Arguments that are no JSON object are its field `arguments`; those of
-    a custom tool `input`.
+    """Returns the `input` of a `tool_use` block. Arguments that are no JSON object become its field `arguments`, a
+    custom tool's `input`.
     """
     if kind == "custom":
         return {"input": arguments}

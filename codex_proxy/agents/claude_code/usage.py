@@ -20,11 +20,11 @@ def usage_of(tokens: StreamTokens) -> Usage:
 
 
 class TurnUsage:
-    """Of one turn of the program, and of the client's current request."""
+    """The tokens of one turn of the program, and of the client's current request."""
 
     def __init__(self) -> None:
         self._calls = Usage()
-        """Of ended model calls."""
+        """The tokens of ended model calls."""
         self._before = Usage()
         self._begun = StreamTokens()
 
@@ -39,7 +39,7 @@ class TurnUsage:
         self._begun = tokens or StreamTokens()
 
     def call_ended(self, tokens: StreamTokens | None) -> Usage:
-        """Returns the call's tokens: those of its `message_delta`, where missing those of `message_start`."""
+        """Returns the call's tokens, from its `message_delta` or else its `message_start`."""
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()
         usage = usage_of(
@@ -55,7 +55,7 @@ class TurnUsage:
         return usage
 
     def turn_ended(self, tokens: StreamTokens | None) -> None:
-        """Takes the total of the `result`, if that is larger, as it is if a call broke off."""
+        """Takes the total of the `result` if it is larger: a call may have broken off."""
         if tokens is None:
             return
         whole = usage_of(tokens)

@@ -10,7 +10,7 @@ from codex_proxy.core.checks import Check
 
 
 def codex_agent_spec(name: Literal["auto"] | CodexAgentName, **more: Any) -> AgentSpec:
-    """Returns the spec of an agent that runs Codex. `more` are further fields of it."""
+    """Returns the spec of an agent that runs Codex. `more` are other fields."""
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.codex.checks import codex_checks

@@ -1,6 +1,6 @@
 """The models of the installed Codex (`codex debug models --bundled`): the list for clients, and a patched catalog for
-plain-model turns (`model_catalog_json`). Unpatched entries put a client's tools behind a JavaScript tool, add tools of
-the agent, cut outputs, and summarise a long history.
+plain-model turns (`model_catalog_json`). Without the patch Codex puts a client's tools behind a JavaScript tool, adds
+its own, cuts outputs, and summarises a long history.
 """
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 NO_LIMIT: Final = 1_000_000_000
-"""Tokens above any history; the provider's own limit applies."""
+"""More tokens than any history has; the provider's own limit applies."""
 
 PLAIN_PATCH: Final[dict[str, Any]] = {
     "tool_mode": "direct",  # client tools are function calls, not JavaScript inside a V8 tool
@@ -50,7 +50,7 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
 
 
 class CatalogError(ValueError):
-    """The catalog has an unknown form; the text names entry and field."""
+    """The catalog has an unknown form; names entry and field."""
 
 
 class CatalogModel(msgspec.Struct, frozen=True):
@@ -64,10 +64,10 @@ class CatalogModel(msgspec.Struct, frozen=True):
     """`list` if Codex's model picker shows it."""
     service_tiers: tuple[str, ...] = ()
     verbosity: bool = True
-    """Whether it gets a request's verbosity."""
+    """Whether the model gets a request's verbosity."""
     priority: int = 0
     is_own_default: bool = False
-    """Whether Codex uses it for turns that name none."""
+    """Whether Codex uses the model for turns that name none."""
     native: bytes = b""
     """The whole entry as JSON, for Codex as a client."""
 
@@ -110,8 +110,8 @@ def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -
 def plain_catalog(
     bundled: bytes | dict[str, Any], *, extra_slugs: Iterable[str] = (), lite: bool | None = None
 ) -> bytes:
-    """Raises `CatalogError`. `extra_slugs` are models of a provider in config.toml. `lite` sets `use_responses_lite`
-    (tools as an input item, no parallel calls); None keeps it.
+    """Returns the patched catalog. `extra_slugs` are models of a provider in config.toml. `lite` sets
+    `use_responses_lite` (tools as an input item, no parallel calls); None keeps it. Raises `CatalogError`.
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
@@ -146,7 +146,7 @@ def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
 
 
 def _entries(bundled: bytes | dict[str, Any]) -> list[dict[str, Any]]:
-    """Raises `CatalogError` for a missing list or field, or one of another type."""
+    """Returns the models' entries. Raises `CatalogError` for a missing list or field, or one of another type."""
     if isinstance(bundled, bytes):
         try:
             catalog = msgspec.json.decode(bundled)

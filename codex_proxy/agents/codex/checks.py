@@ -44,7 +44,7 @@ from codex_proxy.process.launch import child_environment
 from codex_proxy.settings.fields import Settings
 
 SANDBOX_SECONDS = 20.0
-"""For `true` in Codex's sandbox; 0.1 is usual."""
+"""The limit for `true` in Codex's sandbox; 0.1 is usual."""
 
 SANDBOX_ADVICE = (
     "Install bubblewrap (Debian and Ubuntu: `apt install bubblewrap`) or allow user namespaces; until then the agent's "
@@ -53,7 +53,7 @@ SANDBOX_ADVICE = (
 
 
 async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgentName) -> list[Check]:
-    """Leaves out those that depend on a failed one."""
+    """Returns the checks, without those that depend on a failed one."""
     settings, environ = context.settings, context.environ
     search_path = environ.get("PATH", os.defpath)
     program = find_codex(settings.codex_bin, search_path)
@@ -81,7 +81,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
 
 
 def version_check(version: Version) -> Check:
-    """Always `ok`."""
+    """Returns a check, always `ok`, with the release."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
     checking = Checking(
         "version",
@@ -98,7 +98,7 @@ def version_check(version: Version) -> Check:
 
 
 def protocol_check(protocol: CodexProtocol) -> Check:
-    """`failed` if the release cannot be driven, `warning` if it lacks something."""
+    """Returns a check: `failed` if the release cannot be driven, `warning` if it lacks something."""
     if protocol.fault:
         return failed_check("protocol", protocol.fault)
     checking = Checking("protocol", agent=protocol.agent)
@@ -124,7 +124,7 @@ def protocol_check(protocol: CodexProtocol) -> Check:
 
 
 def program_check(program: str, named: str | None) -> Check:
-    """`warning` for npm's slower wrapper. `named` is the path in the settings or on PATH."""
+    """Returns a check: `warning` for npm's slower wrapper. `named` is the path in the settings or on PATH."""
     path = os.path.realpath(program)
     wrapper = _is_script(path)
     checking = Checking("agent", path=program, kind="wrapper" if wrapper else "native")
@@ -150,7 +150,7 @@ def _is_script(path: str) -> bool:
 async def sign_in_and_sandbox_checks(
     program: str, agent: CodexAgentName, context: AgentContext
 ) -> list[Check]:
-    """Without app-server only the credentials file is looked for."""
+    """Returns the checks; without app-server only of the sign-in's file."""
     settings, environ = context.settings, context.environ
     config = settings.codex_home / "config.toml"
     try:
@@ -179,7 +179,7 @@ async def plain_turns(program: str, provider: ProviderConfig, context: AgentCont
 
 
 def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
-    """Looks for the sign-in's file, if Codex cannot be asked."""
+    """Looks for the sign-in's file, since Codex cannot be asked."""
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
         return Checking("sign-in").ok(f"Codex has a sign-in in {settings.codex_home}.")
@@ -190,7 +190,7 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
 async def sign_in(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
-    """Asks an app-server in the user's home."""
+    """Asks an app-server in the user's home who is signed in."""
     home = settings.codex_home
     checking = Checking("sign-in", provider=provider.id, codex_home=str(home))
     missing = [name for name in provider.env_names if not environ.get(name)]

@@ -26,20 +26,22 @@ class TokenCounts(msgspec.Struct, gc=False):
 
 
 class ChildTurn(SingleTurn):
-    """One turn of a process that ends with it. If nothing else ends it, it fails with the child's `_error_text`."""
+    """The turn of a process that serves only this one. If the process ends first, the turn fails with its
+    `_error_text`.
+    """
 
     _unframed_error: ClassVar[str | None] = None
-    """The name in Codex's `codexErrorInfo` that an error text without a status stands for, if any."""
+    """The name in `codexErrorInfo` that stands for an error text without a status, if any."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        """Of the next step; readers of parts append to the same list."""
+        """The next step's events; the dialect's readers append to the same list."""
         self._started = False
         self._interrupted = False
         self._error_text: str | None = None
 
     def eof(self, ended: Ended) -> Step:
-        """Ends the turn, unless it has ended: interrupted, or failed with the child's error or how it ended."""
+        """Ends an open turn: interrupted, or failed by the child's error or exit."""
         if self._ended:
             return NOTHING
         if self._interrupted:
@@ -71,7 +73,7 @@ class ChildTurn(SingleTurn):
         self._events.append(TurnEnded(stop, trigger, failure))
 
     def _end_by_error(self, text: str) -> None:
-        """Ends the turn: failed, or `length` or `content_filter` for an answer that was cut off."""
+        """Ends the turn as failed; with `length` or `content_filter` if the answer was cut off."""
         stop = stop_from_text(text)
         if stop is not None:
             self._end(stop, "error")

@@ -1,6 +1,5 @@
-"""Locks on Codex's files, for all servers with one state folder. Two first starts of a release at once fail at its
-database (`first_start_lock`). A temporary home (`private_home`) is locked while it is used; the next start removes
-unlocked ones.
+"""Locks on Codex's files, for all servers with one state folder. Two simultaneous first starts of a release fail at its
+database (`first_start_lock`). A temporary home (`private_home`) is locked while used; the next start removes others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ POLL_SECONDS = 0.02
 
 @asynccontextmanager
 async def first_start_lock(mark: str, within: float) -> AsyncIterator[None]:
-    """Runs its body under a lock if `mark` does not exist, then creates that. After `within` seconds, runs without the
+    """Holds a lock if the file `mark` does not exist, then creates `mark`. After `within` seconds goes on without the
     lock.
     """
     if not mark or _exists(mark):
@@ -84,7 +83,7 @@ def _new_home(state: str) -> tuple[str, int]:
 
 
 def _lock(folder: str) -> int | None:
-    """Returns None if the folder is locked or gone."""
+    """Locks a folder and returns the descriptor; None if it is locked or gone."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:

@@ -37,7 +37,7 @@ from codex_proxy.process.launch import child_environment
 class CodexPaths(msgspec.Struct, frozen=True):
     program: str
     codex_home: str
-    """The user's; may not exist yet."""
+    """The user's Codex home; may not exist yet."""
     state: str
     workdir: str
     profiles: Profiles = Profiles("codex_proxy", ())
@@ -46,7 +46,7 @@ class CodexPaths(msgspec.Struct, frozen=True):
 def codex_environment(
     environment: Mapping[str, str], child_env: tuple[str, ...], provider: ProviderConfig
 ) -> dict[str, str]:
-    """Returns harmless variables, `child_env`, and credentials of Codex and its provider."""
+    """Returns a child's variables: harmless ones, `child_env`, and credentials of Codex and its provider."""
     return child_environment(environment, extra=child_env, env_keys=provider.env_names, credentials=True)
 
 
@@ -104,7 +104,9 @@ async def bundled_catalog(program: str, state: str, version: Version, base: Mapp
 def write_catalog(
     state: str, version: Version, lite: bool | None, config: str, bundled: bytes
 ) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Returns the file, and the models, with that of config.toml (text `config`). Raises `Fault` or `OSError`."""
+    """Writes the patched catalog. Returns the file and the models, with that of config.toml (text `config`). Raises
+    `Fault` or `OSError`.
+    """
     bundled_file = _bundled_file(state, version)
     try:
         own = tomllib.loads(config).get("model")

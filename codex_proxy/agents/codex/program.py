@@ -1,5 +1,5 @@
 """The Codex binary: the one in the settings, on PATH, or of the extra `[codex]`. npm's Node wrapper takes 30 ms and 43
-MiB for each child and leaves the binary running when killed, so the native binary is used.
+MiB for each child and, killed, leaves the binary running, so the native binary is used.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ NATIVE_PATTERNS = (
 
 SYSTEMS = {"linux": "linux", "darwin": "apple"}
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Architectures that Rust spells in another way."""
+"""Rust's names of architectures that Python spells in another way."""
 
 
 def find_codex(named: str | None, search_path: str) -> str | None:
-    """Returns the `codex` to start: `named` in the settings (unchecked), else on `search_path`, else the extra's."""
+    """Returns the `codex` to start: `named` in the settings (unchecked), else that on `search_path`, else the extra's;
+    None without any.
+    """
     wanted = os.path.expanduser(named or "codex")
     program = shutil.which(wanted, path=search_path) or (wanted if named else None)
     if program is None:
@@ -55,7 +57,7 @@ def bundled_codex() -> str | None:
 
 
 def native_of(program: str) -> str:
-    """Returns the native binary that npm's wrapper starts; `program` itself if it is none."""
+    """Returns the native binary of npm's wrapper; other programs unchanged."""
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):
         return program
@@ -79,7 +81,7 @@ def _is_node_program(path: Path) -> bool:
 
 
 class Version(NamedTuple):
-    """Without a pre-release suffix."""
+    """A release without its pre-release suffix."""
 
     major: int
     minor: int
@@ -100,18 +102,17 @@ def version_from(text: str) -> Version | None:
 TESTED_RELEASES: Final[Mapping[Version, int]] = {
     Version(*(int(part) for part in release.split("."))): failed for release, failed in TESTED.items()
 }
-"""How many tests failed with each."""
+"""The number of failed tests by release."""
 
 NEWEST_TESTED: Final = max(TESTED_RELEASES)
-"""A newer release is used, too, if its schema has what is needed."""
+"""The newest tested release. A newer one is used, too, if its schema has what is needed."""
 
 
 ASK_SECONDS = 20.0
-"""For version or models; 0.1 is usual."""
+"""The limit for version or models; 0.1 is usual."""
 
 
 ANSWER_BYTES = 64 << 20
-"""A catalog has 0.2 MB."""
 
 NOT_SIGNED_IN = Failure(
     kind=FaultKind.AGENT_NOT_AUTHENTICATED,
@@ -121,7 +122,7 @@ NOT_SIGNED_IN = Failure(
 
 
 async def find_version(program: str, environment: Mapping[str, str]) -> Version:
-    """Raises `Fault`."""
+    """Asks a program for its release. Raises `Fault`."""
     text = await output_of((program, "--version"), dict(environment))
     version = version_from(text.decode(errors="replace"))
     if version is None:
@@ -130,8 +131,8 @@ async def find_version(program: str, environment: Mapping[str, str]) -> Version:
 
 
 async def output_of(command: tuple[str, ...], environment: dict[str, str]) -> bytes:
-    """Runs a short command in an empty home, if `environment` names none: every command would create the user's. Raises
-    as `run_short`.
+    """Returns a short command's stdout. Runs it in an empty home, if `environment` names none: it would create the
+    user's. Raises `Fault`.
     """
     with tempfile.TemporaryDirectory(prefix="codex-proxy-", ignore_cleanup_errors=True) as home:
         return await run_short(Command(command, {"CODEX_HOME": home, **environment}, os.getcwd()))

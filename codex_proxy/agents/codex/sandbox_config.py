@@ -23,7 +23,7 @@ class WorkspaceWrite(msgspec.Struct, frozen=True):
 
 
 def workspace_write(config_toml: str) -> WorkspaceWrite:
-    """Raises `ConfigError`; a flag that is no boolean is False."""
+    """Reads the table; a flag that is no boolean is False. Raises `ConfigError`."""
     table = table_of(parse_config(config_toml), "sandbox_workspace_write")
 
     def flag(name: str) -> bool:
@@ -38,7 +38,7 @@ def workspace_write(config_toml: str) -> WorkspaceWrite:
 
 
 def workspace_write_pairs(policy: WorkspaceWrite) -> list[tuple[str, str]]:
-    """Returns these settings for `-c`: a project's config.toml cannot widen the sandbox."""
+    """Returns the settings as pairs for `-c`, so that a project's config.toml cannot widen the sandbox."""
     prefix = "sandbox_workspace_write"
     return [
         (f"{prefix}.writable_roots", toml_array(policy.writable_roots)),
@@ -62,13 +62,13 @@ class Profiles(msgspec.Struct, frozen=True):
     policy: WorkspaceWrite = WorkspaceWrite()
 
     def of(self, sandbox: Sandbox) -> str | None:
-        """None for `danger-full-access`."""
+        """Returns a sandbox's profile; None for `danger-full-access`."""
         if sandbox == "danger-full-access":
             return None
         return f"{self.name}_{'read' if sandbox == 'read-only' else 'write'}"
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Returns the pairs for `-c`; Codex requires a default."""
+        """Returns the definitions as pairs for `-c`; Codex requires a default."""
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
             (f"permissions.{read}", self._table(":read-only", {})),

@@ -1,5 +1,5 @@
-"""The Codex home of plain-model processes (the *shadow home*): the user's sign-in and model provider, and nothing else.
-In the user's own home the model would get AGENTS.md, `developer_instructions` and MCP servers. No file is written here.
+"""The Codex home of plain-model processes (the *shadow home*): only the user's sign-in and model provider. In the
+user's own home the model would get AGENTS.md, `developer_instructions` and MCP servers. No file is written here.
 """
 
 import tomllib
@@ -11,7 +11,7 @@ import tomli_w
 DEFAULT_PROVIDER: Final = "openai"
 
 BUILT_IN_PROVIDERS: Final = frozenset({"openai", "ollama", "lmstudio", "amazon-bedrock"})
-"""Their settings cannot be changed."""
+"""Providers whose settings cannot be changed."""
 
 PROVIDER_KEYS: Final = (
     "model",
@@ -24,19 +24,19 @@ PROVIDER_KEYS: Final = (
     "forced_chatgpt_workspace_id",
     "service_tier",  # what the user pays for, not what the model reads
 )
-"""They say where requests go and who pays; only these are copied."""
+"""The copied settings of a provider: where requests go and who pays."""
 
 LINKED_FILES: Final = ("auth.json",)
-"""Not copied: a renewal of tokens in a copy would invalidate the other. The target need not exist."""
+"""Files that are linked: a renewal of tokens in a copy would invalidate the other. The target need not exist."""
 
 
 class ConfigError(ValueError):
-    """The text names line or key."""
+    """config.toml cannot be used; names line or key."""
 
 
 class ProviderConfig(msgspec.Struct, frozen=True):
-    """The model provider of a Codex home. `custom`: the user has defined it. `env_names` are variables for Codex but
-    not for its shells. `shell_exclude` is the user's own such list.
+    """A Codex home's model provider, which the user has defined if `custom`. Codex, but not its shells, gets the
+    variables `env_names`; `shell_exclude` is the user's own such list.
     """
 
     id: str = DEFAULT_PROVIDER
@@ -44,16 +44,14 @@ class ProviderConfig(msgspec.Struct, frozen=True):
     env_names: tuple[str, ...] = ()
     shell_exclude: tuple[str, ...] = ()
     service_tier: str = "default"
-    """In OpenAI's spelling."""
+    """The tier in OpenAI's spelling."""
     token_command: bool = False
     keyring: bool = False
     """Whether the sign-in may be in the keyring."""
 
 
 class ShadowHome(msgspec.Struct, frozen=True):
-    """Its config.toml, and links to the user's files. `notices` are sentences about settings that could not be
-    copied.
-    """
+    """A shadow home's config.toml. `notices` are sentences about settings that could not be copied."""
 
     config_toml: str
     provider: ProviderConfig
@@ -61,7 +59,7 @@ class ShadowHome(msgspec.Struct, frozen=True):
 
 
 def plan_shadow_home(config_toml: str) -> ShadowHome:
-    """Raises `ConfigError`."""
+    """Returns the home for the user's config.toml. Raises `ConfigError`."""
     config = parse_config(config_toml)
     kept: dict[str, Any] = {key: config[key] for key in PROVIDER_KEYS if key in config}
     notices = []
@@ -74,7 +72,7 @@ def plan_shadow_home(config_toml: str) -> ShadowHome:
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Raises `ConfigError`."""
+    """Decodes a config.toml. Raises `ConfigError`."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as fault:

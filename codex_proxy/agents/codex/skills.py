@@ -13,7 +13,7 @@ MAX_SHOWN: Final = 10
 
 
 def skills_check(codex_home: Path, home: str, workdir: Path, *, bundled: bool) -> list[Check]:
-    """Names the skills which a client's text with `$NAME` adds to an agent turn, if any. `bundled`: Codex's own count,
+    """Returns a check if a client's text with `$NAME` can add skills to an agent turn. `bundled`: Codex's own count,
     too.
     """
     folders = [codex_home / "skills", workdir / ".codex" / "skills", workdir / ".agents" / "skills"]

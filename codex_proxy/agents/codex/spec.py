@@ -24,7 +24,7 @@ CodexAgentName = Literal["codex-app-server", "codex-proto", "codex-exec"]
 
 CODEX_SETTINGS = frozenset({"codex_bin", "codex_home", "codex_model", "child_env"})
 PLAIN_CODEX_SETTINGS = CODEX_SETTINGS | {"agent_confinement", "agent_state_folders"}
-"""Settings that each Codex may have for itself; the second set with plain-model turns."""
+"""The settings of agents with plain-model turns."""
 
 NO_CODEX = (
     "Codex was not found. Install it (`npm install -g @openai/codex`, or the extra "
@@ -59,7 +59,7 @@ def codex_program(context: AgentContext) -> str:
 
 
 def codex_paths(context: AgentContext) -> CodexPaths:
-    """Also creates the state folder. Raises `NoAgentError` or `Fault`."""
+    """Returns the paths, and creates the state folder. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.plain_home import CodexPaths
     from codex_proxy.agents.codex.program import misconfigured
     from codex_proxy.agents.codex.sandbox_config import Profiles
@@ -89,7 +89,7 @@ def codex_paths(context: AgentContext) -> CodexPaths:
 
 
 async def codex_confinement(context: AgentContext, provider: ProviderConfig) -> PlainConfinement:
-    """Of the user's files plain-model processes may use the sign-in. Raises `NoAgentError`."""
+    """Returns what confines plain-model processes, which may use the user's sign-in. Raises `NoAgentError`."""
     from codex_proxy.agents.confinement.plain_turns import NO_RENEWAL, TOKEN_COMMAND, PlainConfinement
     from codex_proxy.agents.confinement.setup import plain_confinement, state_folders
 
@@ -113,7 +113,7 @@ class CodexProtocol(msgspec.Struct, frozen=True):
     fault: str = ""
     """Why it cannot be driven, with what to do; else empty."""
     warning: str = ""
-    """Why a protocol with less is used unasked; else empty."""
+    """Why `auto` has chosen a protocol with fewer features; else empty."""
 
 
 async def protocol_of(
@@ -148,7 +148,7 @@ async def protocol_of(
 
 
 async def speaks_proto(program: str, environment: Mapping[str, str]) -> bool:
-    """Asks the program's help: a release without `codex proto` would take the word as a prompt."""
+    """Looks in the program's help: a release without `codex proto` would take the word as a prompt."""
     from codex_proxy.agents.codex.program import output_of
 
     try:

@@ -8,11 +8,11 @@ from codex_proxy.agents.codex.sandbox_config import toml_array, toml_string
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 
 SAFE_SNAPSHOTS_SINCE: Final = Version(0, 158, 0)
-"""Before, shell snapshots give commands variables such as the provider's key, and are switched off."""
+"""The release until which shell snapshots are switched off: they give commands variables such as the provider's key."""
 
 
 class Switch(NamedTuple):
-    """`value` is TOML; `reason` is for readers."""
+    """A pair for `-c`; `value` is TOML."""
 
     key: str
     value: str
@@ -71,7 +71,7 @@ def switch_pairs(
     version: Version = NEWEST_TESTED,
 ) -> list[tuple[str, str]]:
     """Returns the switches of a process for plain-model turns, with a patched model `catalog` (its file), or for agent
-    turns (None), whose shells do not get the provider's keys and `hidden`. `unknown` ones are left out.
+    turns (None), whose shells do not get the provider's keys and `hidden`. Leaves out the keys `unknown`.
     """
     switches = COMMON_SWITCHES if catalog is None else (*COMMON_SWITCHES, *PLAIN_SWITCHES)
     pairs = [(switch.key, switch.value) for switch in switches if switch.key not in unknown]
@@ -82,7 +82,7 @@ def switch_pairs(
 
 
 def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
-    """Returns the switches against retries of the user's own provider, which repeat the beginning of a text."""
+    """Returns the switches against retries by the user's own provider, which repeat the beginning of a text."""
     # Codex splits the key at every dot, also inside quotes, and then ends at start for want of a provider of
     # the first half's name. So an id with a dot keeps its own counts.
     if not provider.custom or {".", "="} & set(provider.id):
@@ -94,7 +94,7 @@ def provider_pairs(provider: ProviderConfig) -> list[tuple[str, str]]:
 
 
 def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Version) -> list[tuple[str, str]]:
-    """Keeps variables from the agent's shells (see `exclude_pairs`), and turns unsafe shell snapshots off."""
+    """Returns `exclude_pairs`, and the switch against unsafe shell snapshots."""
     pairs = exclude_pairs(provider, hidden)
     if version < SAFE_SNAPSHOTS_SINCE:
         pairs.append(("features.shell_snapshot", "false"))
@@ -102,8 +102,8 @@ def shell_pairs(provider: ProviderConfig, hidden: Iterable[str], version: Versio
 
 
 def exclude_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple[str, str]]:
-    """Keeps variables from the agent's shells: the user's own list, the provider's keys and `hidden`. Empty without the
-    last two, because a switch replaces the user's list.
+    """Returns the switch that keeps the user's list, the provider's keys and `hidden` from the agent's shells. Empty
+    without the last two, because a switch replaces the user's list.
     """
     ours = (*provider.env_names, *hidden)
     names = dict.fromkeys((*provider.shell_exclude, *ours)) if ours else ()
@@ -111,5 +111,5 @@ def exclude_pairs(provider: ProviderConfig, hidden: Iterable[str]) -> list[tuple
 
 
 def arguments_of(pairs: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Of a repeated key Codex uses the last."""
+    """Returns the arguments `-c KEY=VALUE`. Of a repeated key Codex uses the last."""
     return tuple(part for key, value in pairs for part in ("-c", f"{key}={value}"))

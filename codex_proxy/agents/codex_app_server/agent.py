@@ -23,7 +23,7 @@ from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.process.child import Command
 
 START_SECONDS = 20.0
-"""For `initialize`: 70 ms usually, more in a new home or from a cold disk."""
+"""The limit for `initialize`: 70 ms usually, more in a new home or from a cold disk."""
 
 LIMITS_SECONDS = 5.0
 
@@ -34,31 +34,31 @@ class AppServerProcesses(msgspec.Struct, frozen=True):
     name: str
     version: str
     plain: Command
-    """Unconfined."""
+    """The unconfined command for plain-model turns."""
     confinement: PlainConfinement
     agent: Command | None
-    """None if one kind serves both modes."""
+    """The command for agent turns; None if one kind serves both modes."""
     empty_folder: str
-    """Of plain-model turns; empty: the turn's."""
+    """The folder of plain-model turns; empty: the turn's."""
     models: tuple[AgentModel, ...]
     any_model: bool
     sign_in_file: str = ""
-    """Changes when somebody signs in."""
+    """A file that changes when somebody signs in."""
     start_mark: str = ""
     """A file that exists once this release has started."""
     profiles: Profiles | None = None
     can_confine: Callable[[], Awaitable[bool]] | None = None
-    """Whether commands can be kept from reading files here, which takes 0.1 s to find out. None: no turn's reading is
-    limited."""
+    """Returns, after 0.1 s, whether commands can be kept from reading files here. None: no turn's reading is limited.
+    """
     notices: tuple[str, ...] = ()
     """Sentences for the operator about the user's config.toml."""
     contract: ContractCheck = ContractCheck()
     renew_check: Callable[[], Awaitable[None]] | None = None
-    """Asks the binary again, for the next start, if the stored answer is a day old."""
+    """Asks the binary again, for the next start, if the stored check is a day old."""
 
 
 class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
-    """`start` starts the processes of plain-model turns if `warm_plain`, else those of agent turns."""
+    """`start` starts the processes of plain-model turns if `warm_plain`, else of agent turns."""
 
     def __init__(self, processes: AppServerProcesses, limits: PoolLimits, *, warm_plain: bool) -> None:
         super().__init__()
@@ -116,7 +116,9 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
             self._renewal = asyncio.ensure_future(self._processes.renew_check())
 
     async def _try_confined(self) -> None:
-        """Raises `Fault` if Codex does not work with the mechanism that the operator has named."""
+        """Tries out whether Codex works confined. Raises `Fault` if it does not, and the operator has named the
+        mechanism.
+        """
         if self._processes.confinement.confinement is None or "plain_model" in self.missing_features:
             return
 

@@ -1,5 +1,5 @@
-"""Finds out what the installed Codex supports: compares its protocol schema with the contract, and tries which switches
-it accepts. The answer is stored for the binary (path, size, modification time) and contract; after a day it is renewed.
+"""Finds out what the installed Codex supports: compares its protocol schema with the contract, and tries switches. The
+answer is stored for the binary (path, size, modification time) and contract; after a day it is renewed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ SCHEMA_FILE: Final = "codex_app_server_protocol.schemas.json"
 KEPT_SECONDS: Final = 86400.0
 
 _NAMED: Final = re.compile(r"(?:configuration field|in) `([^`]+)`")
-"""The key in the binary's error about a switch."""
+"""Matches the key in the binary's error about a switch."""
 
 
 class BinaryCheck(msgspec.Struct, frozen=True):
     contract: ContractCheck = ContractCheck()
     unknown_switches: tuple[str, ...] = ()
-    """Some would prevent its start."""
+    """The keys of switches that are left out; some would prevent a start."""
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """`contract` is a digest of contract and switches."""
+    """A stored check. `contract` is a digest of contract and switches."""
 
     binary: tuple[str, int, int]
     contract: str
@@ -46,15 +46,13 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Returns the stored answer, or runs the binary and stores one. Raises `Fault` or `OSError`."""
+    """Returns the stored check, or runs the binary and stores one. Raises `Fault` or `OSError`."""
     kept = _read(program, state)
     return kept if kept is not None else await _ask_and_keep(program, state, environment)
 
 
 async def renew_check(program: str, state: str, environment: Mapping[str, str], now: float) -> None:
-    """Renews an answer that is older than a day. A change is logged and used from the next start on; nothing is
-    raised.
-    """
+    """Renews a check older than a day. A change is logged, and used from the next start on. Raises nothing."""
     try:
         if now - _file(program, state).stat().st_mtime < KEPT_SECONDS:
             return
@@ -68,7 +66,7 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
 
 
 async def ask_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
-    """Raises `Fault`."""
+    """Runs the binary and returns its check. Raises `Fault`."""
     with private_home(state) as home:
         base = {**environment, "CODEX_HOME": home}
         schema = await schema_of(program, home, base)

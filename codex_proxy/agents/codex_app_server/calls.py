@@ -1,6 +1,6 @@
 """Converts the client's tools to Codex's form, and finds calls to them in the raw items of a model call. Codex accepts
 names of `[A-Za-z0-9_-]{1,128}`, reserves `mcp__`, leaves out `IGNORED_NAMES`, and has no custom tools. Raw items are
-kept until the model call has ended, because a retry repeats them. Source: experiments with releases 0.163 and 0.169.
+kept until the model call has ended, because a retry repeats them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from codex_proxy.core.limits import ITEM_SIZE
 
 VALID_NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 IGNORED_NAMES = frozenset({"exec_command", "shell_command", "functions"})
-"""Accepted, but left out of the model's request."""
+"""Names that Codex accepts, and leaves out of the model's request."""
 RESERVED_PREFIX = "mcp__"
 PREFIX = "client_"
-"""Of changed names; a client's name with it is changed too."""
+"""The prefix of changed names; a client's name with it is changed, too."""
 
 MAX_CHARS = 64
-"""Of a changed name: providers take 64."""
+"""The most characters of a changed name: providers take 64."""
 
 DIGEST_DIGITS = 16
 
@@ -80,12 +80,12 @@ KEPT_TYPES = frozenset(
         "message",
     }
 )
-"""What the model must see again; other raw items are the agent's own context."""
+"""Raw items that the model must see again; others are the agent's own context."""
 
 CALL_TYPES = frozenset({"function_call", "custom_tool_call"})
 
 OUTPUT_TYPES = frozenset({"function_call_output", "custom_tool_call_output"})
-"""Between two model calls; a retry does not repeat them."""
+"""Raw items between two model calls; a retry does not repeat them."""
 
 
 class ModelItems:
@@ -100,12 +100,14 @@ class ModelItems:
         self._calls: dict[str, ToolCallRequested] = {}
         self._response_open = False
         self._agent_calls: set[str] = set()
-        """Those that the agent has still to answer before it asks the client."""
+        """Ids of calls that Codex must answer itself before the client is asked."""
         self._outputs_from_client: set[str] = set()
-        """Calls whose outputs are in the client's history."""
+        """Ids of calls whose outputs are in the client's history."""
 
     def add_item(self, item: msgspec.Raw) -> RawItemHead | None:
-        """Returns the head; None for a message of Codex or an output. Raises one of `UNREADABLE`."""
+        """Adds an item of the model. Returns its head; None for a message of Codex or an output. Raises
+        `UNREADABLE`.
+        """
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in KEPT_TYPES or (head.type == "message" and head.role != "assistant"):
             return None
@@ -118,7 +120,9 @@ class ModelItems:
         return head
 
     def add_output(self, item: msgspec.Raw) -> str | None:
-        """Returns the call's id; None for other items. Raises one of `UNREADABLE`."""
+        """Adds a call's output, unless the client has it. Returns the call's id; None for other items. Raises
+        `UNREADABLE`.
+        """
         head = msgspec.json.decode(item, type=RawItemHead)
         if head.type not in OUTPUT_TYPES:
             return None
@@ -139,8 +143,8 @@ class ModelItems:
         self._outputs_from_client.update(call_ids)
 
     def _add_call(self, head: RawItemHead, call: RawItemCall) -> None:
-        """If Codex answers the call itself (unknown tool, invalid arguments), adds a `Notice`, but not for unknown
-        tools in agent turns.
+        """Adds a call of a client's tool. A call that Codex answers itself (unknown tool, invalid arguments) gets a
+        `Notice`, but not an unknown tool's in agent turns.
         """
         tool = self._tools.find(call.name)
         if tool is None:
@@ -158,12 +162,12 @@ class ModelItems:
             )
 
     def _await_agent_output(self, call: RawItemCall) -> None:
-        """Unless a client's call came before: some releases run calls in order."""
+        """Waits for Codex's own output, unless a client's call came before: some releases run calls in order."""
         if not self._calls:
             self._agent_calls.add(call.call_id)
 
     def output_requested(self, begun: Collection[str]) -> None:
-        """The step waits only for the agent's calls in `begun`: Codex starts no other before."""
+        """Forgets Codex's own calls that are not in `begun`: it starts no other before."""
         if self._agent_calls:
             self._agent_calls = {call_id for call_id in self._agent_calls if call_id in begun}
 
@@ -183,11 +187,11 @@ class ModelItems:
 
     @property
     def must_request_now(self) -> bool:
-        """No response is open, and Codex answers no call itself."""
+        """Whether calls wait for the client, no response is open, and Codex answers no call itself."""
         return bool(self._calls) and not self._response_open and not self._agent_calls
 
     def end_response(self) -> bool:
-        """Returns whether the step ends, or has to wait for Codex's own calls."""
+        """Returns whether the step ends; if not, it waits for Codex's own calls."""
         self._response_open = False
         return not (self._calls and self._agent_calls)
 
@@ -214,7 +218,7 @@ class ModelItems:
 def _tool_call_request(
     call_id: str, tool: Tool, text: str, item_id: str | None, *, as_function: bool
 ) -> ToolCallRequested:
-    """`text` is JSON arguments or a custom tool's input."""
+    """Returns the request to the client. `text` is JSON arguments or a custom tool's input."""
     if tool.kind == "custom" and as_function:
         text = custom_input(text)
     return ToolCallRequested(call_id, call_id, tool.name, text, item_id or call_id, tool.kind)

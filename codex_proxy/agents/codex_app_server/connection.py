@@ -28,10 +28,10 @@ from codex_proxy.core.json_cost import LONG_JSON
 CLIENT_NAME = "codex_openai_proxy"
 
 MAX_IN_FLIGHT = 64
-"""From about 400 unanswered requests on Codex loses some."""
+"""The most unanswered requests; from about 400 on Codex loses some."""
 
 MAX_CHANNEL_DIGITS = 18
-"""In an answer's id; longer ones are invalid."""
+"""The most digits of the channel in an answer's id; others are invalid."""
 
 INITIALIZE, ACCOUNT, LIMITS = "0.1", "0.2", "0.3"
 
@@ -64,7 +64,7 @@ OPT_OUT_NOTIFICATIONS: Final = (
 
 
 def initialize_params(client_name: str, version: str) -> dict[str, Any]:
-    """Codex sends `client_name` as `originator`."""
+    """Returns the parameters; Codex sends `client_name` as `originator`."""
     return {
         "clientInfo": {"name": client_name, "title": client_name, "version": version},
         "capabilities": {
@@ -86,7 +86,7 @@ class _InitializeResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AppServerConnection:
-    """`ready`: it has answered `initialize` and who is signed in. `fault` is why it cannot be used."""
+    """`ready`: the process has answered `initialize` and who is signed in. `fault`: why it cannot be used."""
 
     def __init__(self) -> None:
         self.ready = False
@@ -101,17 +101,17 @@ class AppServerConnection:
         self._unanswered: dict[int, int] = {}
         self._in_flight = 0
         self._held_writes: deque[tuple[int, bytes]] = deque()
-        """Until fewer requests are in flight."""
+        """Channels and writes that wait until fewer requests are in flight."""
 
     def open(self) -> bytes:
         return request(INITIALIZE, "initialize", initialize_params(CLIENT_NAME, __version__))
 
     def account_request(self) -> bytes:
-        """Asks who is signed in. The answer updates `signed_in`."""
+        """Returns the question who is signed in. The answer sets `signed_in`."""
         return request(ACCOUNT, "account/read", {})
 
     def limits_request(self) -> bytes:
-        """Asks for the account's limits. The answer is in `Received.limits`."""
+        """Returns the request of the account's limits. The answer is in `Received.limits`."""
         return request(LIMITS, "account/rateLimits/read", None)
 
     # --- channels -------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class AppServerConnection:
         return self._last_channel
 
     def close_channel(self, channel: int) -> bytes:
-        """Returns writes of other channels that were held until then."""
+        """Closes a channel, and returns held writes of others that can now be written."""
         self._in_flight -= self._unanswered.pop(channel, 0)
         thread = self._thread_of.pop(channel, None)
         if thread is not None and self._threads.get(thread) == channel:
@@ -161,7 +161,7 @@ class AppServerConnection:
     # --- received messages ----------------------------------------------------------------------
 
     def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
-        """Refuses requests that are for no channel. `routed` gets the lines by channels."""
+        """Sorts lines by channel; refuses requests of no channel. `routed` gets the lines."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
         # Most lines are notifications of the same thread as the line before: they need only be decoded.
@@ -191,7 +191,9 @@ class AppServerConnection:
         return Received(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
-        """Lines to write are appended."""
+        """Returns a message's channel; None if it has none or was handled here. Lines to write are appended to
+        `writes`.
+        """
         if message.method is None:
             return self._channel_of_answer(message, writes)
         thread = message.params.thread_id
@@ -208,7 +210,7 @@ class AppServerConnection:
         return None
 
     def _channel_of_answer(self, message: Message, writes: list[bytes]) -> int | None:
-        """Counts a request as answered. None for channel 0 and closed ones."""
+        """Counts a request as answered, and returns its channel; None for channel 0 and closed ones."""
         head = message.id.partition(".")[0] if isinstance(message.id, str) else ""
         if not (head.isascii() and head.isdigit() and len(head) <= MAX_CHANNEL_DIGITS):
             return None
@@ -237,7 +239,7 @@ class AppServerConnection:
             self._thread_of[channel] = thread
 
     def _handle_own_answer(self, message: Message) -> bytes:
-        """Returns lines to write."""
+        """Handles an answer on channel 0, and returns lines to write."""
         result, refused = message.result or b"{}", message.error
         if message.id == INITIALIZE:
             if refused is not None:

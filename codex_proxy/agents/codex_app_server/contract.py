@@ -1,8 +1,7 @@
-"""The contract: what this server needs of the protocol of `codex app-server`, compared with the binary's schema.
-`ContractCheck` names what is missing, and the feature that needs it; without a feature, every turn does. Paths:
-`turn.id`, `input[].text` for elements, `item<reasoning>.summary` for the variant of that `type`; values are JSON types,
-or values of an enumeration in quotes. Of our messages the binary must require no field that we do not send. Source: the
-schemas of releases 0.133 to 0.169.
+"""What this server needs of the protocol of `codex app-server`, compared with the binary's schema. `ContractCheck`
+names what is missing, and the feature that needs it (None: every turn does). Paths: `turn.id`, `input[].text` for
+elements, `item<reasoning>.summary` for the variant of that `type`; values are JSON types, or values of an enumeration
+in quotes. The binary must require no field that we do not send. Source: the schemas of releases 0.133 to 0.169.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from codex_proxy.agents.dialect import Capability
 from codex_proxy.agents.dialects.loose_values import text_at, value_at
 
 MessageKind = Literal["request", "answer", "notification", "question", "reply"]
-"""Our request's parameters and its result; the agent's notification's and request's parameters; our result."""
+"""`request` and its result, `answer`, are of our requests; `question` and our result, `reply`, of the agent's."""
 
 LISTS: Final[Mapping[MessageKind, str]] = {
     "request": "ClientRequest",
@@ -31,11 +30,11 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponse/completed": "RawResponseCompletedNotification",
     "account/read": "GetAccountResponse",
 }
-"""What these lists lack, or do not name after the request."""
+"""Definitions of messages that these lists lack, or do not name after the request."""
 
 
 class SchemaError(ValueError):
-    """The text is no JSON Schema of an app-server."""
+    """A text is no JSON Schema of an app-server."""
 
 
 class ProtocolSchema:
@@ -49,7 +48,7 @@ class ProtocolSchema:
         self._lists = {name: self._methods(name) for name in LISTS.values()}
 
     def _methods(self, name: str) -> dict[str, Any]:
-        """Returns nodes of parameters by method. Raises `SchemaError`."""
+        """Returns the nodes of a list's parameters by method. Raises `SchemaError`."""
         variants = value_at(self._pointed(f"#/definitions/{name}"), "oneOf")
         if not isinstance(variants, list):
             raise SchemaError(f"it has no list {name}")
@@ -76,7 +75,7 @@ class ProtocolSchema:
         return self._pointed(f"#/definitions/v2/{name}") or self._pointed(f"#/definitions/{name}")
 
     def at(self, node: Any, path: str) -> list[Any]:
-        """Returns the nodes at a clause's path: several for alternatives."""
+        """Returns the nodes at a clause's path below a node; several for alternatives."""
         found = [node]
         for step in path.split("."):
             step, _, tag = step.rstrip(">").partition("<")
@@ -126,8 +125,8 @@ Feature = (
 
 
 class Clause(NamedTuple):
-    """What a message must have: each path with a JSON type, a value in quotes, or `ANY`. `feature` needs it; None:
-    every turn.
+    """Fields that a message must have: each path with a JSON type, a value in quotes, or `ANY`. Only the `feature`
+    needs them; None: every turn.
     """
 
     kind: MessageKind
@@ -297,11 +296,11 @@ NEEDED_BY: Final[Mapping[Feature, tuple[Feature, ...]]] = {
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A field (`turn/start.outputSchema`) or message."""
+    """A field (`turn/start.outputSchema`) or message that the binary lacks."""
 
     name: str
     feature: Feature | None
-    """It is off without the field. None: no turn is possible."""
+    """What is off without the field. None: no turn is possible."""
 
 
 class ContractCheck(msgspec.Struct, frozen=True):
@@ -309,12 +308,12 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """What every turn needs of it."""
+        """The missing fields that every turn needs."""
         return tuple(each.name for each in self.missing if each.feature is None)
 
     @property
     def refusal(self) -> str | None:
-        """Why the binary cannot be used, if so, as the end of a sentence."""
+        """Why the binary cannot be used, as the end of a sentence; else None."""
         if not self.needed:
             return None
         return (
@@ -340,7 +339,7 @@ class ContractCheck(msgspec.Struct, frozen=True):
 
 
 def check_contract(schema: bytes) -> ContractCheck:
-    """Raises `SchemaError`."""
+    """Compares a binary's JSON Schema with the contract. Raises `SchemaError`."""
     return ContractCheck(tuple(_missing(ProtocolSchema(schema))))
 
 
@@ -354,7 +353,7 @@ def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
 
 
 def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields what a clause needs and the schema lacks."""
+    """Yields the fields of a clause that the schema lacks."""
     message = schema.message(clause.kind, clause.method)
     if message is None:
         yield clause.method if clause.kind != "answer" else f"the answer to {clause.method}"
@@ -366,7 +365,7 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
 
 
 def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
-    """Yields what the binary requires and we do not send."""
+    """Yields the fields that the binary requires and this server does not send."""
     if clause.kind not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return
     message = schema.message(clause.kind, clause.method)

@@ -1,7 +1,6 @@
 """The dialect of `codex app-server`: the turns on one thread as messages, and its messages as events. No IO. A turn is
 `thread/start`, then `thread/inject_items` and `turn/start` in one write, then notifications until `turn/completed`.
 Calls are reported at `rawResponse/completed`. A thread whose turn has ended well, or waits for outputs, can be resumed.
-Source: recordings of releases 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ BAD_ANSWER = Failure(
 
 
 class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
-    """Reads the messages of one channel."""
+    """The turns on one thread. Reads the messages of its channel."""
 
     def __init__(self, channel: int, *, parallel_calls: bool = True) -> None:
         """`channel` begins its request ids. `parallel_calls`: the release reports the end of a model's response; before
@@ -82,7 +81,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         )
         self._turn_id: str | None = None
         self._previous_turn_id: str | None = None
-        """Of which messages may still arrive."""
+        """The turn of which messages may still arrive."""
         self._model_items = ModelItems()
         self._tool_calls = PendingCalls(output_answer)
         self._usage = TurnUsage()
@@ -174,7 +173,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
     def _request(
         self, method: str, params: dict[str, Any], what: str, on_result: Callable[[Message], None] | None
     ) -> None:
-        """An error fails the turn: the agent could not do `what`."""
+        """Sends a request. An error fails the turn: the agent could not do `what`."""
 
         def on_response(message: Message) -> None:
             if message.error is None:

@@ -28,7 +28,7 @@ REFUSED = "The model refused to answer. The agent does not report the text of th
 
 
 MAX_OUTPUT_CHARS = 8 << 20
-"""Of all running commands; Codex keeps 1 MiB of each."""
+"""The most characters of all running commands' outputs; Codex keeps 1 MiB of each."""
 
 
 class FileChange(msgspec.Struct, frozen=True, gc=False):
@@ -40,7 +40,7 @@ class ThreadItem(msgspec.Struct, frozen=True, gc=False):
     id: str = ""
     text: str | None = None
     phase: str | None = None
-    """`commentary`, `final_answer`, or not said."""
+    """`commentary`, `final_answer`, or None."""
     summary: list[str] | None = None
     content: msgspec.Raw = msgspec.Raw()
     """The parts of raw reasoning, as a JSON list."""
@@ -71,7 +71,7 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[ThreadItem], str]]]
     "imageView": ("image", lambda item: item.path or ""),
 }
 TEXT_AT_END = frozenset({"webSearch"})
-"""Their description comes when they are completed."""
+"""Types of items that are described only when completed."""
 
 _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 
@@ -97,7 +97,7 @@ class ItemReader:
         self.events: list[Event] = []
         self.open_items: dict[str, type[items.Item]] = {}
         self.seen_messages: set[str] = set()
-        """With a text or raw item; one without either is a refusal."""
+        """Messages with a text or raw item; one without either is a refusal."""
         self.ran_commands = False
         self._plans = 0
         self._outputs: dict[str, list[str]] = {}
@@ -110,13 +110,11 @@ class ItemReader:
         self.ran_commands = False
 
     def discard_for_retry(self) -> None:
-        """Codex never completes these items."""
+        """Forgets the open items: Codex never completes them."""
         self.open_items.clear()
 
     def add_refusals(self) -> None:
-        """Adds a fixed refusal for each open message without text or raw item: Codex does not pass on what the model
-        says.
-        """
+        """Adds a fixed refusal to open messages without text or raw item: Codex does not pass on the model's text."""
         self.events += [
             RefusalDelta(id, REFUSED)
             for id, kind in self.open_items.items()
@@ -151,7 +149,7 @@ class ItemReader:
         self.events.append(ItemStarted(item))
 
     def item_completed(self, params: Params) -> None:
-        """Adds an item's text or output and its end, and its beginning if missing."""
+        """Adds an item's text or output, its end, and a missing beginning."""
         item = msgspec.json.decode(params.item, type=ThreadItem)
         was_started = item.id in self.open_items
         if item.type == "agentMessage":
@@ -218,4 +216,4 @@ NOTIFICATIONS: dict[str, Callable[[ItemReader, Params], None]] = {
     "item/commandExecution/outputDelta": ItemReader.output_delta,
     "turn/plan/updated": ItemReader.plan_updated,
 }
-"""Without the frequent `item/agentMessage/delta`."""
+"""Handlers by method, without the frequent `item/agentMessage/delta`."""

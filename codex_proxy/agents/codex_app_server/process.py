@@ -16,7 +16,7 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         self.parallel_calls = parallel_calls
 
     async def start(self, command: Command, *, timeout_seconds: float) -> None:
-        """Raises `Fault`, and ends the process, if it cannot be started and initialized in time."""
+        """Starts and initializes the program. Raises `Fault`, and ends it, if that fails or takes too long."""
         connection = self.connection
         await self._start_and_ask(
             command, (connection.open(), lambda: connection.ready and self.exit is None, timeout_seconds)
@@ -36,7 +36,7 @@ class AppServerProcess(SharedProcess[AppServerConnection]):
         return ThreadTransport(self, channel)
 
     def ask_limits(self) -> None:
-        """`on_limits` gets the account's limits as JSON, empty after an error."""
+        """Asks for the account's limits: `on_limits` gets them as JSON, empty after an error."""
         self.write(self.connection.limits_request())
 
 

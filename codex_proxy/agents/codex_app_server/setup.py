@@ -1,6 +1,6 @@
 """Prepares the start of app-server processes: asks the binary, reads config.toml, and creates home and catalog of
-plain-model turns. A *plain-model* process runs in a home of its own (the shadow home) and only calls the model; an
-*agent* process in the user's home. Source: experiments with releases 0.133 to 0.169.
+plain-model turns. A *plain-model* process runs in its own home (the shadow home) and only calls the model; an *agent*
+process runs in the user's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CodexSetup(msgspec.Struct, frozen=True):
     plain: Command
     agent: Command
     empty_folder: str
-    """Of plain-model turns."""
+    """The folder of plain-model turns."""
     start_mark: str = ""
     """A file that exists once this release has started; until then one process starts at a time."""
     check: BinaryCheck = BinaryCheck()
@@ -61,8 +61,8 @@ def app_server_argv(
     unknown: Collection[str] = (),
     version: Version = NEWEST_TESTED,
 ) -> tuple[str, ...]:
-    """For plain-model turns if there is a patched model `catalog`. `extra` are further pairs for `-c`; others: see
-    `switch_pairs`.
+    """Returns the command line, for plain-model turns if there is a patched model `catalog`. `extra` are more pairs for
+    `-c`; others: see `switch_pairs`.
     """
     # As arguments, because in `thread/start` switches would be too late, or ignored.
     pairs = switch_pairs(provider, catalog=catalog, hidden=hidden, unknown=unknown, version=version)
@@ -72,8 +72,8 @@ def app_server_argv(
 async def prepare_app_server(
     paths: CodexPaths, environment: Mapping[str, str], child_env: tuple[str, ...], lite: bool | None
 ) -> CodexSetup:
-    """Raises `Fault`. Children get harmless variables of `environment`, and `child_env`. `lite`: see
-    `plain_catalog`.
+    """Prepares the start. Children get harmless variables of `environment`, and `child_env`. `lite`: see
+    `plain_catalog`. Raises `Fault`.
     """
     base = child_environment(environment, extra=child_env)
     version = await find_version(paths.program, base)
@@ -128,8 +128,8 @@ def _lay_out(
 
 
 async def can_confine(program: str, profiles: Profiles, environment: Mapping[str, str], state: str) -> bool:
-    """Returns whether Codex can limit reading here (bubblewrap and user namespaces, or macOS), by running `true`; if
-    not, logs why.
+    """Returns whether Codex can limit reading here (bubblewrap and user namespaces, or macOS), by running `true`. Logs
+    why not.
     """
     name = str(profiles.of("read-only"))
     switches = arguments_of(profiles.pairs())

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_AGE: Final = 6 * 3600.0
 MAX_TURNS: Final = 10_000
-"""One that leaks memory is replaced before."""
+"""The turns after which a process is replaced; one that leaks memory is earlier."""
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
@@ -74,14 +74,14 @@ async def make_app_server(context: AgentContext) -> Agent:
 
 
 def lite_form(settings: Settings) -> bool | None:
-    """Returns `use_responses_lite` for plain-model turns: False for parallel calls, which it excludes; None leaves each
+    """Returns `use_responses_lite` for plain-model turns: False for parallel calls, which it excludes; None keeps each
     model's own.
     """
     return False if settings.enable_parallel_tool_calls else None
 
 
 def agent_model(model: CatalogModel, tier: str) -> AgentModel:
-    """`tier` is the service tier of config.toml."""
+    """Converts a model. `tier` is the service tier of config.toml."""
     from codex_proxy.core.account import AgentModel
 
     tiers = ("flex", *model.service_tiers)  # which Codex passes on for every model

@@ -1,6 +1,5 @@
-"""The parameters of `thread/start`, `thread/inject_items` and `turn/start`. Codex drops system messages silently,
-refuses all items because of an empty message, and replaces images of low detail by a text; this avoids it. Source:
-experiments with releases 0.163 and 0.169.
+"""The parameters of `thread/start`, `thread/inject_items` and `turn/start`. Avoids that Codex silently drops system
+messages, refuses all items because of an empty message, and replaces images of low detail by a text.
 """
 
 from __future__ import annotations
@@ -29,21 +28,22 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 
 MAX_TURN_INPUT = 1_000_000
-"""Characters of `turn/start.input`: Codex refuses more than 1,048,576. Injected items may have any size."""
+"""The most characters of `turn/start.input`: Codex refuses more than 1,048,576. Injected items may have any size."""
 
 MENTION = re.compile("[$@]")
-"""Begins what Codex looks for in `turn/start.input`: `$NAME` adds a skill, and there are mentions of apps and plugins.
-Injected items are not searched."""
+"""Matches what Codex may look for in `turn/start.input`: `$NAME` adds a skill, and there are mentions of apps and
+plugins. Injected items are not searched.
+"""
 
 ID_PREFIXES = {"message": "msg_", "function_call": "fc_", "function_call_output": "fco_"}
-"""That the provider requires."""
+"""The prefixes of ids that the provider requires."""
 MAX_ID_CHARS = 64
-"""That the provider accepts."""
+"""The longest id that the provider accepts."""
 
 
 def history_items(history: Sequence[HistoryItem], *, first: int = 0) -> list[Any]:
-    """Converts a history to Responses items. An item without an id gets one from its content and position (from `first`
-    on): Codex's own would defeat the provider's cache.
+    """Converts a history to Responses items. An item without an id gets one from its content and position, counted from
+    `first`: Codex's own would defeat the provider's cache.
     """
     out: list[Any] = []
     for index, each in enumerate(history, first):
@@ -87,16 +87,16 @@ def _history_item(item: HistoryMessage | HistoryCall | HistoryOutput) -> dict[st
 
 
 def _detail(part: ImagePart) -> str:
-    """Codex replaces images of `low` detail by a text."""
+    """Returns an image's detail, but never `low`: Codex would replace the image by a text."""
     return "auto" if part.detail in (None, "low") else str(part.detail)
 
 
 def split_input(
     turn: Turn, history: Sequence[HistoryItem], *, first: int = 0
 ) -> tuple[list[Any], list[dict[str, Any]]]:
-    """Splits a history into items to inject and the `input` of `turn/start`. In the mode `agent` that is a last user
-    message without a `MENTION`, of at most `MAX_TURN_INPUT` characters. Otherwise all is injected: the model sees
-    exactly the client's items.
+    """Splits a history into items to inject and the `input` of `turn/start`: in the mode `agent` a last user message
+    without a `MENTION`, of at most `MAX_TURN_INPUT` characters; else nothing, so that the model sees exactly the
+    client's items.
     """
     if turn.mode == "agent" and history:
         last = history[-1]
@@ -114,8 +114,8 @@ def _input(part: Part) -> dict[str, Any]:
 
 
 def thread_params(turn: Turn) -> dict[str, Any]:
-    """A plain-model turn has no prompt, no environment, and only the client's tools; its folder should be empty,
-    because Codex looks there for a project's configuration.
+    """Returns the parameters of `thread/start`. A plain-model turn has no prompt, no environment, and only the client's
+    tools; its folder should be empty, because Codex looks there for a project's configuration.
     """
     plain = turn.mode == "model"
     params: dict[str, Any] = {

@@ -25,7 +25,7 @@ class RpcError(msgspec.Struct, frozen=True, gc=False):
 
 
 class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
-    """Of any message; a `msgspec.Raw` is decoded when used."""
+    """The parameters of any message; a `msgspec.Raw` is decoded when used."""
 
     thread_id: str | None = None
     turn_id: str | None = None
@@ -34,11 +34,11 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     summary_index: int = 0
     content_index: int = 0
     will_retry: bool = False
-    """In an `error`: the model call is repeated."""
+    """Whether an `error` is followed by a repeated model call."""
     message: str | None = None
-    """Of an MCP approval: the question."""
+    """The question of an MCP approval."""
     command: msgspec.Raw = NO_JSON
-    """To approve: a string or words."""
+    """The command to approve: a string or words."""
     item: msgspec.Raw = NO_JSON
     """A `ThreadItem`, or a raw item."""
     error: msgspec.Raw = NO_JSON
@@ -52,7 +52,7 @@ class Params(msgspec.Struct, frozen=True, gc=False, rename="camel"):
     rate_limits: msgspec.Raw = NO_JSON
     plan: msgspec.Raw = NO_JSON
     call_id: str | None = None
-    """Of the call whose output is requested."""
+    """The call whose output is requested."""
     tool: str | None = None
     arguments: msgspec.Raw = NO_JSON
 
@@ -93,7 +93,7 @@ class _Envelope(msgspec.Struct, frozen=True, gc=False):
 UNREADABLE_ANSWER = RpcError(0, "the agent's answer is invalid")
 
 decode_expected = msgspec.json.Decoder(Message).decode
-"""Raises `UNREADABLE`; `_decode_loosely` may then read parts."""
+"""Decodes a usual message. Raises `UNREADABLE`; `_decode_loosely` may then read parts."""
 
 _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
     msgspec.json.Decoder(_AddressedMessage),
@@ -102,8 +102,8 @@ _LOOSE_DECODERS: tuple[msgspec.json.Decoder[Any], ...] = (
 
 
 def decode(line: bytes) -> Message | None:
-    """Returns None if the line is no JSON-RPC. With a wrong field or too many values, reads what it can: a request must
-    be refused and a turn must end.
+    """Decodes a line; None if it is no JSON-RPC. With a wrong field or too many values reads what it can: a request
+    must be refused and a turn must end.
     """
     try:
         if not has_too_many_values(line):
@@ -114,7 +114,7 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_loosely(line: bytes) -> Message | None:
-    """Without a method the message is an `UNREADABLE_ANSWER`."""
+    """Decodes parts of a message; without a method it is an `UNREADABLE_ANSWER`."""
     for decoder in _LOOSE_DECODERS:
         try:
             loose = decoder.decode(line)
@@ -129,7 +129,7 @@ def _decode_loosely(line: bytes) -> Message | None:
 
 
 def request(id: str, method: str, params: dict[str, Any] | None) -> bytes:
-    """Line breaks in a client's JSON become spaces."""
+    """Encodes a request; line breaks in a client's JSON become spaces."""
     line = msgspec.json.encode({"id": id, "method": method, "params": params})
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
@@ -252,7 +252,7 @@ class RawItemPart(msgspec.Struct, frozen=True):
 
 
 class ReadableRawItem(RawItemHead, frozen=True):
-    """The fields that are decoded later; an item with a wrong type is not stored."""
+    """The fields of raw items that are decoded later; an item with a wrong type is not stored."""
 
     call_id: str | None = None
     name: str | None = None
@@ -262,7 +262,7 @@ class ReadableRawItem(RawItemHead, frozen=True):
 
 
 def check_readable(item: msgspec.Raw) -> None:
-    """Raises one of `UNREADABLE` for a raw item that could not be decoded again."""
+    """Raises `UNREADABLE` for a raw item that could not be decoded again."""
     if (
         len(item) > LONG_JSON
     ):  # as a whole it would take long, if it is no text or image but very many numbers
@@ -280,7 +280,7 @@ class RawItemCall(msgspec.Struct, frozen=True):
 
 
 def error_kind(info: msgspec.Raw) -> tuple[str | None, int | None]:
-    """Returns kind and HTTP status of `codexErrorInfo`, a string or `{KIND: {"httpStatusCode": ...}}`. Raises one of
+    """Returns kind and HTTP status of `codexErrorInfo`, a string or `{KIND: {"httpStatusCode": ...}}`. Raises
     `UNREADABLE`.
     """
     if not info or info == b"null":
@@ -303,7 +303,7 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
-    """Returns None for requests that ask nothing."""
+    """Converts a request to an event; None if it asks nothing."""
     request_id = f"{message.method}:{id}"
     match message.method:
         case "item/commandExecution/requestApproval":
@@ -318,7 +318,7 @@ def question_event(message: Message, id: int | str) -> ApprovalRequested | Input
 
 
 def decision_answer(id: int | str, request_id: str, reply: Decision) -> bytes:
-    """`request_id`, of the event, determines the form."""
+    """Encodes the client's decision. `request_id`, of the event, determines the form."""
     method = request_id.partition(":")[0]
     decision = "accept" if reply.approve else "decline"
     if method == "mcpServer/elicitation/request":
@@ -339,16 +339,16 @@ def output_answer(id: int | str, reply: ToolReply) -> bytes:
 
 
 CLIENT_ERROR_TEXTS = ("not a valid response item", "image URLs are not supported")
-"""The client's request is at fault."""
+"""Texts of errors that the client's request has caused."""
 
 BAD_TOOL_TEXT = "dynamic tool "
-"""Begins an error about a tool's schema."""
+"""How an error about a tool's schema begins."""
 
 OVERLOADED, INPUT_TOO_LARGE = -32001, -32602
 
 
 def failure_of_error(what: str, error: RpcError) -> Failure:
-    """`what` is like `start the turn`."""
+    """Converts an error. `what` is like `start the turn`."""
     failure = failure_from_text(error.message)
     if error.message.startswith(BAD_TOOL_TEXT):
         reason = failure.message[max(failure.message.find(BAD_TOOL_TEXT), 0) :]
@@ -372,7 +372,7 @@ def failure_of_error(what: str, error: RpcError) -> Failure:
 
 
 def failed_end(error: TurnError | None) -> TurnEnded:
-    """`Stop.LENGTH` or the like if the error only says that the answer was cut off."""
+    """Converts an error to the turn's end: `Stop.LENGTH` or the like if the answer was only cut off."""
     if error is None:
         return TurnEnded(Stop.FAILED)
     details = error.additional_details

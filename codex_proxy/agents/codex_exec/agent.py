@@ -53,8 +53,8 @@ class CodexExecAgent(ChildPerTurnAgent):
         profiles: Profiles,
         can_confine: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`command` returns the command of a turn and its files, below `state`. `profiles` keep commands from the
-        server's data, if `can_confine`.
+        """`command` returns the command of a turn with its files, which are below `state`. `profiles` keep commands
+        from the server's data, if `can_confine`.
         """
         super().__init__(spec)
         self._profiles = profiles

@@ -1,5 +1,5 @@
 """The dialect of `codex exec --json`: output lines to events, a turn to the prompt on stdin. Each line has a whole
-item: no deltas, no requests. Source: recordings of releases 0.163 and 0.169 (`tests/golden/recordings/exec`).
+item: no deltas, no requests.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from codex_proxy.core.items import Activity, ActivityKind, Message, Reasoning
 from codex_proxy.core.turn import Turn
 
 TURN_END_EVENTS: Final = frozenset({"turn.completed", "turn.failed"})
-"""Count even if damaged; otherwise a finished turn would look like a crash."""
+"""Events that count even if damaged; otherwise a finished turn would look like a crash."""
 
 RECONNECTING: Final = "Reconnecting..."
-"""Begins an error line about a retry."""
+"""How an error line about a retry begins."""
 
 READING_PROMPT: Final = "Reading "
-"""Begins lines of stderr that only say that stdin is being read."""
+"""How lines of stderr begin that only say that stdin is being read."""
 
 
 class CodexExec(ChildTurn):
@@ -48,7 +48,7 @@ class CodexExec(ChildTurn):
         self._model = ""
         self._count = 0
         self._open: dict[str, str] = {}
-        """Running activities: the item's id, by the child's."""
+        """Ids of running activities: the item's, by the child's."""
         self._done: set[str] = set()
         self._plan = ""
 
@@ -94,7 +94,7 @@ class CodexExec(ChildTurn):
         self._start("", self._model)
 
     def _item_started(self, line: Line) -> None:
-        """Messages and reasoning follow with `item.completed`."""
+        """Begins an activity. Messages and reasoning follow with `item.completed`."""
         item = line.item
         if item is None or item.id in self._done or item.id in self._open:
             return
@@ -120,8 +120,8 @@ class CodexExec(ChildTurn):
         handler(self, item)
 
     def _error(self, line: Line) -> None:
-        """Adds `Retrying` for a repeated model call; the first other text is the failure if the turn fails
-        without one.
+        """Adds `Retrying` for a repeated model call. The first other text is the failure of a turn that fails without
+        one.
         """
         text = line.message or ""
         if text.startswith(RECONNECTING):

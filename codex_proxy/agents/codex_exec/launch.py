@@ -19,16 +19,15 @@ NEEDED_OPTIONS: Final = (
     "--image",
     "--output-schema",
 )
-"""0.42 has no `--ephemeral` and prints other lines."""
+"""Options without which `codex exec` cannot be used: 0.42 has no `--ephemeral` and prints other lines."""
 
 MAX_PROMPT: Final = 1_048_576
-"""Codex refuses longer ones."""
 
 _OPTION: Final = re.compile(r"^\s+(?:-\w, )?(--[a-z-]+)", re.MULTILINE)
 
 
 def missing_options(help_text: str) -> tuple[str, ...]:
-    """Returns those of `NEEDED_OPTIONS` that the help does not list."""
+    """Returns the `NEEDED_OPTIONS` that a help text does not list."""
     listed = set(_OPTION.findall(help_text))
     return tuple(name for name in NEEDED_OPTIONS if name not in listed)
 
@@ -41,8 +40,8 @@ def exec_argv(
     images: Sequence[str] = (),
     schema: str | None = None,
 ) -> tuple[str, ...]:
-    """`pairs` are for `-c`; `images` and `schema` are files. A plain-model turn is read-only. `permissions` replace the
-    sandbox.
+    """Returns the command line. `pairs` are for `-c`; `images` and `schema` are files. A plain-model turn is read-only.
+    The turn's `permissions` replace its sandbox.
     """
     argv = [program, "exec"]
     for path in images:

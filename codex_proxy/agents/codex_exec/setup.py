@@ -30,7 +30,7 @@ from codex_proxy.process.launch import child_environment, credential_names
 log = structlog.get_logger(__name__)
 
 NO_BASE_PROMPT = ("instructions", '""')
-"""Removes Codex's own prompt."""
+"""The pair for `-c` that removes Codex's own prompt."""
 
 
 class ExecLaunch(msgspec.Struct, frozen=True):
@@ -56,8 +56,8 @@ async def prepare_exec(
     child_env: tuple[str, ...],
     unknown: Collection[str],
 ) -> ExecSetup:
-    """Children get harmless variables of `environment`, and `child_env`. `unknown` switches are left out. Raises
-    `Fault` or `OSError`.
+    """Prepares the start. Children get harmless variables of `environment`, and `child_env`. `unknown` switches are
+    left out. Raises `Fault` or `OSError`.
     """
     text, shadow = user_config(paths.codex_home)
     provider = shadow.provider

@@ -33,11 +33,11 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
-"""That Codex uses as its sign-in."""
+"""Variables that Codex uses as its sign-in."""
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:
-    """`warning` is for the operator. Raises `NoAgentError` or `Fault`."""
+    """Makes the agent. `warning` is for the operator. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.program import run_short
     from codex_proxy.agents.codex_app_server.setup import can_confine
     from codex_proxy.agents.codex_app_server.spec import agent_model

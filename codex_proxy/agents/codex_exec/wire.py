@@ -32,11 +32,10 @@ class Item(msgspec.Struct, gc=False):
     type: str = ""
     text: str | None = None
     message: str | None = None
-    """Of an `error` item, which is a warning."""
+    """The text of an `error` item, which is a warning."""
     command: str | None = None
     aggregated_output: str | None = None
     status: str | None = None
-    """How a command, patch or MCP call ended."""
     changes: list[FileUpdate] | None = None
     server: str | None = None
     tool: str | None = None
@@ -55,14 +54,14 @@ class Line(msgspec.Struct, gc=False):
     thread_id: str = ""
     item: Item | None = None
     usage: TokenCounts | None = None
-    """In `turn.completed`; all zeros if the provider reported none."""
+    """The tokens in `turn.completed`; all zeros if the provider reported none."""
     error: ErrorText | None = None
     message: str | None = None
-    """Of an `error` line: about a retry, or the turn's error."""
+    """The text of an `error` line: about a retry, or the turn's error."""
 
 
 class _Head(msgspec.Struct, gc=False):
-    """For a line whose other fields cannot be decoded."""
+    """The type of a line whose other fields cannot be decoded."""
 
     type: str = ""
 
@@ -72,8 +71,8 @@ _HEAD: Final = msgspec.json.Decoder(_Head)
 
 
 def decode(line: bytes) -> tuple[Line | None, bool]:
-    """Returns None for what is no event, and whether the line is damaged, or has too many values: then only its `type`
-    is set.
+    """Decodes a line; None if it is no event. Returns also whether it is damaged, or has too many values: then only
+    `type` is set.
     """
     try:
         if not has_too_many_values(line):

@@ -15,7 +15,7 @@ from codex_proxy.core.events import Event, ItemEnded, ItemStarted, Notice, Outpu
 from codex_proxy.core.items import Activity, ActivityKind
 
 SHELLS = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
-"""Their argument after `-c` is shown."""
+"""Programs of which only the argument after `-c` is shown."""
 VERBS = frozenset({"add", "update", "delete"})
 
 

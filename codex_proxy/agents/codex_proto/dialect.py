@@ -1,6 +1,6 @@
-"""The dialect of `codex proto`. A table maps each event's name to its handler; unknown events are ignored. Source:
-recordings of release 0.42 (`tests/golden/recordings/proto`). The fake agent, which imitates it, also has calls of the
-client's tools, choices and finish reasons.
+"""The dialect of `codex proto`. Unknown events are ignored. Source: recordings of release 0.42
+(`tests/golden/recordings/proto`). The fake agent, which imitates it, also has calls of the client's tools, choices and
+finish reasons.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ from codex_proxy.core.items import HistoryCall
 from codex_proxy.core.turn import Turn
 
 SUBMISSION_ID = "1"
-"""Of the operation that starts the turn, and of the turn's events."""
+"""The id of the operation that starts the turn, and of the turn's events."""
 
 DELTA = "agent_message_delta"
 
 NO_FUNCTION = Function()
 
 TURN_END_EVENTS = frozenset({"task_complete", "turn_aborted", "error"})
-"""Count even if damaged; otherwise the turn would hang."""
+"""Events that count even if damaged; otherwise the turn would hang."""
 
 
 class CodexProto(ChildTurn):
-    """`extended`: the fake agent, which accepts more fields."""
+    """The turn of one process. `extended`: it is the fake agent, which accepts more fields."""
 
     def __init__(self, *, extended: bool = False) -> None:
         super().__init__()
@@ -80,7 +80,9 @@ class CodexProto(ChildTurn):
         return {"extended": True} if self._extended else {}
 
     def begin(self, turn: Turn) -> Step:
-        """If the turn needs a model's name that it lacks, `receive` writes it when the child has named one."""
+        """Starts the turn. If the model's name is needed and missing, `receive` writes the turn when the child has
+        named one.
+        """
         self._turn = turn
         self._activities.workdir = turn.workdir
         self._calls = Calls(

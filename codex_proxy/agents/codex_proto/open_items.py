@@ -31,7 +31,7 @@ CallKind = Literal["function", "custom", "legacy"]
 
 
 class Messages:
-    """At most one is open for each `choice` (None if the child names none)."""
+    """The open messages: at most one for each `choice` (None if the child names none)."""
 
     def __init__(self, events: list[Event]) -> None:
         self._events = events
@@ -50,7 +50,7 @@ class Messages:
         self._events.append(TextDelta(self._ids.get(choice) or self._start(choice), text))
 
     def finish(self, choice: int | None, event: type[FullText | RefusalDelta], text: str) -> None:
-        """Opens the message if needed. Of a full text `core.repair` drops what was sent."""
+        """Ends the message, and opens it if needed. Of a full text `core.repair` drops what was sent."""
         item = self._ids.get(choice) or self._start(choice)
         del self._ids[choice]
         self._events += (event(item, text), ItemEnded(item))
@@ -60,7 +60,7 @@ class Messages:
         self._ids.clear()
 
     def drop_open(self) -> None:
-        """After a retry the child sends new ones."""
+        """Forgets the open messages: after a retry the child sends new ones."""
         self._ids.clear()
 
     def _start(self, choice: int | None) -> str:
@@ -72,8 +72,8 @@ class Messages:
 
 
 class ReasoningItems:
-    """The child writes the deltas of all summary parts, then each part's full text, with a section break before
-    each.
+    """The open reasoning. The child writes the deltas of all summary parts, then each part's full text, with a section
+    break before each.
     """
 
     def __init__(self, events: list[Event]) -> None:
@@ -108,8 +108,8 @@ class ReasoningItems:
             self._events.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind) -> None:
-        """Left out: a summary whose part had no deltas although others had, since they are in an earlier part; a raw
-        text after deltas.
+        """Adds a full text, except of a summary part without deltas if others had them (these are in an earlier part),
+        and raw text after deltas.
         """
         self._start()
         part = self._full_texts[kind]
@@ -126,7 +126,7 @@ class ReasoningItems:
         self.drop_open()
 
     def drop_open(self) -> None:
-        """After a retry the child begins another."""
+        """Forgets the open item: after a retry the child begins another."""
         self._item = ""
         self._part = 0
         self._parts_with_deltas = set()
@@ -146,11 +146,11 @@ class ReasoningItems:
 class _Call(msgspec.Struct):
     kind: CallKind
     call_id: str | None = None
-    """The child's, once given."""
+    """The child's id, once given."""
     item_id: str = ""
-    """Empty until the name is known."""
+    """The item's id; empty until the name is known."""
     early_arguments: list[str] = []
-    """That came before the name."""
+    """Pieces that came before the name."""
 
 
 _Key = tuple[int | None, int | str]
@@ -191,7 +191,7 @@ class Calls:
         arguments: str,
         kind: CallKind,
     ) -> None:
-        """Starts the item once the name is known. Ignored for a complete call."""
+        """Adds a piece; the item starts when the name is known. Ignores a complete call."""
         call = self._open.get(key)
         if call and call_id and call.call_id not in (None, call_id):
             self._end(key)
@@ -238,7 +238,7 @@ class Calls:
         self._held.clear()
 
     def drop_open(self) -> None:
-        """After a retry the child sends them again."""
+        """Forgets the open calls: after a retry the child sends them again."""
         self._open.clear()
         self._keys.clear()
 
@@ -247,7 +247,7 @@ class Calls:
         return self._keys.get((key[0], call_id), key) if call_id else key
 
     def _is_done(self, key: _Key, call_id: str | None) -> bool:
-        """Never True for a call without an id, except `function_call`."""
+        """Returns whether the call is complete; never True without an id, except for `function_call`."""
         name = LEGACY if key[1] == LEGACY else call_id
         return name is not None and (key[0], name) in self._done
 
@@ -262,7 +262,7 @@ class Calls:
             call.early_arguments.clear()
 
     def _end(self, key: _Key) -> None:
-        """Closes a call; without a name it becomes a `Notice`."""
+        """Closes a call; one without a name becomes a `Notice`."""
         call = self._open.pop(key)
         if call.call_id and self._keys.get((key[0], call.call_id)) == key:
             del self._keys[key[0], call.call_id]

@@ -23,13 +23,13 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 NO_VIEW_IMAGE: Final = ("tools.view_image", "false")
-"""Switches off the tool that reads images from the disk."""
+"""The pair for `-c` that switches off the tool that reads images from the disk."""
 
 
 def proto_argv(
     codex: tuple[str, ...], pairs: Iterable[tuple[str, str]] = (), *, parallel_tool_calls: bool = False
 ) -> tuple[str, ...]:
-    """`pairs` are for `-c`; 0.42 reads the values as JSON."""
+    """Returns the command line. `pairs` are for `-c`; 0.42 reads the values as JSON."""
     from codex_proxy.agents.codex.switches import arguments_of
 
     argv = (*codex, "proto", *arguments_of([NO_VIEW_IMAGE, *pairs]))

@@ -15,7 +15,7 @@ from codex_proxy.core.events import Usage
 from codex_proxy.core.json_cost import LONG_JSON, has_too_many_values
 
 PREFIX = "codex/event/"
-"""Of events' names in older releases."""
+"""The prefix of events' names in older releases."""
 
 ALIASES = {
     "agent_message_content_delta": "agent_message_delta",
@@ -24,7 +24,7 @@ ALIASES = {
     "turn_started": "task_started",
     "turn_complete": "task_complete",
 }
-"""Names in other releases. Some write an event twice, under both names."""
+"""Names in other releases, some of which write an event twice, under both names."""
 
 
 class TokenInfo(msgspec.Struct, gc=False):
@@ -38,7 +38,7 @@ class Function(msgspec.Struct, gc=False):
 
 
 class CallPiece(msgspec.Struct, gc=False):
-    """A call of a client's tool, or a piece, in Chat's form. Only the fake agent writes these."""
+    """A client's call, or a piece, in Chat's form. Only the fake agent writes these."""
 
     index: int | None = None
     id: str | None = None
@@ -81,7 +81,7 @@ class Msg(msgspec.Struct, gc=False):
     session_id: str | None = None
     model: str | None = None
     info: TokenInfo | None = None
-    """Of 0.42; older releases have the fields `*_tokens`, for one model call."""
+    """The counts of 0.42; older releases have the fields `*_tokens`, for one model call."""
     rate_limits: msgspec.Raw = msgspec.Raw()
     input_tokens: int | None = None
     cached_input_tokens: int | None = None
@@ -91,7 +91,7 @@ class Msg(msgspec.Struct, gc=False):
     call_id: str = ""
     command: list[str] | str | None = None
     chunk: str | None = None
-    """Of a command's output, in base64."""
+    """A piece of a command's output, in base64."""
     exit_code: int | None = None
     changes: dict[str, dict[str, msgspec.Raw]] | None = None
     """By path, an object whose key is `add`, `update` or `delete`."""
@@ -121,7 +121,7 @@ class _HeadMsg(msgspec.Struct, gc=False):
 
 
 class _Head(msgspec.Struct, gc=False):
-    """For lines whose other fields cannot be decoded."""
+    """The fields of lines that cannot be decoded whole."""
 
     id: str | int | None = None
     type: str = ""
@@ -160,7 +160,7 @@ def spellings(names: Iterable[str]) -> dict[str, str]:
 
 
 def plain_delta(line: bytes) -> str | None:
-    """Returns the text of a delta in 0.42's form, without a choice. Most lines are such deltas, and this is twice as
+    """Returns the text of a delta in 0.42's form without a choice, else None. Most lines are such, and this is twice as
     fast as decoding a `Msg`.
     """
     if not line.startswith(_DELTA_HEAD):
@@ -173,8 +173,8 @@ def plain_delta(line: bytes) -> str | None:
 
 
 def decode(line: bytes) -> Line | None:
-    """Returns None if the line is not of this protocol. With a wrong field or too many values only id and type are
-    decoded.
+    """Decodes a line; None if it is not of this protocol. With a wrong field or too many values decodes only id and
+    type.
     """
     if len(line) > LONG_JSON and has_too_many_values(line):
         return _decode_damaged(line)
@@ -203,8 +203,8 @@ NO_USAGE = Usage()
 
 
 class TurnUsage:
-    """The tokens of one turn: the session's total less that before. At the start of each model call the child repeats
-    the total, so the last calls' counts must not be summed.
+    """The tokens of one turn: the session's total less the total before. At the start of each model call the child
+    repeats the total, so the counts of last calls must not be summed.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """Creates the server's agents, by name: that of `--agent`, or those of the tables `[agents.NAME]` and
 `[upstreams.NAME]`. A single upstream is `[upstreams.default]`, with short settings. An error in the tables prevents the
-start; a problem of one agent affects only that.
+start; other problems affect only their agent.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
 OF_ALL: Final = frozenset({"codex_model", "idle_timeout"})
-"""Settings of agents that the server itself uses for all."""
+"""Settings of agents that the server itself uses for all of them."""
 CODEX: Final = "codex"
 """The agent `auto` as one of several."""
 
 
 class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
     name: str
-    """Empty if it is the only one and has no table."""
+    """The table's name; empty for a single agent without one."""
     settings: Settings
-    """The server's, with the values of its table."""
+    """The server's settings, with the values of the agent's table."""
     spec: AgentSpec
     upstream: UpstreamConfig | None = None
     has_table: bool = False
-    """Whether it is an upstream whose address is in its table."""
+    """Whether this is an upstream whose address is in its table."""
 
     @property
     def default_model(self) -> str:
@@ -92,7 +92,7 @@ def _of_settings(name: str, settings: Settings) -> ConfiguredAgent:
 
 
 def runs_codex(settings: Settings) -> bool:
-    """False if the agents cannot be determined."""
+    """Returns whether an agent runs Codex; False if the agents cannot be determined."""
     return any(each.spec.uses_codex for each in _agents_or_none(settings))
 
 
@@ -111,7 +111,7 @@ def plugin_references(settings: Settings) -> tuple[str, ...]:
 
 
 def settings_without_effect(settings: Settings) -> tuple[str, ...]:
-    """Returns none if an agent is a plugin's."""
+    """Returns the settings that no agent uses; none if an agent is a plugin's."""
     serving = _agents_or_none(settings)
     if not serving or plugin_references(settings):
         return ()
@@ -123,7 +123,7 @@ def settings_without_effect(settings: Settings) -> tuple[str, ...]:
 
 
 def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
-    """Returns every agent, also if `settings` are those of one; none if they cannot be determined."""
+    """Returns every agent, also for the `settings` of one; none if they cannot be determined."""
     try:
         return configured_agents(settings.of_server)
     except NoAgentError:
@@ -131,7 +131,7 @@ def _agents_or_none(settings: Settings) -> tuple[ConfiguredAgent, ...]:
 
 
 def _settings_for_one(settings: Settings, **more: Any) -> Settings:
-    """With the fields `more` replaced; the server's are `of_server`."""
+    """Returns an agent's settings, with the fields `more` replaced; `of_server` keeps the server's."""
     own = settings.model_copy(update={"agents": {}, "upstreams": {}, **more})
     own._server = settings
     return own
@@ -169,7 +169,9 @@ def _own_settings(table: AgentTable) -> dict[str, Any]:
 
 
 def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> ConfiguredAgent:
-    """`name` is empty for the only agent. The short settings are part of `[upstreams.default]`."""
+    """Returns the agent of a table; `name` is empty for the only agent. The short settings are part of
+    `[upstreams.default]`.
+    """
     is_default = name in ("", DEFAULT)
     has_table = not (is_default and settings.upstream_url)
     config = _with_short_settings(settings, table) if is_default else _with_timeout(settings, table)
@@ -216,7 +218,7 @@ def context_of(named: ConfiguredAgent, context: AgentContext) -> AgentContext:
 
 
 async def make_agent(context: AgentContext) -> Agent:
-    """With tables, returns one that combines theirs. Raises `NoAgentError` or `Fault`."""
+    """Makes the server's agent; with tables, one that combines theirs. Raises `NoAgentError` or `Fault`."""
     named = configured_agents(context.settings)
     if named[0].name:
         return await _make_router(named, context)

@@ -1,4 +1,6 @@
-"""Makes and starts what may fail to start, without ending the server: the first turn after 30 seconds tries again."""
+"""Makes and starts values, such as an agent, without ending the server if that fails: the first turn after 30 seconds
+tries again.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ class LateStart(Generic[T]):
             raise Fault(self.failure)
 
     async def for_turn(self) -> T:
-        """Makes the value, unless that failed a moment ago. Raises `Fault` (UNAVAILABLE)."""
+        """Makes the value, unless it exists or has just failed. Raises `Fault` (UNAVAILABLE)."""
         if self.value is None and self._clock.monotonic() - self._failed_at >= RETRY_START_SECONDS:
             with contextlib.suppress(Fault):
                 await self.start()

@@ -32,7 +32,7 @@ class AgentRouter(AgentBase):
     version = __version__
 
     def __init__(self, members: Mapping[str, Agent], *, defaults: Mapping[str, str] | None = None) -> None:
-        """`defaults`: the members' default models that the operator has set."""
+        """`defaults`: the default models that the operator has set for members."""
         super().__init__()
         self.members = dict(members)
         self._defaults = defaults or {}
@@ -42,11 +42,11 @@ class AgentRouter(AgentBase):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """Of all members; `agent_for` returns the one for a model."""
+        """The capabilities of all members; `agent_for` returns the one for a model."""
         return frozenset().union(*(member.capabilities for member in self.members.values()))
 
     async def start(self) -> None:
-        """Raises `Fault` only if no member could start; `trouble` of each says why."""
+        """Starts the members. Raises `Fault` only if none could start; their `trouble` says why."""
         starts = await asyncio.gather(
             *(member.start() for member in self.members.values()), return_exceptions=True
         )
@@ -119,7 +119,7 @@ class AgentRouter(AgentBase):
             member.kill()
 
     def _agent_and_model(self, model: str) -> tuple[str, str]:
-        """Splits `NAME/MODEL` (empty: the default); without a member's name, all is a model of the first."""
+        """Splits `NAME/MODEL` (empty: the default). Without a member's name, it is a model of the first."""
         name, _, own = model.partition(MODEL_SEPARATOR)
         if name not in self.members:
             name, own = next(iter(self.members)), model
@@ -139,8 +139,8 @@ class AgentSlot:
         *,
         capabilities: frozenset[Capability] = frozenset(),
     ) -> None:
-        """`make` returns the actual agent, not yet started, or raises `Fault`. `capabilities` are reported until it has
-        started.
+        """`make` returns the actual agent, not yet started, or raises `Fault`. Until it has started, `capabilities` are
+        reported.
         """
         self.name = name
         self._make = make
@@ -208,7 +208,7 @@ class AgentSlot:
     # --- from its start to its end --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises `Fault` if the agent cannot start, which `trouble` then returns."""
+        """Starts the agent. Raises `Fault`, which `trouble` then returns."""
         await self._late.start()
 
     async def open(self, turn: Turn) -> AgentSession:

@@ -26,9 +26,9 @@ from codex_proxy.process.launch import find_program
 Mechanism: TypeAlias = Literal["codex", "bubblewrap", "landlock"]
 Wanted: TypeAlias = Literal["auto", "codex", "bubblewrap", "landlock", "none"]
 MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
-"""For programs that run commands: the strictest first."""
+"""Mechanisms for programs that run commands: the strictest first."""
 CHEAPEST_FIRST: Final = tuple(reversed(MECHANISMS))
-"""For programs that run none: Landlock costs a start 5 ms, and leaves no process between."""
+"""Mechanisms for other programs: Landlock costs a start 5 ms, and leaves no process between."""
 TITLES: Final[Mapping[Mechanism, str]] = {
     "codex": "Codex's sandbox (codex sandbox)",
     "bubblewrap": "bubblewrap",
@@ -37,10 +37,10 @@ TITLES: Final[Mapping[Mechanism, str]] = {
 
 LANDLOCK: Final = str(Path(__file__).parents[2] / "process" / "landlock.py")
 PROBE_SECONDS: Final = 20.0
-"""0.1 to 0.3 s are usual."""
+"""The limit for a probe; 0.1 to 0.3 are usual."""
 CODEX_FOLDERS: Final = ("home", "tmp")
 SESSION_SOCKETS: Final = "/run/user"
-"""Through these (the session bus) a program could make others act for it."""
+"""The folder with sockets (the session bus) by which a program could make others act for it."""
 MAX_REASON: Final = 160
 
 PROBE: Final = """
@@ -80,12 +80,12 @@ PROBE_WORDS: Final[Mapping[int, str]] = {
 class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     mechanism: Mechanism
     codex_folder: str
-    """For `codex sandbox` itself; confined programs cannot write to it."""
+    """The folder of `codex sandbox` itself; confined programs cannot write to it."""
     tmp: str
-    """In place of `/tmp`."""
+    """Replaces `/tmp`."""
     program: str = ""
     sees_others: bool = False
-    """Whether confined programs see the processes outside: there is no process namespace."""
+    """Whether confined programs see processes outside: there is no process namespace."""
 
     @property
     def title(self) -> str:
@@ -102,8 +102,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def around(
         self, command: Command, writable: Iterable[str], readable: Iterable[str] | None = None
     ) -> Command:
-        """The command can write only to existing paths in `writable`, and its temporary folder. With `readable` it can
-        read only these, those, its working folder and its `read_list`. Raises `SpawnError`.
+        """Returns a command that runs `command` confined: it can write only to existing paths in `writable` and its
+        temporary folder. With `readable` it can read only both, its working folder and its `read_list`. Raises
+        `SpawnError`.
         """
         program = find_program(command)
         written = _existing((*writable, self.tmp), by_name=readable is not None)
@@ -127,7 +128,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def _needs(self) -> tuple[str, ...]:
-        """What the mechanism has to read when it has confined itself."""
+        """Returns what the mechanism reads after it has confined itself."""
         package = os.path.dirname(os.path.dirname(os.path.realpath(self.program)))
         return (package,) if self.mechanism == "codex" else ()
 
@@ -138,8 +139,8 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
         readable: Sequence[str] | None,
         env: Mapping[str, str],
     ) -> tuple[str, ...]:
-        """`codex sandbox` gets its own CODEX_HOME and TMPDIR and changes PATH; for `inner` they are restored. The
-        profile has a random name: Codex merges it with one of the same name in other files.
+        """Returns arguments for `codex sandbox`, which gets its own CODEX_HOME and TMPDIR and changes PATH; for `inner`
+        they are restored. The profile has a random name: Codex merges it with one of the same name in other files.
         """
         name = f"confined_{secrets.token_hex(8)}"
         # Codex takes whatever may be written for a folder; a single file stays readable.
@@ -165,7 +166,9 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
     def _bubblewrap(
         self, inner: Sequence[str], writable: Sequence[str], readable: Sequence[str] | None, cwd: str
     ) -> tuple[str, ...]:
-        """User namespace and dropped capabilities keep root from mounting the folders writable again."""
+        """Returns arguments for bubblewrap. User namespace and dropped capabilities keep root from mounting the folders
+        writable again.
+        """
         devices = ("--dev", "/dev", *(() if self.sees_others else ("--unshare-pid", "--proc", "/proc")))
         hidden = ("--tmpfs", SESSION_SOCKETS) if os.path.isdir(SESSION_SOCKETS) else ()
         binds = dict.fromkeys(readable or (), "--ro-bind") | dict.fromkeys(writable, "--bind")
@@ -182,7 +185,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _existing(paths: Iterable[str], *, by_name: bool) -> tuple[str, ...]:
-    """Returns the existing paths with links resolved. `by_name`: also as they are named."""
+    """Returns the existing paths with links resolved; with `by_name` also as named."""
     spellings = (os.path.abspath, os.path.realpath) if by_name else (os.path.realpath,)
     found = dict.fromkeys(spelled(path) for path in paths for spelled in spellings)
     return tuple(path for path in found if os.path.exists(path))
@@ -205,8 +208,8 @@ async def find_confinement(
     reading: bool = False,
     unusable: Mapping[Mechanism, str] = {},
 ) -> FoundConfinement:
-    """Tries the mechanisms of `wanted` by a probe that writes and reads outside. `reading`: it has to limit reading.
-    `folder` gets the folders for confined programs. Raises `OSError`.
+    """Tries the mechanisms of `wanted` by a probe that writes and, with `reading`, reads outside. `folder` gets the
+    folders for confined programs. Raises `OSError`.
     """
     codex_folder, tmp = folder / "codex", folder / "tmp"
     for each in (tmp, *(codex_folder / name for name in CODEX_FOLDERS)):
@@ -239,7 +242,7 @@ async def find_confinement(
 
 
 async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) -> str:
-    """Runs the probe. Returns why the mechanism cannot be used, or empty."""
+    """Runs the probe. Returns why the mechanism cannot be used; empty if it can."""
     if sys.platform != "linux" and candidate.mechanism == "landlock":
         return "only Linux has it"
 
@@ -268,7 +271,7 @@ async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) 
 
 
 def _reason_against(exit: Exit | None) -> str:
-    """`exit` is the probe's; None: not started, or too late. Returns empty if the mechanism works."""
+    """Returns why the mechanism cannot be used, by the probe's exit (None: late or not started); empty if it can."""
     if exit is None:
         return "it did not start, or did not end in time"
     if exit.code == 0:

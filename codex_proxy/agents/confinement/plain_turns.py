@@ -1,5 +1,5 @@
 """Keeps the processes of plain-model turns from reading the user's files, except what they need to run, their own state
-and temporary folder. A program that does not work so at its start is served unconfined, and the operator is told.
+and temporary folder. A program that does not start so is served unconfined, and the operator is told.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PROGRAM_ADVICE: Final = (
 
 
 class PlainConfinement:
-    """Of one agent. After `try_out` it never stops confining, whatever fails."""
+    """Confines one agent's processes. After `try_out` it always confines, whatever fails, or never."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class PlainConfinement:
 
     @property
     def warning(self) -> str:
-        """For the operator, if plain-model turns are not confined; else empty."""
+        """Tells the operator why plain-model turns are not confined; else empty."""
         if self.confinement is not None or not self._why:
             return ""
         return f"{UNLIMITED.format(title=self._title, why=self._why)} {self.advice}".strip()
 
     def around(self, command: Command) -> Command:
-        """Returns the command confined, if any is. Raises `SpawnError`."""
+        """Returns the command, confined unless `warning` says otherwise. Raises `SpawnError`."""
         if self.confinement is None:
             return command
         state = (command.env[name] for name in STATE_VARIABLES if name in command.env)

@@ -19,9 +19,9 @@ SYSTEM: Final = (
     *("/run/systemd/resolve", "/run/resolvconf", "/run/NetworkManager/resolv.conf"),
     *("/var/lib/ca-certificates", "/nix/store", "/run/current-system", "/snap", "/home/linuxbrew/.linuxbrew"),
 )
-"""Nothing in them is a user's. What /proc reveals of other processes is not readable for a confined one."""
+"""Folders with nothing of a user. /proc reveals nothing of other processes to a confined one."""
 UNNAMED: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
-"""They name folders to find something in."""
+"""Variables that name folders to find something in, which are no reason to read them."""
 PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
     "AWS_PROFILE": ".aws",
     "CLAUDE_CODE_USE_BEDROCK": ".aws",
@@ -29,14 +29,14 @@ PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
     "CLAUDE_CODE_USE_FOUNDRY": ".azure",
     "GOOGLE_GENAI_USE_VERTEXAI": ".config/gcloud",
 }
-"""The home's folder with the sign-in of the provider that a variable selects."""
+"""The folder in the home with the sign-in of the provider, by the variable that selects it."""
 SCRIPTS: Final = (".js", ".mjs", ".cjs", ".ts", ".py")
 PACKAGES: Final = "node_modules"
 MAX_SHEBANG: Final = 256
 
 
 def read_list(command: Command) -> tuple[str, ...]:
-    """Some of the paths may not exist. Raises `SpawnError`."""
+    """Returns the paths, of which some may not exist. Raises `SpawnError`."""
     home = command.env.get("HOME", "")
     named = [value for name, value in command.env.items() if name not in UNNAMED]
     named += [
@@ -61,7 +61,7 @@ def read_list(command: Command) -> tuple[str, ...]:
 
 
 def _is_path(text: str, home: str) -> bool:
-    """Returns whether a text is an existing absolute path, and no folder that contains the home."""
+    """Returns whether a text is an existing absolute path that does not contain the home."""
     return os.path.isabs(text) and len(text) < 4096 and os.path.exists(text) and not _contains(text, home)
 
 
@@ -88,7 +88,7 @@ def _code(program: str, home: str, search_path: str) -> Iterator[str]:
 
 def _package(path: str, home: str) -> Iterator[str]:
     """Yields what the program loads: packages installed together (npm), the installation above `bin`, else its folder;
-    of a folder with the user's own files only the libraries.
+    of a folder with the user's own files only libraries.
     """
     folder = os.path.dirname(path)
     parts = path.split("/")

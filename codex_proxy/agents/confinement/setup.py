@@ -23,8 +23,8 @@ NO_MECHANISM: Final = (
 
 
 def state_folders(context: AgentContext, home: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Returns `names` in `home`, which are created, and `agent_state_folders`. Raises `NoAgentError` if one contains
-    files of the server, or `OSError`.
+    """Creates the folders `names` in `home`, and returns them and `agent_state_folders`. Raises `NoAgentError` if one
+    contains files of the server, or `OSError`.
     """
 
     own = [os.path.join(home, name) for name in names if os.path.isdir(home)]
@@ -50,8 +50,8 @@ async def wanted_confinement(
     reading: bool = False,
     unusable: Mapping[Mechanism, str] = {},
 ) -> FoundConfinement:
-    """Finds the mechanism of `agent_confinement`, which is not `none`. Raises `NoAgentError` if one that it names does
-    not work, or `OSError`.
+    """Finds the mechanism of `agent_confinement`, which is not `none`. Raises `OSError`, or `NoAgentError` if a named
+    mechanism does not work.
     """
     wanted, path = context.settings.agent_confinement, context.environ.get("PATH", os.defpath)
     assert wanted != "none"
@@ -71,7 +71,9 @@ async def plain_confinement(
     read: tuple[str, ...] = (),
     unusable: Mapping[Mechanism, str] = {},
 ) -> PlainConfinement:
-    """`unusable` are mechanisms that do not fit the program. Raises `NoAgentError`."""
+    """Finds what confines plain-model turns. `unusable` are mechanisms that do not fit the program. Raises
+    `NoAgentError`.
+    """
 
     wanted = context.settings.agent_confinement
     if wanted == "none":

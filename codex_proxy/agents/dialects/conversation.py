@@ -32,13 +32,13 @@ NO_TURN = Turn(model="", history=())
 class ConversationStates(msgspec.Struct, Generic[S, C], frozen=True):
     table: StateTable[S, C]
     client_waits: frozenset[S]
-    """The states in which its turn has not ended."""
+    """The states in which the client's turn has not ended."""
     reusable: S
     process_ended: C
 
 
 class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
-    """`Q` is what a dialect keeps of an agent's question to the client."""
+    """The turns of one session. `Q`: what the dialect keeps of an agent's question to the client."""
 
     def __init__(self, states: ConversationStates[S, C], events: list[Event]) -> None:
         """`events` gets the next step's events; the dialect's readers append to the same list."""
@@ -47,7 +47,7 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
         self._turn = NO_TURN
         self._session_id = ""
         self._model_name = ""
-        """As the agent reports it."""
+        """The model as the agent reports it."""
         self._events = events
         self._writes: list[bytes] = []
         self._questions: dict[str, Q] = {}
@@ -59,7 +59,7 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
     def can_resume(self) -> bool: ...
 
     def resume(self, turn: Turn, new_items: Sequence[HistoryItem]) -> Step:
-        """Fails the turn if the session takes none, because the agent has changed that."""
+        """See `Dialect.resume`. Fails the turn if `can_resume` has become False."""
         if not self.can_resume:
             self._fail(CONVERSATION_LOST)
             return self._take_step()
@@ -132,7 +132,7 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
 
 
 class ChannelRequests(Generic[Id, M]):
-    """The requests of one channel, and the handlers of their answers."""
+    """The requests of one channel, with the handlers of their answers."""
 
     def __init__(
         self,

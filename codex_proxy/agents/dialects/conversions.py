@@ -1,5 +1,5 @@
-"""Converts what an agent's protocol lacks: custom tools become functions with one string `input`; raw items of the
-Responses API other history items; the client's tools tools of an MCP server.
+"""Converts what an agent's protocol lacks: custom tools to functions with one string `input`, raw items of the
+Responses API to other history items, the client's tools to tools of an MCP server.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ INPUT_SCHEMA: Final[Mapping[str, Any]] = {
     "additionalProperties": False,
 }
 NO_PARAMETERS: Final[Mapping[str, Any]] = {"type": "object", "properties": {}}
-"""Of a function, if the request gives none."""
+"""The parameters of a function for which the request has none."""
 MAX_OPENING: Final = 1000
-"""Characters before the input in arguments that are read as they arrive."""
+"""The most characters before the input in arguments that are read as they arrive."""
 
 _SPACES: Final = frozenset(" \t\n\r")
 _ESCAPES: Final = {
@@ -49,7 +49,7 @@ _CUT_ESCAPE: Final = re.compile(rf"\\(?:u{_HEX}{{0,3}})?|{_HIGH}(?:\\(?:u(?:[dD]
 
 
 class NamedSchema(msgspec.Struct, frozen=True):
-    """A JSON Schema, whose `title` holds the client's name of it."""
+    """A JSON Schema; its `title` has the name that the client gave it."""
 
     title: str = "answer"
 
@@ -65,19 +65,19 @@ def custom_arguments(text: str) -> str:
 
 
 def custom_input(arguments: str) -> str:
-    """Reverses `custom_arguments`; unchanged if the arguments have another form."""
+    """Reverses `custom_arguments`; arguments of another form stay unchanged."""
     reader = CustomInput()
     return reader.feed(arguments) + reader.close()
 
 
 class CustomInput:
-    """Reads such arguments piece by piece. `{"input": "..."}` is read as it arrives; anything else when it is complete.
-    Invalid JSON is read as far as possible, since models leave newlines unescaped.
+    """Reads the arguments of custom tools in pieces. `{"input": "..."}` is read as it arrives; other forms when
+    complete. Invalid JSON is read as far as possible: models leave newlines unescaped.
     """
 
     def __init__(self) -> None:
         self._begin: list[str] | None = []
-        """The pieces until it is known that the arguments are the usual ones."""
+        """The pieces until the arguments' form is known."""
         self._rest = ""
         self._usual = True
         self._ended = False
@@ -141,7 +141,7 @@ def _end_of_opening(text: str) -> int | None:
 
 
 def _unescape(token: re.Match[str]) -> str:
-    """An unknown escape is unchanged."""
+    """Decodes an escape; an unknown one is unchanged."""
     text = token[0]
     if text[0] != "\\":
         return text
@@ -157,11 +157,11 @@ READ_ONLY: Final[Mapping[str, bool]] = {
     "destructiveHint": False,
     "openWorldHint": False,
 }
-"""MCP annotations that declare a tool harmless, so that an agent makes several calls at the same time."""
+"""MCP annotations of a harmless tool, which make an agent call several at a time."""
 WHOLE_OUTPUTS: Final[Mapping[str, Any]] = {"anthropic/maxResultSizeChars": 500_000}
-"""With this `_meta` Claude Code gives its model outputs of so many characters whole."""
+"""The `_meta` with which Claude Code gives its model outputs of so many characters whole."""
 CLAUDE_MAX_OUTPUT: Final = 400_000
-"""The largest such output, in bytes, that was seen to arrive whole."""
+"""The bytes of the largest output that was seen to arrive whole."""
 _DATA_URL: Final = re.compile(r"data:(image/[a-zA-Z0-9.+-]+);base64,", re.IGNORECASE)
 
 
@@ -176,8 +176,8 @@ def mcp_tool(name: str, tool: Tool, schema: Any, meta: Mapping[str, Any]) -> dic
 
 
 def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """For MCP and ACP. An image without a `data:` URL becomes a text that says so; without parts there is one empty
-    text.
+    """Converts parts for MCP and ACP. An image without a `data:` URL becomes a text that says so; without parts there
+    is one empty text.
     """
     content: list[dict[str, Any]] = []
     for part in parts:
@@ -191,7 +191,7 @@ def mcp_content(parts: Sequence[Part]) -> list[dict[str, Any]]:
 
 
 def image_data(part: ImagePart) -> tuple[str, str] | None:
-    """Returns media type and base64 text of an image with a `data:` URL."""
+    """Returns media type and base64 text of an image with a `data:` URL, else None."""
     head = _DATA_URL.match(part.url[:100])
     return None if head is None else (head.group(1).lower(), part.url[head.end() :])
 
@@ -207,7 +207,9 @@ _ROLES: Final[Mapping[Any, Role]] = {
 
 
 def items_of(raw: bytes) -> list[HistoryItem]:
-    """Returns none for types without an equivalent, and calls and outputs without id or name. Raises `ValueError`."""
+    """Converts a raw item; none for types without an equivalent, and calls and outputs without id or name. Raises
+    `ValueError`.
+    """
     item = json.loads(raw)
     match item.get("type", "message"):
         case "message":
@@ -224,7 +226,7 @@ def items_of(raw: bytes) -> list[HistoryItem]:
 
 
 def reasoning_text(raw: bytes) -> str:
-    """Returns the text in a reasoning item's `content`, or empty."""
+    """Returns the text in a reasoning item's `content`."""
     item = json.loads(raw)
     if item.get("type") != "reasoning":
         return ""

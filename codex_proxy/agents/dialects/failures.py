@@ -1,6 +1,6 @@
 """Converts an agent's error text to a `Failure`. The tables come from real binaries (proto 0.42, exec and app-server
-0.169) whose provider failed on purpose. The first that is known counts: the provider's error code; a clear error kind;
-a clear text; the HTTP status; a vague text; a vague error kind. Addresses, keys and request ids are removed.
+0.169) whose provider failed on purpose. The first known wins: the provider's error code; a clear error kind; a clear
+text; the HTTP status; a vague text; a vague error kind.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CODES: dict[str, FaultKind] = {
     "invalid_api_key": K.UPSTREAM_UNAUTHORIZED,
     "server_error": K.UPSTREAM_ERROR,
 }
-"""By the provider's error `code` (or `type`), in the JSON body in the text."""
+"""Kinds by the provider's error `code` (or `type`), in the text's JSON body."""
 
 CLEAR_KINDS: dict[str, FaultKind] = {
     "contextWindowExceeded": K.CONTEXT_LENGTH_EXCEEDED,
@@ -45,7 +45,7 @@ CLEAR_KINDS: dict[str, FaultKind] = {
     "rateLimitExceeded": K.AGENT_RATE_LIMITED,
     "serverOverloaded": K.UNAVAILABLE,
 }
-"""By values of `codexErrorInfo` with one meaning."""
+"""Kinds by values of `codexErrorInfo` with one meaning."""
 
 VAGUE_KINDS: dict[str, FaultKind] = {
     "usageLimitExceeded": K.USAGE_LIMIT_REACHED,
@@ -59,13 +59,13 @@ VAGUE_KINDS: dict[str, FaultKind] = {
     # What the provider refuses with a 400 comes as `other`, its message (or whole body) being the text.
     "other": K.REJECTED_BY_PROVIDER,
 }
-"""By its ambiguous values, if neither text nor status decide."""
+"""Kinds by its ambiguous values, if neither text nor status decide."""
 
 KindsByText = tuple[tuple[re.Pattern[str], FaultKind], ...]
 
 
 def kinds_by_text(*rows: tuple[str, FaultKind]) -> KindsByText:
-    """Returns a table for `kind_in`, from regular expressions without case."""
+    """Returns a table for `kind_in`, from regular expressions, which ignore case."""
     return tuple((re.compile(pattern, re.IGNORECASE), kind) for pattern, kind in rows)
 
 
@@ -117,7 +117,7 @@ STATUSES: dict[int, FaultKind] = {
     504: K.UPSTREAM_TIMEOUT,
     529: K.UNAVAILABLE,  # Anthropic's
 }
-"""Beside the rule (4xx: the request; 5xx: the provider)."""
+"""Exceptions to the rule (4xx: the request; 5xx: the provider)."""
 
 MESSAGES: dict[FaultKind, str] = {
     K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (run `codex login`; "
@@ -138,7 +138,7 @@ MESSAGES: dict[FaultKind, str] = {
     K.UPSTREAM_UNREACHABLE: "The model provider cannot be reached",
     K.USAGE_LIMIT_REACHED: "The usage limit of the agent's account is reached",
 }
-"""If the agent's text has nothing readable."""
+"""Messages if the agent's text has nothing readable."""
 
 EXPLAINED = frozenset(
     {
@@ -152,7 +152,7 @@ EXPLAINED = frozenset(
         K.UPSTREAM_UNREACHABLE,
     }
 )
-"""An agent's text (`internal`, `forbidden`) says too little about these; `MESSAGES` is put before it."""
+"""Kinds for which an agent's text (`internal`, `forbidden`) says too little: `MESSAGES` precedes it."""
 
 _STOPS = {"max_output_tokens": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
 _INCOMPLETE = re.compile(r"Incomplete response returned, reason: (\w+)")
@@ -190,7 +190,7 @@ _CUTS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def stop_from_text(text: str) -> str | None:
-    """Returns `length` or `content_filter` if the error only says that the answer was cut off."""
+    """Returns `length` or `content_filter` if the error only says that the answer was cut off; else None."""
     found = _INCOMPLETE.search(text[:MAX_READ])
     return _STOPS.get(found.group(1)) if found else None
 
@@ -207,8 +207,8 @@ def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
 def failure_from_text(
     text: str, *, kind: str | None = None, http_status: int | None = None, details: str | None = None
 ) -> Failure:
-    """Returns UPSTREAM_ERROR if the text is unknown. `kind` is the name in `codexErrorInfo`, `http_status` its number,
-    `details` the `additionalDetails`.
+    """Converts an error text; UPSTREAM_ERROR if it is unknown. `kind` is the name in `codexErrorInfo`, `http_status`
+    its number, `details` the `additionalDetails`.
     """
     said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
     body = _body_in(said)
@@ -227,7 +227,7 @@ def failure_from_text(
 
 
 def retrying(failure: Failure, status: int | None) -> Retrying:
-    """An UPSTREAM_ERROR without a status is a guess, and left out."""
+    """Returns the event; an UPSTREAM_ERROR without a status is a guess, and left out."""
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
     return Retrying(failure.message, status, failure if told else None)
 
@@ -248,7 +248,7 @@ def _classify(
 
 
 def kind_of_status(status: int) -> FaultKind:
-    """For an HTTP status of 400 or more."""
+    """Returns the kind for an HTTP status from 400 on."""
     by_default = K.REJECTED_BY_PROVIDER if status < 500 else K.UPSTREAM_ERROR
     return STATUSES.get(status, by_default)
 
@@ -280,7 +280,7 @@ def _body_in(text: str) -> dict[str, object]:
 
 
 def _readable(said: str, body: dict[str, object]) -> str:
-    """Returns empty if `said` is HTML, JSON or a status."""
+    """Returns the text; empty if it is HTML, JSON or a status."""
     for name in ("message", "detail"):
         message = body.get(name)
         if isinstance(message, str) and message.strip():
@@ -326,7 +326,7 @@ def _unit(name: str) -> float | None:
 
 
 def failure_from_exit(ended: Ended) -> Failure:
-    """Also with exit code 0."""
+    """Returns the failure of a turn whose child ended, also with exit code 0."""
     line = last_useful_line(ended.stderr_tail)
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
@@ -349,7 +349,7 @@ def exit_of(ended: Ended) -> str:
 
 
 def last_useful_line(stderr: str) -> str:
-    """Prefers the last that begins with `Error`, else the last above level INFO."""
+    """Returns the last line that begins with `Error`, else the last above level INFO."""
     lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]
     errors = [line for line in loud if line.startswith("Error")]

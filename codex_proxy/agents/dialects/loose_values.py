@@ -11,20 +11,20 @@ MAX_LINE_CHARS: Final = 300
 
 
 def value_at(value: object, *names: str) -> Any:
-    """Returns the value at a path of fields in JSON objects, if any."""
+    """Returns the value at a path of JSON fields, if any."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def object_at(value: object, *names: str) -> dict[str, Any]:
-    """Returns the object at such a path, or an empty one."""
+    """Returns the object at a path of fields, or an empty one."""
     found = value_at(value, *names)
     return found if isinstance(found, dict) else {}
 
 
 def text_at(value: object, *names: str) -> str:
-    """Returns the text at such a path, or empty."""
+    """Returns the text at a path of fields, or empty."""
     found = value_at(value, *names)
     return found if isinstance(found, str) else ""
 
@@ -40,7 +40,7 @@ def one_line(text: str) -> str:
 
 
 def encoded(value: Any) -> bytes:
-    """A lone surrogate, which a model's text may contain, becomes U+FFFD."""
+    """Encodes JSON. A lone surrogate, which a model's text may contain, becomes U+FFFD."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

@@ -23,7 +23,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class OriginMarks:
-    """The mark is the agent's name and a colon."""
+    """Adds and removes an agent's mark: its name and a colon."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -17,10 +17,10 @@ class PendingCalls(Generic[R]):
 
     def __init__(self, answer: Callable[[R, ToolReply], bytes]) -> None:
         self.waiting: set[str] = set()
-        """The client has not given their outputs."""
+        """Ids of calls without the client's output."""
         self._answer = answer
         self._requests: dict[str, list[R]] = {}
-        """For outputs that have not come, by call id."""
+        """Requests for missing outputs, by call id."""
         self._unanswered = 0
         self._replies: dict[str, ToolReply] = {}
         self._bypassed = False
@@ -35,13 +35,13 @@ class PendingCalls(Generic[R]):
         return call_id in self.waiting or call_id in self._replies
 
     def add_calls(self, call_ids: Iterable[str]) -> None:
-        """Raises `TooMuchHeld`."""
+        """Adds calls that the client was asked for. Raises `TooMuchHeld`."""
         self.waiting.update(call_ids)
         if len(self.waiting) > MAX_UNANSWERED:
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def add_request(self, call_id: str, request: R) -> bytes:
-        """Returns the answer, or empty: then `add_reply` does. Raises `TooMuchHeld`."""
+        """Returns the answer; empty if `add_reply` will do so. Raises `TooMuchHeld`."""
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return self._answer(request, reply)
@@ -63,7 +63,7 @@ class PendingCalls(Generic[R]):
         return b"".join(self._answer(request, reply) for request in requests)
 
     def agent_answered(self, call_id: str) -> None:
-        """The client's output is not used, and a turn that waited for it cannot resume."""
+        """Forgets a call that the agent has answered itself. A turn that waited for it cannot resume."""
         self._take_requests(call_id)
         self._replies.pop(call_id, None)
         self._bypassed |= call_id in self.waiting

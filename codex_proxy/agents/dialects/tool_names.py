@@ -15,7 +15,7 @@ _CHANGED: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
 def generated_name(name: str, prefix: str, *, kept: int, digits: int) -> str:
-    """Returns `prefix`, the first `kept` characters of the name, and so many `digits` of its digest."""
+    """Returns `prefix`, the first `kept` characters of the name, and `digits` of its digest."""
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
     return f"{prefix}{_CHANGED.sub('_', name)[:kept]}_{digest}"
 

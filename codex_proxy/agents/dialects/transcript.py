@@ -23,7 +23,7 @@ _ROLES = {"developer": "system", "user": "user", "assistant": "assistant"}
 
 
 def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
-    """A single user message with text stays as it is; others are `flatten`."""
+    """Returns a history's prompt and images. A single user message with text stays as it is; others: see `flatten`."""
     first = history[0] if len(history) == 1 else None
     if isinstance(first, HistoryMessage) and first.role == "user":
         text = "\n".join(part.text for part in first.parts if isinstance(part, TextPart))
@@ -33,7 +33,7 @@ def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
 
 
 def with_instructions_of_user(history: Iterable[HistoryItem]) -> tuple[HistoryItem, ...]:
-    """For a model without a system prompt."""
+    """Makes instructions messages of the user, for a model without a system prompt."""
     return tuple(_as_users(item) for item in history)
 
 

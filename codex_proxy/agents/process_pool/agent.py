@@ -1,4 +1,4 @@
-"""The part of an agent that its pool of processes does."""
+"""The part of an agent that its process pool does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The processes of a pool with one key, and the turns that wait for them, in order of arrival. Performs what `plan`
-decides. After failed starts the next is delayed, and turns without a process fail at once.
+decides. Failed starts delay the next; meanwhile turns without a process fail at once.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ BROKEN_START = Failure(
 )
 
 MAINTENANCE_SECONDS = 30.0
-"""Between two maintenances if nothing else causes one."""
+"""The time between two maintenances without another cause."""
 
 RECHECK_SECONDS = 10.0
-"""Then a process that found no sign-in is replaced by one that looks again: a sign-in in a keyring changes no file."""
+"""The age at which a process that found no sign-in is replaced, to look again: a sign-in in a keyring changes no file.
+"""
 
 KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a pause. It ended"
 
@@ -51,8 +52,7 @@ KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a 
 START_WATCHER: Final[ContextVar[Callable[[str], AbstractContextManager[None]] | None]] = ContextVar(
     "start_watcher", default=None
 )
-"""Gets the agent's name; the context manager that it returns is entered while a process starts for the turn of this
-context."""
+"""Gets the agent's name. Its context manager is entered while a process starts for the turn of this context."""
 
 FileStamp = tuple[int, int, int]
 
@@ -68,28 +68,28 @@ T = TypeVar("T", bound=PooledTransport)
 
 
 class PoolEntry(Generic[P]):
-    """One process of a group, with what `plan` decides by."""
+    """One process of a group, with what `plan` needs."""
 
     def __init__(self, number: int, process: P, started_at: float, sign_in: FileStamp | None) -> None:
         self.number = number
         self.process = process
         self.started_at = started_at
         self.ready_at = math.inf
-        """By the monotonic clock; infinity before."""
+        """The start's end, by the monotonic clock; infinity before."""
         self.memory = 0
         self.sign_in = sign_in
-        """The stamp of the sign-in file at its start."""
+        """The stamp of the sign-in file at the process's start."""
         self.state = ProcessState.STARTING
         self.is_ending = False
 
     def drain(self) -> None:
-        """Also ends the idle sessions on it."""
+        """Gives the process no more turns, and ends its idle sessions."""
         self.state = ProcessState.DRAINING
         self.process.end_idle_channels()
 
 
 class ProcessGroup(Generic[P]):
-    """See `ProcessPool`."""
+    """The processes with one key. For the arguments see `ProcessPool`."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class ProcessGroup(Generic[P]):
         self._last_number = 0
         self._backoff = RestartBackoff()
         self._last_crash: Failure | None = None
-        """How the last process ended that was not asked to."""
+        """How the last process ended that ended unasked."""
         self.last_failure: Failure | None = None
 
     async def acquire(self, open: Callable[[P], T]) -> T:
@@ -143,7 +143,7 @@ class ProcessGroup(Generic[P]):
             del future  # its exception holds this frame: no cycle stays behind
 
     def note_use(self) -> bool:
-        """Returns whether a spare process is to wait for the next turn, if the pool has room."""
+        """Notes a turn. Returns whether a spare process is to wait for the next, if the pool has room."""
         if not self._limits.spare_uses:
             return False
         now, delay = self._pool.now(), self._limits.spare_delay
@@ -252,8 +252,8 @@ class ProcessGroup(Generic[P]):
         return [each for each in ready if not each.process.is_taken]
 
     def _drain_outdated(self) -> None:
-        """Those that have waited too long for their only turn, or found no sign-in if somebody may have signed in
-        since.
+        """Drains processes that have waited too long for their only turn, or found no sign-in if somebody may have
+        signed in since.
         """
         spares = self._spares()
         if not all(each.process.alive for each in spares):
@@ -263,8 +263,8 @@ class ProcessGroup(Generic[P]):
                 each.drain()
 
     def drain_worn(self) -> None:
-        """Those on which turns have left others running, which the warden then ends, and those that only keep a session
-        and use too much memory.
+        """Drains processes on which turns have left others running, which the warden then ends, and those that only
+        keep a session and use too much memory.
         """
         limit = self._limits.max_memory
         for each in self.entries.values():
@@ -282,8 +282,8 @@ class ProcessGroup(Generic[P]):
         return age > RECHECK_SECONDS or entry.sign_in != self._pool.sign_in_stamp()
 
     def _start_another(self) -> None:
-        """While starts are delayed, waiting turns that no running process can serve fail with the last failure and the
-        seconds until the next start. A turn with a process of its own is not delayed.
+        """Starts a process. While starts are delayed, waiting turns that no running process can serve fail instead,
+        with the last failure and the seconds until the next start. A turn with its own process is not delayed.
         """
         now = self._pool.now()
         pause = self._backoff.pause_seconds(now)
@@ -316,7 +316,7 @@ class ProcessGroup(Generic[P]):
 
     @property
     def idle_entries(self) -> list[PoolEntry[P]]:
-        """The processes that only keep sessions for later turns."""
+        """Processes that only keep sessions for later turns."""
         if self._limits.min_processes:
             return []
         ready = [each for each in self.entries.values() if each.state is ProcessState.READY]

@@ -1,10 +1,9 @@
 """Decides which process serves a turn (`assign`), and which are started and ended (`maintain`). No IO. The pool calls
 `maintain` again after every change.
 
-A process that is due for renewal (too old, too large, after too many turns) first gets a successor, then takes no
-further turns (it *drains*), and is ended (*retired*) when it is idle. Without room for a successor, one such process at
-a time is retired if another can serve; the only one of a pool is replaced when it is idle. Serving turns comes before
-replacing processes.
+A process that is due for renewal (too old, too large, after too many turns) first gets a successor, then takes no more
+turns (it *drains*), and is ended (*retired*) when idle. Without room for a successor, one at a time is retired if
+another process can serve; a pool's only one is replaced when idle. Serving turns comes before replacing processes.
 """
 
 import math
@@ -18,11 +17,11 @@ class ProcessState(Enum):
     STARTING = "starting"
     READY = "ready"
     DRAINING = "draining"
-    """Finishes its turns and gets no new ones, or is ending."""
+    """The process finishes its turns and gets no new ones, or is ending."""
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """`key` identifies it; `age` is in seconds, `memory` in bytes (0: not known). `is_held`: it can take no turn,
+    """A process, known by `key`. `age` is in seconds, `memory` in bytes (0: not known). `is_held`: it can take no turn,
     although it may have none.
     """
 
@@ -39,12 +38,11 @@ MANY = 1 << 30
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """Of the processes with one key.
+    """The limits of the processes with one key.
 
     Between `min_processes` and `max_processes` run, with at most `max_turns_running` turns each. If all have
-    `busy_from` turns, another is started before it is needed. A process is due for renewal after `max_turns_served`
-    turns, `max_age` seconds, or at `max_memory` bytes (0: any number). At most `max_waiting` turns wait; further ones
-    are refused.
+    `busy_from` turns, another is started in advance. A process is due for renewal after `max_turns_served` turns,
+    `max_age` seconds, or at `max_memory` bytes (0: any number). At most `max_waiting` turns wait; others are refused.
 
     If a process serves one session (`max_turns_served` is 1), one is started for each turn. If the key was used
     `spare_uses` times (0: never) within `max_age` seconds, one more waits for the next turn. It is started
@@ -74,7 +72,7 @@ class PoolLimits(msgspec.Struct, frozen=True):
 
 
 class PoolMaintenance(msgspec.Struct, frozen=True):
-    """Whether to start a process, and which are to drain or to be retired (`key`s)."""
+    """Whether to start a process, and the `key`s of those to drain and to retire."""
 
     start: bool
     drain: tuple[int, ...]
@@ -128,7 +126,7 @@ def maintain(processes: tuple[ProcessInfo, ...], limits: PoolLimits, waiting: in
 
 
 def _is_steady(processes: tuple[ProcessInfo, ...], limits: PoolLimits) -> bool:
-    """Usually so, and `maintain` is called three times for each turn: this is checked first."""
+    """Returns whether there is nothing to do. This is usual, and `maintain` is called three times per turn."""
     if len(processes) < limits.min_processes:
         return False
     busy = 0
@@ -181,9 +179,7 @@ LOOP_FAILURES = 4
 
 
 class RestartBackoff(msgspec.Struct, frozen=True):
-    """Counts failures in a row. `last_at` is the time of the last; `outside_turns` counts those without a
-    running turn.
-    """
+    """Counts failures in a row. `last_at` is the last one's time; `outside_turns` counts those outside of turns."""
 
     failures: int = 0
     last_at: float = 0.0
@@ -192,20 +188,18 @@ class RestartBackoff(msgspec.Struct, frozen=True):
     def after_failure(
         self, now: float, lived_seconds: float = 0.0, *, during_turn: bool = False
     ) -> "RestartBackoff":
-        """After a long time (`lived_seconds`) earlier failures no longer count. `during_turn`: a turn may have caused
-        it.
+        """Counts a failure. After `lived_seconds` long enough, earlier ones no longer count. `during_turn`: a turn may
+        have caused it.
         """
         before = RestartBackoff() if is_stable(lived_seconds) else self
         return RestartBackoff(before.failures + 1, now, before.outside_turns + (not during_turn))
 
     def after_success(self, started_at: float) -> "RestartBackoff":
-        """Zero if the turn's process was started after the last failure."""
+        """Returns zero failures if the turn's process was started after the last."""
         return RestartBackoff() if started_at >= self.last_at else self
 
     def pause_seconds(self, now: float) -> float:
-        """Returns the seconds until the next start: 0 after the first failure, then a pause that doubles up to
-        a limit.
-        """
+        """Returns the seconds until the next start: 0 after one failure, then a pause that doubles up to a limit."""
         if self.failures < 2:
             return 0.0
         pause_seconds = min(

@@ -1,5 +1,5 @@
 """The pool of an agent's processes: starts and ends them and assigns them to turns, as `plan` decides. Turns share a
-process only if they have the same key, such as its folder. Each key has a `ProcessGroup`.
+process only if they have the same key, such as its folder.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from codex_proxy.core.faults import STOPPING, Failure, Fault
 from codex_proxy.core.tasks import keep_until_done
 
 MEMORY_SECONDS: Final = 30.0
-"""Between two measurements of memory, which read files."""
+"""The time between two measurements of memory, which read files."""
 ORPHAN_SECONDS: Final = 1.0
-"""After a turn, until its orphaned processes are looked for."""
+"""The time after a turn until its orphaned processes are looked for."""
 MAX_SPARES: Final = 2
-"""The most keys for which a process waits that serves one session."""
+"""The most keys with a spare process, which waits to serve one session."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -79,7 +79,7 @@ class ProcessPool(Generic[K, P]):
         return await group.acquire(open)
 
     def add(self, key: K, process: P) -> None:
-        """The process was already started."""
+        """Adds a started process."""
         self._group(key).add(process)
 
     @property
@@ -156,7 +156,7 @@ class ProcessPool(Generic[K, P]):
         return group
 
     def _keep_spare(self, key: K) -> None:
-        """The least recently used key loses its spare if there are more than `MAX_SPARES`."""
+        """Keeps a spare process for the key; beyond `MAX_SPARES` the least recently used key loses its own."""
         self._spares.pop(key, None)
         self._spares[key] = None
         self._groups[key].keeps_spare = True

@@ -13,19 +13,19 @@ from codex_proxy.process.child import Child, Exit
 from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot
 
 RENEWED = Ended(stderr_tail="The process was renewed before the turn began on it.")
-"""For a session that has to go on in another process."""
+"""The end of a session that has to go on in another process."""
 
 
 class PooledProcess:
     def __init__(self) -> None:
         self.exit: Exit | None = None
         self.unhealthy = False
-        """Whether it gets no further turns, because it violated the protocol or did not finish a turn."""
+        """Whether it gets no more turns, because it violated the protocol or did not finish a turn."""
         self.on_change: Callable[[], None] | None = None
         """Called when it has ended, becomes unhealthy, or a turn begins or ends."""
         self.turns_served = 0
         self.has_waited = False
-        """Whether it was ready before its newest turn asked."""
+        """Whether the process was ready before its newest turn."""
         self.completed_turn = False
         """Whether a turn has ended without a failure of the process."""
         self.ended_during_turn = False
@@ -33,11 +33,11 @@ class PooledProcess:
         """When a turn last began or ended, by the event loop's clock."""
         self._child: Child | None = None
         self._turn_starts: dict[int, float] = {}
-        """By channel, in seconds since boot."""
+        """When turns began, by channel, in seconds since boot."""
         self._agent_pids: frozenset[int] = frozenset()
-        """The agent's own: the warden's children before the first turn."""
+        """Pids of the agent: the warden's children before the first turn."""
         self._agent_processes: dict[int, float] = {}
-        """The agent and any wrapper: pid to start time."""
+        """The agent and any wrapper: each pid with its start time."""
 
     @property
     def alive(self) -> bool:
@@ -49,7 +49,7 @@ class PooledProcess:
 
     @property
     def turns_running(self) -> int:
-        """Without sessions that wait for a later turn."""
+        """The sessions with a turn."""
         return len(self._turn_starts)
 
     @property
@@ -59,17 +59,17 @@ class PooledProcess:
 
     @property
     def is_held(self) -> bool:
-        """Whether it can take no turn although none runs: its session waits for outputs."""
+        """Whether the process can take no turn although none runs: its session waits for outputs."""
         return False
 
     @property
     def is_taken(self) -> bool:
-        """Whether it has its only session, and ends with that."""
+        """Whether the process has its only session, and ends with it."""
         return False
 
     @property
     def exit_suffix(self) -> str:
-        """How it ended, as the end of a sentence: ` (exit code 3).`; only `.` if it runs."""
+        """How the process ended, as a sentence's end: ` (exit code 3).`; only `.` if it runs."""
         return "." if self.exit is None else f"{exit_of(ended_from(self.exit))}."
 
     @property
@@ -79,9 +79,7 @@ class PooledProcess:
 
     @property
     def has_orphans(self) -> bool:
-        """Whether a process that an ended turn has left still runs: without its parent, and older than every running
-        turn.
-        """
+        """Whether a process of an ended turn still runs: without its parent, and older than every running turn."""
         if self._child is None or not self.alive:
             return False
         oldest_turn = min(self._turn_starts.values(), default=math.inf)
@@ -98,7 +96,7 @@ class PooledProcess:
         """Ends the sessions on which nothing has come since their turn began."""
 
     async def end(self) -> None:
-        """Returns when the process and its descendants have ended."""
+        """Ends the process and its descendants."""
         if self._child is not None:
             await self._child.end()
 
@@ -117,7 +115,7 @@ class PooledProcess:
         self.last_used = asyncio.get_running_loop().time()
 
     def _turn_ended(self, channel: int) -> None:
-        """What still runs of a turn on the channel is an orphan from now on."""
+        """Notes a turn's end: what still runs of it is an orphan from now on."""
         self._turn_starts.pop(channel, None)
         self.last_used = asyncio.get_running_loop().time()
 

@@ -1,6 +1,6 @@
 """Reads the limits of the user's account from an agent's messages: app-server's `RateLimitSnapshot` or
 `GetAccountRateLimitsResponse` (camelCase), the `token_count` of `codex proto` (snake_case), or Claude Code's
-`rate_limit_info`. Source: recordings, and Claude Code 2.1.330 with a provider's headers.
+`rate_limit_info`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from codex_proxy.agents.dialect import UNREADABLE
 from codex_proxy.core.account import AccountLimits, LimitWindow, WindowName
 
 MAX_COUNT: Final = 16
-"""Of one message. An account has one to three."""
+"""The most limits of one message. An account has one to three."""
 _MAX_CHARS: Final = 200  # letters of a name that the agent gives
 _WINDOWS: Final[tuple[WindowName, ...]] = ("primary", "secondary")
 _CLAUDE_WINDOWS: Final[Mapping[str, tuple[WindowName, int]]] = {
     "five_hour": ("primary", 300),
     "seven_day": ("secondary", 10_080),
 }
-"""The window of the limit, and its minutes, for each of the whole account."""
+"""The window and its minutes for each limit of the whole account."""
 _FARTHEST: Final = 253_402_300_799  # the last second of the year 9999
 
 
 def limits_in(json: bytes) -> tuple[AccountLimits, ...]:
-    """Returns none if the message cannot be read."""
+    """Reads a message; none if it is unreadable."""
     try:
         value = msgspec.json.decode(json)
     except UNREADABLE:
@@ -116,7 +116,7 @@ def _text(reported: Mapping[str, Any], *names: str) -> str | None:
 
 
 def _number(reported: Mapping[str, Any], *names: str) -> float | None:
-    """Returns the first of these fields that is a number up to the year 9999, if any."""
+    """Returns the first of these fields with a number up to the year 9999, if any."""
     for name in names:
         value = reported.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _FARTHEST:
@@ -132,7 +132,7 @@ class NewestLimits:
         self._answered = asyncio.Event()
 
     def update(self, json: bytes) -> None:
-        """Stores the limits in a message; those that it lacks stay. Empty: the agent refused."""
+        """Stores the limits in a message; others stay. Empty: the agent refused."""
         for reported in limits_in(json):
             if reported.id in self._known or len(self._known) < MAX_COUNT:
                 self._known[reported.id] = _merge(self._known.get(reported.id), reported)

@@ -33,11 +33,11 @@ from codex_proxy.process.descendants import descendants_of, resident_bytes
 from codex_proxy.process.launch import find_program
 
 AHEAD_USES: Final = 2
-"""Within `WAIT_SECONDS`; then a child waits for the next turn."""
+"""The uses within `WAIT_SECONDS` from which on a child waits for the next turn."""
 WAIT_SECONDS: Final = 60.0
-"""It waits no longer, because it has read configuration and sign-in at its start."""
+"""The longest wait, because the child has read configuration and sign-in at its start."""
 MAX_EARLY_BYTES: Final = 1 << 16
-"""If it prints more before its turn, its output is not read until that begins."""
+"""The most bytes that are read of a child before its turn begins."""
 
 
 class ChildTransport(PooledProcess):
@@ -78,7 +78,7 @@ class ChildTransport(PooledProcess):
 
     @property
     def has_orphans(self) -> bool:
-        """False: what a turn leaves behind ends with the child."""
+        """False: processes of the turn end with the child."""
         return False
 
     def attach(self, reader: TransportReader) -> None:
@@ -87,7 +87,7 @@ class ChildTransport(PooledProcess):
             asyncio.get_running_loop().call_soon(self._read_early)
 
     def _read_early(self) -> None:
-        """Passes on what came before the turn, with the size 0: another child can take over if this one ends without
+        """Passes on output from before the turn, with the size 0: another child can take over if this one ends without
         more.
         """
         lines = self._framer.feed(bytes(self._early))
@@ -175,7 +175,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
     version: str
     command: Callable[[Turn], Command]
     dialect: Callable[[], Dialect[bytes]]
-    """Returns a new one, which reads what `reads` names."""
+    """Returns a new dialect, which reads what `reads` names."""
     capabilities: frozenset[Capability]
     models: tuple[AgentModel, ...]
     any_model: bool
@@ -191,7 +191,7 @@ class ChildSpec(msgspec.Struct, frozen=True):
 
 
 ANY_TURN = Turn(model="", history=())
-"""For finding out which program a command starts."""
+"""A turn to find out which program a command starts."""
 
 
 class ChildPerTurnAgent(PooledAgent[Command, ChildTransport]):

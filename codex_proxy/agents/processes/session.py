@@ -22,7 +22,7 @@ from codex_proxy.process.child import Exit, SpawnError
 log = structlog.get_logger(__name__)
 
 FINISH_SECONDS = 5.0
-"""For an agent to stop its turn, which takes milliseconds."""
+"""The limit for an agent to stop its turn, which takes milliseconds."""
 
 TOO_LARGE = (
     "The output is larger than {} bytes, and this agent would cut it. Call the tool so that it returns less."
@@ -41,12 +41,12 @@ class TransportReader(Protocol):
         ...
 
     def fail(self, failure: Failure) -> None:
-        """The output can no longer be read."""
+        """Handles output that can no longer be read."""
         ...
 
 
 class Transport(Protocol):
-    """Sends bytes to a child for one session, and receives its output. The child may serve other sessions."""
+    """Sends bytes to a child for one session, and receives its output. The child may serve others."""
 
     @property
     def exclusive(self) -> bool:
@@ -60,7 +60,7 @@ class Transport(Protocol):
     def send(self, writes: bytes) -> None: ...
 
     def close_stdin(self) -> None:
-        """After what was sent. Raises `RuntimeError` if the child serves other sessions."""
+        """Closes stdin after what was sent. Raises `RuntimeError` if the child serves other sessions."""
         ...
 
     def pause_reading(self) -> None: ...
@@ -70,8 +70,8 @@ class Transport(Protocol):
     def set_idle(self, idle: bool) -> None: ...
 
     async def release(self, *, finished: bool) -> None:
-        """Ends the use of the child, and a child that serves only this session. `finished` False: the agent may still
-        work, so a shared child gets no new turns.
+        """Ends the use of the child; ends a child of this session alone. `finished` False: the agent may still work, so
+        a shared child gets no new turns.
         """
         ...
 
@@ -82,15 +82,15 @@ class SessionTape(Protocol):
         ...
 
     def wrote(self, writes: bytes) -> None:
-        """Takes what was written because of what was read."""
+        """Takes what was written because of the last `read`."""
         ...
 
     def read(self, messages: Sequence[Any]) -> None:
-        """Takes what the dialect is about to read. What was decoded from a line comes as a line, too."""
+        """Takes what the dialect is about to read. What was decoded from a line comes as a line."""
         ...
 
     def read_lines(self, lines: list[bytes]) -> None:
-        """Takes lines whose decoded messages are about to be read."""
+        """The same, from lines whose decoded messages are about to be read."""
         ...
 
     def ended(self, ended: Ended) -> None: ...
@@ -104,11 +104,11 @@ class SessionListener(Protocol):
         ...
 
     def session_failed(self, session: AgentSession, failure: Failure) -> None:
-        """The child's output can no longer be read. The owner has to call `close`."""
+        """Handles output that can no longer be read. The owner has to call `close`."""
         ...
 
     def session_broke(self, session: AgentSession) -> None:
-        """After an exception in this server's code. The session is released as not finished."""
+        """Handles an exception in this server's code. The session is released as not finished."""
         ...
 
 
@@ -118,8 +118,8 @@ def _can_reopen(dialect: object) -> TypeGuard[ReopeningDialect]:
 
 
 class AgentSession:
-    """From `Agent.open` to `Agent.release`. Its owner calls `claim`; perhaps `reopen`; `begin`; perhaps `resume`; and
-    `close`.
+    """A session from `Agent.open` to `Agent.release`. Its owner calls `claim`; perhaps `reopen`; `begin`; perhaps
+    `resume`; and `close`.
     """
 
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
@@ -128,19 +128,20 @@ class AgentSession:
         self.tape: SessionTape | None = None
         self.gone = False
         self.turn = turn
-        """The session was opened for it; after `begin` it has no content."""
+        """The turn for which the session was opened; without content after `begin`."""
         self.origin: OriginMarks | None = None
         """Marks this agent's encrypted content, if the server has several."""
         self.ran_before = not transport.exclusive
-        """Whether the child ran before the turn. If it ends before it prints anything, another can take the turn: the
-        model was not asked."""
+        """Whether the child ran before the turn. If it then ends without output, another can take the turn: the model
+        was not asked.
+        """
         self.silence_hint = ""
         """What the agent is probably doing if it sends nothing for long, for the client."""
         self.max_output: int | None = None
-        """In bytes; a tool's larger output does not reach the model whole in a waiting call. None: any does."""
+        """The bytes above which a tool's output does not reach the model whole in a waiting call. None: any does."""
         self._dialect = dialect
         self._closed: tuple[str, Sequence[HistoryItem]] | None = None
-        """The closed session to open again, and the items that it has not seen, if any."""
+        """The closed session to reopen, and the items that it has not seen, if any."""
         self._timers: Timers | None = None
         self._released: Callable[[AgentSession, bool], None] | None = None
         self._timer: TimerHandle | None = None
@@ -184,7 +185,7 @@ class AgentSession:
         return items if self.origin is None else self.origin.unmark(items)
 
     def answer(self, request_id: str, reply: Reply) -> None:
-        """In place of an output that the agent would cut, it gets a failed one that says so."""
+        """See `Dialect.answer`. An output that the agent would cut is replaced by a failed one that says so."""
         if isinstance(reply, ToolReply) and not self.takes_whole(reply.parts):
             reply = ToolReply((TextPart(TOO_LARGE.format(self.max_output)),), success=False)
         self._do(self._dialect.answer, request_id, reply)
@@ -216,7 +217,7 @@ class AgentSession:
         return _can_reopen(self._dialect) and self._dialect.lost
 
     def close(self) -> None:
-        """A child of this session alone is released at once; another when the agent has finished, or after
+        """Ends the session: a child of it alone is released at once, another when the agent has finished, or after
         `FINISH_SECONDS`.
         """
         if self._closing:
@@ -262,8 +263,8 @@ class AgentSession:
     # --- both ways ------------------------------------------------------------------------------
 
     def _do(self, act: Callable[..., Step], *given: Any, size: int = 0) -> None:
-        """`size`: bytes of the output that is read. An exception ends only this session; `TooMuchHeld` is the child's
-        fault.
+        """Calls a method of the dialect and handles its step. `size`: bytes of the output that is read. An exception
+        ends only this session; `TooMuchHeld` is the child's fault.
         """
         try:
             step = act(*given)
@@ -316,11 +317,11 @@ class AgentSession:
 # --- cutting the output of a child --------------------------------------------------------------
 
 MAX_LINE_BYTES = 20 * 1024 * 1024
-"""12 MB were seen (a message with images, repeated whole); decoding it takes up to 0.1 s."""
+"""The longest line. 12 MB were seen (a message with images, repeated whole); decoding it takes up to 0.1 s."""
 
 
 class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """The rest cannot be read. `before` has the whole lines before it."""
+    """A line is longer than `limit`; the rest of the output cannot be read. `before` has the lines before it."""
 
     def __init__(self, limit: int, before: list[bytes]) -> None:
         super().__init__(f"a line is longer than {limit} bytes")
@@ -329,8 +330,8 @@ class LineTooLong(Exception):  # noqa: N818  (it says what happened, as the rest
 
 
 class LineFramer:
-    """Turns chunks into whole lines, without ends and empty lines. Only a newline ends a line: JSON may contain U+2028.
-    The time is linear.
+    """Cuts chunks into lines, without ends and empty lines. Only a newline ends a line: JSON may contain U+2028. The
+    time is linear.
     """
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
@@ -340,7 +341,7 @@ class LineFramer:
         self._broken = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the lines that this chunk completes. Raises `LineTooLong`, also for every chunk after that."""
+        """Returns the lines that this chunk completes. Raises `LineTooLong`, also for all later chunks."""
         if self._broken:
             raise LineTooLong(self._max_line, [])
         may_be_too_long = self._size + len(chunk) > self._max_line
@@ -376,7 +377,7 @@ class LineFramer:
 
 
 class ChunkFramer:
-    """For programs that print plain text."""
+    """Passes on chunks, of programs that print plain text."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         return [chunk]
@@ -399,7 +400,7 @@ def broken_protocol(reason: str) -> Failure:
 
 
 def spawn_failure(error: SpawnError) -> Failure:
-    """UNAVAILABLE if another attempt may succeed, else SPAWN_FAILED."""
+    """Converts the error: UNAVAILABLE if another attempt may succeed, else SPAWN_FAILED."""
     kind = FaultKind.UNAVAILABLE if error.temporary else FaultKind.SPAWN_FAILED
     return Failure(kind=kind, message=str(error))
 

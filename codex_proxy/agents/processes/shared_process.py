@@ -36,14 +36,14 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._framer = LineFramer()
         self._readers: dict[int, TransportReader] = {}
         self._silent_channels: set[int] = set()
-        """Without a message since their turn began."""
+        """Channels without a message since their turn began."""
         self._records = False
         """Whether sessions are recorded, so that lines are assigned to sessions, too."""
         self._early_lines: dict[int, list[bytes]] = {}
         """Recorded lines of channels without a reader."""
         self._progress = asyncio.Event()
         self._had_parallel_turns = False
-        """Whether turns have overlapped since there were none. If not, stderr belongs to one turn."""
+        """Whether turns have overlapped since the last time without one. If not, stderr belongs to one turn."""
 
     async def _start_and_ask(
         self,
@@ -51,8 +51,9 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         *questions: tuple[bytes, Callable[[], bool], float],
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Writes each question when the one before is answered: line, whether it is answered, and the seconds for that.
-        `on_stderr` None: stderr's last part is kept for failures. Raises `Fault`, after which no process is left.
+        """Starts the process, and writes each question when the one before is answered: its line, whether it is
+        answered, and the seconds for that. `on_stderr` None: stderr's end is kept for failures. Raises `Fault`, after
+        which no process is left.
         """
         try:
             child = self._child = await spawn(command, self, on_stderr=on_stderr)
@@ -71,7 +72,9 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_agent(child)
 
     async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Raises `Fault` after `seconds`, if the process ends, or the connection has a fault."""
+        """Waits until `condition` is true. Raises `Fault` after `seconds`, if the process ends, or the connection has a
+        fault.
+        """
         try:
             async with asyncio.timeout(seconds):
                 while not condition() and self.exit is None and self.connection.fault is None:
@@ -95,7 +98,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     def _refusal(self, fault: str) -> Failure: ...
 
     def attach(self, channel: int, reader: TransportReader) -> None:
-        """If the process takes no further turns, the reader is told so soon."""
+        """Sets a channel's reader, which soon learns it if the process takes no more turns."""
         self._readers[channel] = reader
         self._records = self._records or (isinstance(reader, AgentSession) and reader.tape is not None)
         if self.exit is not None or self.unhealthy:  # since the channel was opened
@@ -117,7 +120,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._report_renewal(channel for channel in self._readers if channel not in self._turn_starts)
 
     def end_silent_channels(self) -> None:
-        """The process may never answer them."""
+        """Ends the sessions that the process may never answer."""
         self._report_renewal(self._silent_channels & self._readers.keys())
 
     def _report_renewal(self, channels: Iterable[int]) -> None:
@@ -134,7 +137,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _turn_began(self, channel: int) -> None:
-        """Only a turn that had the process to itself quotes its stderr."""
+        """Notes a turn's beginning. A turn quotes stderr only if it had the process to itself."""
         self._had_parallel_turns = self.turns_running > 0
         if not self._had_parallel_turns and self._child is not None:
             self._child.clear_stderr()
@@ -176,7 +179,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             self._note_change()
 
     def _record(self, channel: int, lines: list[bytes]) -> None:
-        """Lines that come before their session are kept for it."""
+        """Records a channel's lines; those before its session are kept for it."""
         reader = self._readers.get(channel)
         if reader is None:
             self._early_lines.setdefault(channel, []).extend(lines)
@@ -198,7 +201,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         self._note_change()
 
     def _report_end(self, channel: int) -> None:
-        """Only a turn that was alone gets stderr."""
+        """Tells a channel's reader the end, with stderr if its turn was alone."""
         reader, exit = self._readers.get(channel), self.exit
         if reader is not None and exit is None:
             reader.ended(RENEWED)
