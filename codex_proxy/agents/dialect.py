@@ -75,7 +75,7 @@ class Ended(msgspec.Struct, frozen=True):
     stderr_tail: str = ""
 
 
-class Received(msgspec.Struct, frozen=True):
+class ReceivedMessages(msgspec.Struct, frozen=True):
     writes: bytes
     messages_by_channel: list[tuple[int, list[Any]]]
     limits: bytes | None = None
@@ -90,7 +90,9 @@ class ChannelConnection(Protocol):
 
     def close_channel(self, channel: int) -> bytes: ...
 
-    def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
+    def receive(
+        self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
+    ) -> ReceivedMessages:
         """Sorts lines by channel. Never raises. `routed` gets the lines themselves."""
         ...
 

@@ -42,7 +42,7 @@ DEFAULT: Final = "auto"
 """The plugin's agent if there is a plugin, else that of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto.spec:AUTO"
 
-OF_REPLAY: Final = "codex_proxy.cassettes.serving:SPEC"
+REPLAY_SPEC: Final = "codex_proxy.cassettes.serving:SPEC"
 
 GROUP: Final = "codex_proxy.agents"
 
@@ -85,7 +85,7 @@ def plugin_reference(settings: Settings) -> str | None:
 def chosen_spec(settings: Settings) -> AgentSpec:
     """Returns the spec that the settings choose. Raises `NoAgentError` if the plugin cannot be used."""
     if settings.cassettes.replay is not None:
-        return _load(OF_REPLAY)
+        return _load(REPLAY_SPEC)
     reference = plugin_reference(settings)
     if reference is None:
         return _load(BUILT_IN.get(settings.agent, DEFAULT_SPEC))

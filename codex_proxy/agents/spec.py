@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from codex_proxy.settings.fields import Settings
 
 
-OF_PROGRAMS: Final = frozenset(
+PROGRAM_SETTINGS: Final = frozenset(
     {
         *("workdir", "workdir_roots", "sandbox", "builtin_tools", "show_activity"),
         *("child_env", "child_limits"),
@@ -105,7 +105,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def effective_settings(self) -> frozenset[str]:
         """The settings that have an effect with this agent but not with every one."""
-        return self.settings | self.server_settings | (frozenset() if self.plain_only else OF_PROGRAMS)
+        return self.settings | self.server_settings | (frozenset() if self.plain_only else PROGRAM_SETTINGS)
 
 
 def child_limits(settings: Settings) -> ChildLimits:

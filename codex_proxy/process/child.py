@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from codex_proxy.core.states import StateTable
-from codex_proxy.process.launch import Command, Launched, SpawnError
+from codex_proxy.process.launch import Command, LaunchedChild, SpawnError
 from codex_proxy.process.own_process import kill_orphans_of
 from codex_proxy.process.pipes import PipeReader, PipeWriter
 from codex_proxy.process.spawner import call_at_exit, launch_under_warden
@@ -142,7 +142,7 @@ class Child:
         self,
         loop: asyncio.AbstractEventLoop,
         command: Command,
-        launched: Launched,
+        launched: LaunchedChild,
         listener: ChildListener,
         on_stderr: Callable[[bytes], None] | None = None,
     ) -> None:

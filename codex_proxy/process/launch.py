@@ -90,7 +90,7 @@ class Warden(Protocol):
         """Sends SIGKILL, unless `poll` or `wait` has returned the exit code."""
 
 
-class Launched(msgspec.Struct, frozen=True):
+class LaunchedChild(msgspec.Struct, frozen=True):
     """A started child. The receiver must close the proxy's ends of the pipes."""
 
     warden: Warden
@@ -100,7 +100,7 @@ class Launched(msgspec.Struct, frozen=True):
     lifeline: int
 
 
-def launch(command: Command) -> Launched:
+def launch(command: Command) -> LaunchedChild:
     """Starts the command in a session of its own, under a warden. Raises `SpawnError` without leaving anything. A
     program that is not executable ends with exit code 127.
     """
@@ -118,7 +118,7 @@ def launch(command: Command) -> Launched:
             cwd=command.cwd,
             start_new_session=True,
         )
-        return pipes.launched(warden)
+        return pipes.hand_over(warden)
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def start_errors(program: str) -> Iterator[None]:
 
 class Pipes:
     """The pipes of a child: stdin, stdout, stderr, lifeline. The context closes the child's ends, and the proxy's
-    unless `launched` was called. Raises `OSError`.
+    unless `hand_over` was called. Raises `OSError`.
     """
 
     child_ends: tuple[int, int, int, int]
@@ -165,10 +165,10 @@ class Pipes:
         while self._childs:
             os.close(self._childs.pop())
 
-    def launched(self, warden: Warden) -> Launched:
+    def hand_over(self, warden: Warden) -> LaunchedChild:
         stdin, stdout, stderr, lifeline = self._ours
         self._ours.clear()
-        return Launched(warden, stdin, stdout, stderr, lifeline)
+        return LaunchedChild(warden, stdin, stdout, stderr, lifeline)
 
 
 def environment_of(command: Command) -> dict[str, str]:

@@ -28,7 +28,7 @@ from codex_proxy.process.launch import (
     WARDEN,
     ChildLimits,
     Command,
-    Launched,
+    LaunchedChild,
     Pipes,
     SpawnError,
     Warden,
@@ -144,7 +144,7 @@ class SpawnerProcess:
         """Whether the process has answered a request."""
         self.exited = loop.create_future()
         """Done when the process has ended."""
-        call_at_exit(loop, self._process, self._process_exited)
+        call_at_exit(loop, self._process, self._on_exit)
         loop.add_reader(self._socket, self._read_replies)
 
     def request(self, descriptors: list[int], grace: float, size: int) -> asyncio.Future[int]:
@@ -174,7 +174,7 @@ class SpawnerProcess:
             self._process.kill()
             await self.exited
         self._read_replies()
-        self._lost()  # the event loop may end before it reads the end of the socket
+        self._fail_waiting()  # the event loop may end before it reads the end of the socket
 
     def _read_replies(self) -> None:
         while True:
@@ -187,7 +187,7 @@ class SpawnerProcess:
             except OSError:
                 answer = b""
             if not answer:
-                self._lost()
+                self._fail_waiting()
                 return
             self.answered = True
             number, pid, fault = map(int, answer.split())
@@ -203,7 +203,7 @@ class SpawnerProcess:
         """Waits for a warden that nobody needs. It ends by itself, since its lifeline is closed."""
         call_at_exit(self._loop, ForkedWarden(pid), partial(kill_orphans_of, self._loop, pid))
 
-    def _lost(self) -> None:
+    def _fail_waiting(self) -> None:
         """Closes the socket, unless it is closed, and fails waiting requests: no further reply can come."""
         if self._socket.fileno() < 0:
             return
@@ -215,7 +215,7 @@ class SpawnerProcess:
                 future.set_exception(ConnectionError(GONE))
         self._waiting.clear()
 
-    def _process_exited(self, code: int) -> None:
+    def _on_exit(self, code: int) -> None:
         self.exited.set_result(code)
 
 
@@ -233,7 +233,7 @@ class Spawner:
         self.users = 1
         """The number of servers on this event loop."""
 
-    async def launch(self, command: Command) -> Launched:
+    async def launch(self, command: Command) -> LaunchedChild:
         """Starts the command under a warden, by `launch.launch` if the spawner cannot be used. Raises `SpawnError`. If
         cancelled, ends the child.
         """
@@ -242,7 +242,7 @@ class Spawner:
             with start_errors(program), Pipes() as pipes:
                 warden = await self._fork(program, command, pipes)
                 if warden is not None:
-                    return pipes.launched(warden)
+                    return pipes.hand_over(warden)
         return launch(command)
 
     async def _fork(self, program: str, command: Command, pipes: Pipes) -> Warden | None:
@@ -282,10 +282,10 @@ class Spawner:
                 return self.process, self.process.request(descriptors, grace, size)
             except ConnectionError:  # it has ended, which this loop has not noticed yet
                 self.process = None
-        process = self.process = SpawnerProcess(self._loop, self._ended)
+        process = self.process = SpawnerProcess(self._loop, self._on_process_end)
         return process, process.request(descriptors, grace, size)
 
-    def _ended(self, process: SpawnerProcess) -> None:
+    def _on_process_end(self, process: SpawnerProcess) -> None:
         if self.process is process:
             self.process = None
 
@@ -347,7 +347,7 @@ def use_spawner() -> Spawner:
     return spawner
 
 
-async def launch_under_warden(command: Command) -> Launched:
+async def launch_under_warden(command: Command) -> LaunchedChild:
     """Starts the command by the running event loop's spawner, if there is one. Raises `SpawnError`, after which no
     process and no descriptor is left.
     """

@@ -318,17 +318,17 @@ class IdleSessions:
 
     # --- what an idle agent may still do ----------------------------------------------------------
 
-    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
+    def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         for event in events:
             if isinstance(event, ApprovalRequested | InputRequested):
                 session.answer(event.request_id, Decision())
         if session.gone or not session.can_resume:
             self._drop(session)
 
-    def session_failed(self, session: AgentSession, failure: Failure) -> None:
+    def on_session_failure(self, session: AgentSession, failure: Failure) -> None:
         self._drop(session)
 
-    def session_broke(self, session: AgentSession) -> None:
+    def on_session_error(self, session: AgentSession) -> None:
         self._kept.pop(id(session), None)
 
 

@@ -226,7 +226,7 @@ class Run:
 
     # --- what the session calls ---------------------------------------------------------------------
 
-    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
+    def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         if session is not self._session or self._repair.ended:
             return  # an earlier try that winds down
         if (session.gone or session.lost) and self._restartable and not self._checking:
@@ -286,7 +286,7 @@ class Run:
         if self._repair.ended:
             self._release_session()
 
-    def session_failed(self, session: AgentSession, failure: Failure) -> None:
+    def on_session_failure(self, session: AgentSession, failure: Failure) -> None:
         if session is not self._session:
             return
         if self._restartable:
@@ -294,7 +294,7 @@ class Run:
         else:
             self.fail(failure)
 
-    def session_broke(self, session: AgentSession) -> None:
+    def on_session_error(self, session: AgentSession) -> None:
         if session is self._session:
             self._session = None
             self.fail(UNFORESEEN)

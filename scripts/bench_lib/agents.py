@@ -20,7 +20,7 @@ import psutil
 
 from codex_proxy.agents.acp.messages import refusal, request
 from codex_proxy.agents.acp.presets import PRESETS
-from codex_proxy.agents.acp.program import INITIALIZE, Program, declared_in
+from codex_proxy.agents.acp.program import INITIALIZE, Program, read_declared_features
 from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.acp.spec import launch_of
 from codex_proxy.agents.claude_code.launch import LaunchKey, claude_argv
@@ -227,7 +227,7 @@ class _Acp:
         result = await self._ask(
             "initialize", {**INITIALIZE, "clientInfo": {"name": "bench", "version": "0"}}
         )
-        self._program = Program(self._preset, declared_in(result))
+        self._program = Program(self._preset, read_declared_features(result))
 
     async def first_token(self) -> float:
         """Seconds from `session/new` to the first text. Sees the turn to its end."""

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from codex_proxy.agents.codex.program import Version, native_of
+from codex_proxy.agents.codex.program import Version, find_native_binary
 
 PYPI: Final = (
     *("0.133.0", "0.134.0", "0.136.0", "0.144.4", "0.147.0", "0.149.0", "0.153.4", "0.154.0"),
@@ -70,5 +70,5 @@ def _binary(release: str, folder: Path) -> Path | None:
     if source_of(release) == "pypi":
         binary = folder / "codex_cli_bin" / "bin" / "codex"
     else:
-        binary = Path(native_of(str(folder / "node_modules" / ".bin" / "codex")))
+        binary = Path(find_native_binary(str(folder / "node_modules" / ".bin" / "codex")))
     return binary if binary.is_file() and binary.suffix != ".js" and os.access(binary, os.X_OK) else None

@@ -26,7 +26,7 @@ from codex_proxy.agents.acp.messages import (
     split_writes,
 )
 from codex_proxy.agents.acp.presets import PRESETS, AcpPreset
-from codex_proxy.agents.acp.program import DeclaredFeatures, Program, declared_in
+from codex_proxy.agents.acp.program import DeclaredFeatures, Program, read_declared_features
 from codex_proxy.agents.dialect import Decision, Step
 from codex_proxy.agents.recorded import message_of_object
 from codex_proxy.core.events import (
@@ -84,7 +84,7 @@ def declared_by(name: str) -> DeclaredFeatures:
     for line in recording(name):
         result = line["msg"].get("result")
         if line["dir"] == "in" and isinstance(result, dict) and "protocolVersion" in result:
-            return declared_in(result)
+            return read_declared_features(result)
     return DeclaredFeatures()
 
 

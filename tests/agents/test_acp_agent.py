@@ -307,10 +307,10 @@ async def test_a_session_that_was_opened_ahead_in_vain_is_closed_once_it_is_open
         await until(lambda: process._ahead_answer is not None)
         monkeypatch.setattr(process, "write", written.append)
         answer, process._ahead_answer = process._ahead_answer, None
-        process._ahead_expired()
+        process._on_ahead_timeout()
         assert process.connection.ahead is not None, "it cannot be closed yet"
         process._ahead_answer = answer
-        process._ahead_expired()
+        process._on_ahead_timeout()
         assert process.connection.ahead is None
         assert [json.loads(data)["method"] for data in written] == ["session/close"]
         assert process.turns_served == 2

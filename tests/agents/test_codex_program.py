@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from codex_proxy.agents.codex import program as codex_binary
-from codex_proxy.agents.codex.program import find_codex, native_of
+from codex_proxy.agents.codex.program import find_codex, find_native_binary
 
 NODE = "#!/usr/bin/env node\nconsole.log('a wrapper')\n"
 TRIPLE = f"{platform.machine()}-unknown-linux-musl"
@@ -92,16 +92,16 @@ def test_behind_a_node_wrapper_the_native_binary_of_this_machine_is_found(tmp_pa
 def test_a_node_wrapper_without_a_native_binary_is_used_as_it_is(tmp_path: Path) -> None:
     wrapper = program(tmp_path / "codex" / "bin" / "codex.js", NODE)
     program(tmp_path / f"codex/vendor/{OTHER}/codex/codex")
-    assert native_of(str(wrapper)) == str(wrapper)
+    assert find_native_binary(str(wrapper)) == str(wrapper)
 
 
 def test_a_native_binary_that_may_not_be_executed_is_no_choice(tmp_path: Path) -> None:
     wrapper = program(tmp_path / "codex" / "bin" / "codex.js", NODE)
     program(tmp_path / f"codex/vendor/{TRIPLE}/codex/codex").chmod(0o644)
-    assert native_of(str(wrapper)) == str(wrapper)
+    assert find_native_binary(str(wrapper)) == str(wrapper)
 
 
 def test_another_script_is_no_node_wrapper(tmp_path: Path) -> None:
     script = program(tmp_path / "codex" / "bin" / "codex", "#!/bin/sh\nexec node\n")
     program(tmp_path / f"codex/vendor/{TRIPLE}/codex/codex")
-    assert native_of(str(script)) == str(script)
+    assert find_native_binary(str(script)) == str(script)

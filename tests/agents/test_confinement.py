@@ -86,7 +86,7 @@ async def tried(by: Confinement, folder: Path, writable: Sequence[Path], paths: 
     """The end of a child that tries to write each path."""
     argv = (sys.executable, "-c", TRY, *map(str, paths))
     command = Command(argv, {"PATH": PATH, "CODEX_HOME": "/nonexistent"}, str(folder))
-    exit = await run_to_end(by.around(command, map(str, writable)), PATIENCE)
+    exit = await run_to_end(by.wrap(command, map(str, writable)), PATIENCE)
     assert exit is not None
     return exit
 
@@ -126,7 +126,7 @@ async def test_a_confined_child_sees_its_environment_as_it_was_given(
     show = "import json, os, sys; print(json.dumps([dict(os.environ), os.getcwd()]), file=sys.stderr)"
     env = {"PATH": PATH, "CODEX_HOME": "/nonexistent", "OWN": "a b"}
     command = Command((sys.executable, "-c", show), env, str(tmp_path))
-    exit = await run_to_end(works.around(command, ()), PATIENCE)
+    exit = await run_to_end(works.wrap(command, ()), PATIENCE)
     assert exit is not None
     seen, folder = json.loads(exit.stderr_tail.splitlines()[-1])
     assert {name: seen.get(name) for name in (*env, "TMPDIR")} == {**env, "TMPDIR": works.tmp}
@@ -136,7 +136,7 @@ async def test_a_confined_child_sees_its_environment_as_it_was_given(
 async def test_a_mechanism_that_lets_its_child_write_outside_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Confinement, "around", lambda _, command, *__: command)
+    monkeypatch.setattr(Confinement, "wrap", lambda _, command, *__: command)
     found = await found_here("auto", tmp_path)
     assert found.confinement is None
     assert found.reasons["landlock"] == confinement.PROBE_WORDS[3]
@@ -145,10 +145,8 @@ async def test_a_mechanism_that_lets_its_child_write_outside_is_not_used(
 async def test_a_mechanism_that_lets_its_child_read_outside_is_not_used_for_reading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    around = Confinement.around
-    monkeypatch.setattr(
-        Confinement, "around", lambda self, command, writable, _: around(self, command, writable)
-    )
+    wrap = Confinement.wrap
+    monkeypatch.setattr(Confinement, "wrap", lambda self, command, writable, _: wrap(self, command, writable))
     found = await found_here("auto", tmp_path, reading=True)
     assert found.confinement is None
     assert found.reasons["landlock"] == confinement.PROBE_WORDS[6]
@@ -253,7 +251,7 @@ async def test_a_child_that_may_read_its_own_files_reads_nothing_else_of_the_use
     command = Command((str(program),), env, str(own))
     paths = [*allowed, *refused]
     assert None not in await was_read(command, paths), "unconfined it reads all of them"
-    found = await was_read(limits_reading.around(command, [str(home / ".agent")], []), paths)
+    found = await was_read(limits_reading.wrap(command, [str(home / ".agent")], []), paths)
     assert None not in found[: len(allowed)], dict(zip(paths, found, strict=True))
     assert set(found[len(allowed) :]) == {None}, dict(zip(paths, found, strict=True))
 
@@ -266,9 +264,7 @@ async def test_landlock_does_not_hold_back_changes_of_modes_and_times(tmp_path: 
     outside, own = planted(tmp_path / "outside"), tmp_path / "own"
     own.mkdir()
     argv = (sys.executable, "-c", "import os; f = '../outside'; os.chmod(f, 0o640); os.utime(f, (1, 1))")
-    exit = await run_to_end(
-        found.confinement.around(Command(argv, {"PATH": PATH}, str(own)), [], []), PATIENCE
-    )
+    exit = await run_to_end(found.confinement.wrap(Command(argv, {"PATH": PATH}, str(own)), [], []), PATIENCE)
     assert (exit and exit.code, outside.stat().st_mode & 0o777, outside.stat().st_mtime) == (0, 0o640, 1)
 
 

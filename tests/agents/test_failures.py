@@ -14,7 +14,7 @@ from codex_proxy.agents.dialects.failures import (
     CLEAR_KINDS,
     MAX_MESSAGE,
     VAGUE_KINDS,
-    cleaned,
+    clean_text,
     failure_from_text,
     stop_from_text,
 )
@@ -206,7 +206,7 @@ def test_addresses_ids_keys_and_colours_are_cut_out() -> None:
         "\x1b[31mERROR\x1b[0m no, url: http://10.0.0.1:80/v1/responses, request id: 8f-1, cf-ray: 9a-FRA "
         "error sending request for url (https://u:p@api.example/v1) wss://x.y/z sk-proj-123 req_77"
     )
-    assert cleaned(text) == "ERROR no error sending request [link] [key] [id]"
+    assert clean_text(text) == "ERROR no error sending request [link] [key] [id]"
 
 
 @pytest.mark.sampled(every=3)

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from codex_proxy.agents.acp.client_tools import listed_tool
+from codex_proxy.agents.acp.client_tools import tool_entry
 from codex_proxy.agents.acp.presets import CODEX_ACP, OPENCODE, PRESETS, AcpPreset
 from codex_proxy.agents.acp.spec import launch_of
-from codex_proxy.agents.claude_code.tool_names import listed_tool as claude_tool
+from codex_proxy.agents.claude_code.tool_names import tool_entry as claude_tool
 from codex_proxy.agents.dialect import Reply, Step, ToolReply
 from codex_proxy.agents.processes.session import AgentSession
 from codex_proxy.agents.spec import AgentContext
@@ -59,7 +59,7 @@ def test_the_output_of_a_tool_of_the_servers_own_is_replaced_by_one_that_says_wh
 
 
 def test_the_programs_are_told_to_cut_nothing() -> None:
-    for listed in (listed_tool(TOOL), claude_tool(TOOL)):
+    for listed in (tool_entry(TOOL), claude_tool(TOOL)):
         assert listed["_meta"]["anthropic/maxResultSizeChars"] == 500_000
     assert json.loads(CODEX_ACP.env["CODEX_CONFIG"])["tool_output_token_limit"] >= 1_000_000
     assert json.loads(OPENCODE.env["OPENCODE_CONFIG_CONTENT"])["tool_output"]["max_bytes"] >= 1_000_000

@@ -218,9 +218,9 @@ async def failing_if_confined(command: Command) -> bool:
 @pytest.mark.parametrize("start", [signed_in_unless_confined, failing_if_confined])
 async def test_what_works_only_unconfined_is_not_confined(start: Any, landlock: Confinement) -> None:
     plain = PlainConfinement("It", landlock)
-    assert is_confined(plain.around(COMMAND))
+    assert is_confined(plain.wrap(COMMAND))
     assert await plain.try_out(start, COMMAND, bool)
-    assert not is_confined(plain.around(COMMAND))
+    assert not is_confined(plain.wrap(COMMAND))
     assert "reading your files" in plain.warning
 
 
@@ -235,7 +235,7 @@ async def test_what_works_no_better_unconfined_stays_confined(landlock: Confinem
     assert not await plain.try_out(signed_out, COMMAND, bool)
     with pytest.raises(Fault):
         await plain.try_out(failing, COMMAND, bool)
-    assert is_confined(plain.around(COMMAND))
+    assert is_confined(plain.wrap(COMMAND))
     assert plain.warning == ""
 
 

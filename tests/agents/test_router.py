@@ -39,13 +39,13 @@ class Listener:
         self.events: list[Event] = []
         self.released = asyncio.Event()
 
-    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
+    def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         self.events += events
 
-    def session_failed(self, session: AgentSession, failure: Failure) -> None:
+    def on_session_failure(self, session: AgentSession, failure: Failure) -> None:
         raise AssertionError(failure)
 
-    def session_broke(self, session: AgentSession) -> None:
+    def on_session_error(self, session: AgentSession) -> None:
         raise AssertionError("it broke")
 
 

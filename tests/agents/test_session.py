@@ -26,15 +26,15 @@ class Heard:
         self.broken = 0
         self.breaks = False
 
-    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
+    def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         self.events += events
         if self.breaks:
             raise ZeroDivisionError("a fault of ours")
 
-    def session_failed(self, session: AgentSession, failure: Failure) -> None:
+    def on_session_failure(self, session: AgentSession, failure: Failure) -> None:
         self.failures.append(failure)
 
-    def session_broke(self, session: AgentSession) -> None:
+    def on_session_error(self, session: AgentSession) -> None:
         self.broken += 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from codex_proxy.agents import registry
-from codex_proxy.agents.configured.agents import OF_ALL, settings_without_effect
+from codex_proxy.agents.configured.agents import SHARED_SETTINGS, settings_without_effect
 from codex_proxy.commands.doctor import settings_check
 from codex_proxy.commands.serve import banner
 from codex_proxy.settings.fields import Settings
@@ -17,7 +17,9 @@ from codex_proxy.settings.load import load
 from tests.http.serving import GivenSettings, fake_proxy, settings_of
 from tests.upstreams.serving import upstream
 
-OF_AN_AGENT = sorted(frozenset().union(*(spec.effective_settings for spec in registry.specs())) - OF_ALL)
+OF_AN_AGENT = sorted(
+    frozenset().union(*(spec.effective_settings for spec in registry.specs())) - SHARED_SETTINGS
+)
 
 
 def test_a_setting_is_named_with_the_agents_that_do_not_use_it_and_with_no_other(tmp_path: Path) -> None:
@@ -32,7 +34,7 @@ def test_a_setting_that_only_one_kind_of_agent_uses_is_declared_by_it() -> None:
     """Settings whose name says which agents they are for."""
     beginnings = ("codex_", "claude_", "app_server_", "upstream_", "fake_", "child_")
     named = {name for name in Settings.model_fields if name.startswith(beginnings)}
-    assert named <= set(OF_AN_AGENT) | OF_ALL
+    assert named <= set(OF_AN_AGENT) | SHARED_SETTINGS
     assert {"sandbox", "workdir", "builtin_tools"} <= set(OF_AN_AGENT)
 
 

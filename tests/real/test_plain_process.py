@@ -227,7 +227,7 @@ async def test_the_process_of_a_plain_turn_cannot_read_the_users_files(
     ]
     home = codex_home.shadow(tmp_path / "shadow")
     unconfined = Command(home.plain_argv(), home.environment(), str(home.workdir))
-    for command in (unconfined, confinement.around(unconfined)):
+    for command in (unconfined, confinement.wrap(unconfined)):
         async with codex(command.argv, command.env, command.cwd, initialize=INITIALIZE) as child:
             turn = await child.run_turn(await child.start_thread(params(home)), input=named)
             assert turn["status"] == "completed"

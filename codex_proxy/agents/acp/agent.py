@@ -115,11 +115,11 @@ class AcpLaunch(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the command of a process of this scope. Raises `SpawnError`."""
         command = msgspec.structs.replace(self.command, cwd=scope.workdir)
         if scope.plain and self.plain is not None:
-            return self.plain.around(command)
+            return self.plain.wrap(command)
         if self.confinement is None or scope.sandbox == "danger-full-access":
             return command
         workspace = (scope.workdir,) if scope.sandbox == "workspace-write" else ()
-        return self.confinement.around(command, (*workspace, *self.state_folders))
+        return self.confinement.wrap(command, (*workspace, *self.state_folders))
 
     def program(self, declared: DeclaredFeatures) -> Program:
         return Program(self.preset, declared, self.unconfined, self.confinement is not None)

@@ -53,7 +53,7 @@ class ClientCalls:
         self._new: list[ToolCalled] = []
         """Calls that the client was not asked for."""
         self._made: dict[str, bytes] = {}
-        """Arguments of calls (`_comparable`), by the tool server's key."""
+        """Arguments of calls (`_canonical_json`), by the tool server's key."""
         self._reports: dict[str, _Report] = {}
         self._settled = False
         self._passed_on: set[str] = set()
@@ -81,13 +81,13 @@ class ClientCalls:
 
     def add(self, call: ToolCalled) -> None:
         self._new.append(call)
-        self._made[call.key] = _comparable(msgspec.json.decode(call.arguments))
+        self._made[call.key] = _canonical_json(msgspec.json.decode(call.arguments))
         self._settled = False
 
     def refuse(self, call: ToolCalled) -> None:
         self._writes.append(tool_output(call.key, call_result((TextPart(REFUSED),), success=False)))
 
-    def settle(self, message: ToolsSettled) -> None:
+    def on_tools_settled(self, message: ToolsSettled) -> None:
         """Handles the end of the wait for further calls: asks the client if the step is complete, and at the last limit
         in any case; calls without a report are then refused.
         """
@@ -96,7 +96,7 @@ class ClientCalls:
             self.on_update()
             return
         if not self._alone:
-            reported = self._reported()
+            reported = self._match_reports()
             for call in [call for call in self._new if call.key not in reported]:
                 self._new.remove(call)
                 self.refuse(call)
@@ -108,7 +108,7 @@ class ClientCalls:
         if self._settled and self._new and not self._waiting and self._all_arrived():
             self._ask_client(self._new)
 
-    def _reported(self) -> dict[str, str]:
+    def _match_reports(self) -> dict[str, str]:
         """Returns the id of the agent's report for each new call that has one, by the tool server's key. Uses each
         report once.
         """
@@ -142,11 +142,15 @@ class ClientCalls:
             id = update.tool_call_id or ""
             if id in self._passed_on:
                 continue
-            tool, given, known = self.tools.called_in(update), arguments_in(update), self._reports.get(id)
+            tool, given, known = (
+                self.tools.find_called_tool(update),
+                arguments_in(update),
+                self._reports.get(id),
+            )
             if known is not None and known.given is given:
                 arguments = known.arguments
             else:
-                arguments = _comparable(given) if given else b""
+                arguments = _canonical_json(given) if given else b""
             reports[id] = _Report("" if tool is None else agent_name(tool.name), given, arguments)
         self._reports = reports
         return reports
@@ -155,12 +159,12 @@ class ClientCalls:
         """Returns whether every new call was reported and, unless the agent makes one call after the other, every
         reported call has arrived.
         """
-        found = self._reported()
+        found = self._match_reports()
         return len(found) == len(self._new) and (self._one_at_a_time or len(found) == len(self._reports))
 
     def ask_client(self) -> None:
         """Asks for the outputs of the new calls that the agent has reported."""
-        reported = self._reported()
+        reported = self._match_reports()
         self._ask_client([call for call in self._new if self._alone or call.key in reported])
 
     def _ask_client(self, calls: list[ToolCalled]) -> None:
@@ -169,7 +173,7 @@ class ClientCalls:
         """
         if not calls:
             return
-        self._passed_on.update(self._reported().values())
+        self._passed_on.update(self._match_reports().values())
         self._new = [call for call in self._new if call not in calls]
         self._settled = False
         self._reader.end_texts()
@@ -205,7 +209,7 @@ class ClientCalls:
 
 class _Report(msgspec.Struct, frozen=True):
     """A call in the agent's reports. `tool`: the agent's name of the client's tool, or empty. `arguments`: `given` by
-    `_comparable`; empty if not known yet.
+    `_canonical_json`; empty if not known yet.
     """
 
     tool: str
@@ -213,6 +217,6 @@ class _Report(msgspec.Struct, frozen=True):
     arguments: bytes
 
 
-def _comparable(arguments: Any) -> bytes:
+def _canonical_json(arguments: Any) -> bytes:
     """Returns JSON that is equal for equal arguments: 1.0 is 1, fields have no order."""
     return _ZERO.sub(b"", msgspec.json.encode(arguments, order="deterministic"))

@@ -35,9 +35,12 @@ async def check_program(
         scope = launch.scope_of(launch.workdir, launch.sandbox)
         await process.start(launch.command_in(scope))
     except SpawnError as error:
-        return [_not_started(preset, str(error), command_setting), *_confinement_checks(launch)]
+        return [_start_failure_check(preset, str(error), command_setting), *_confinement_checks(launch)]
     except Fault as fault:
-        return [_not_started(preset, fault.failure.message, command_setting), *_confinement_checks(launch)]
+        return [
+            _start_failure_check(preset, fault.failure.message, command_setting),
+            *_confinement_checks(launch),
+        ]
     finally:
         await process.end()
     declared = process.connection.declared
@@ -63,7 +66,7 @@ async def _plain_turns_check(launch: AcpLaunch, plain: PlainConfinement) -> Chec
     return confinement_check(plain)
 
 
-def _not_started(preset: AcpPreset, message: str, command_setting: str) -> Check:
+def _start_failure_check(preset: AcpPreset, message: str, command_setting: str) -> Check:
     advice = (
         f"Install it: npm install -g {preset.package}" if preset.package else f"Look at {command_setting}."
     )

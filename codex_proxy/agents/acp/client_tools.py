@@ -37,7 +37,7 @@ def agent_name(name: str) -> str:
     return generated_name(name, RENAMED, kept=20, digits=12)
 
 
-def listed_tool(tool: Tool) -> dict[str, Any]:
+def tool_entry(tool: Tool) -> dict[str, Any]:
     schema = function_parameters(tool)
     if isinstance(schema, msgspec.Raw):
         schema = _object_schema(schema)
@@ -70,7 +70,7 @@ class ClientTools(OfferedTools):
     def __init__(self, tools: Iterable[Tool] = ()) -> None:
         super().__init__(tools, agent_name)
 
-    def called_in(self, call: Update, *, titles: bool = True) -> Tool | None:
+    def find_called_tool(self, call: Update, *, titles: bool = True) -> Tool | None:
         """Returns the client's tool that a reported call uses, if any. `titles`: goes also by the title, which the
         model may have written.
         """
@@ -98,7 +98,7 @@ class ClientTools(OfferedTools):
 
     def may_be_allowed(self, call: Update) -> bool:
         """Returns whether a call is surely one of a client's tool, by what the agent's own code reports."""
-        return call.kind not in ACTING_KINDS and self.called_in(call, titles=False) is not None
+        return call.kind not in ACTING_KINDS and self.find_called_tool(call, titles=False) is not None
 
     def _tool_without_prefix(self, name: str, prefix: str) -> Tool | None:
         return self.find(name.removeprefix(prefix)) if name.startswith(prefix) else None

@@ -18,8 +18,8 @@ from codex_proxy.agents.acp.messages import (
     request,
     request_id,
 )
-from codex_proxy.agents.acp.program import INITIALIZE, DeclaredFeatures, declared_in
-from codex_proxy.agents.dialect import Received
+from codex_proxy.agents.acp.program import INITIALIZE, DeclaredFeatures, read_declared_features
+from codex_proxy.agents.dialect import ReceivedMessages
 
 CLIENT: Final = {"name": "codex-proxy", "title": "codex-proxy", "version": __version__}
 INITIALIZE_ID: Final = request_id(0, 1)
@@ -52,7 +52,7 @@ class AcpConnection:
         """
         return request(PROBE_ID, "session/new", new_session(folder, (), self._session_meta))
 
-    def closing(self, opened: Message) -> bytes:
+    def close_line(self, opened: Message) -> bytes:
         """Returns the line that closes the session in `opened`, the response to `session/new`; empty if that is
         impossible.
         """
@@ -84,7 +84,9 @@ class AcpConnection:
 
     # --- received messages ----------------------------------------------------------------------
 
-    def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
+    def receive(
+        self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
+    ) -> ReceivedMessages:
         """Sorts lines by channel; refuses, in `writes`, requests of no channel. `routed` gets the lines."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
@@ -97,7 +99,7 @@ class AcpConnection:
                 by_channel.setdefault(channel, []).append(message)
                 if routed is not None:
                     routed.setdefault(channel, []).append(line)
-        return Received(b"".join(writes), list(by_channel.items()))
+        return ReceivedMessages(b"".join(writes), list(by_channel.items()))
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
         """Returns a message's channel; None if it has none or was handled here. Refusals are appended to `writes`."""
@@ -129,4 +131,4 @@ class AcpConnection:
             elif message.result.get("protocolVersion") != PROTOCOL_VERSION:
                 self.fault = "the agent speaks an unsupported version of ACP"
             else:
-                self.declared = declared_in(message.result)
+                self.declared = read_declared_features(message.result)

@@ -114,18 +114,18 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
         return self._opening.session
 
     @property
-    def tested(self) -> bool:
+    def is_tested(self) -> bool:
         """Whether the program was tested, so that it is known when it requests the client's tools."""
         return bool(self._program.preset.tested)
 
     @property
-    def answered(self) -> bool:
+    def awaits_prompt(self) -> bool:
         """Whether the session only waits for another prompt."""
         return self._state is TurnState.REUSABLE
 
     @property
     def thread(self) -> str:
-        return self.session if self.answered and self._program.reopening else ""
+        return self.session if self.awaits_prompt and self._program.reopen_method else ""
 
     @property
     def lost(self) -> bool:
@@ -226,7 +226,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
     def _send_prompt(self, blocks: list[dict[str, Any]]) -> None:
         self._change(TurnChange.PROMPTED)
         params = {"sessionId": self.session, "prompt": blocks}
-        self._requests.send("session/prompt", params, self._prompt_answered)
+        self._requests.send("session/prompt", params, self._on_prompt_answer)
 
     # --- what the agent says --------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             case ToolsListed():
                 if self._opening.awaits_tools and not message.in_time:
                     self._events.append(Notice("tools_not_listed"))
-                self._opening.tools_listed(message)
+                self._opening.on_tools_listed(message)
                 self._continue_opening()
             case ToolCalled() if self._state is TurnState.PROMPTING:
                 self._usage.add_model_call()
@@ -285,13 +285,13 @@ class AcpTurn(ConversationTurn[TurnState, TurnChange, tuple[int | str, Any]]):
             case ToolCalled():
                 self.calls.refuse(message)
             case ToolsSettled():
-                self.calls.settle(message)
+                self.calls.on_tools_settled(message)
             case ToolDropped():
                 self.calls.drop(message.key)
 
     # --- the end --------------------------------------------------------------------------------
 
-    def _prompt_answered(self, message: Message) -> None:
+    def _on_prompt_answer(self, message: Message) -> None:
         if self._state is not TurnState.PROMPTING:
             return
         if message.error is not None:

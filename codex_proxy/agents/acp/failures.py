@@ -14,7 +14,7 @@ from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.dialects.failures import (
     MAX_READ,
     MESSAGES,
-    cleaned,
+    clean_text,
     failure_from_text,
     kind_in,
     kinds_by_text,
@@ -82,7 +82,7 @@ def failure_of_error(error: RpcError, preset: AcpPreset) -> Failure:
     kind = ERROR_KINDS.get(str(value_at(error.data, "errorKind")))
     if error.code in (INVALID_PARAMS, METHOD_NOT_FOUND) and kind is None:
         message = (
-            f"{preset.title} rejected a request from this server: {cleaned(text)}. The operator "
+            f"{preset.title} rejected a request from this server: {clean_text(text)}. The operator "
             "should update the agent or codex-proxy."
         )
         return Failure(kind=K.AGENT_PROTOCOL, message=message)
@@ -112,12 +112,12 @@ def failure_of_text(
 def retry_event(text: str, preset: AcpPreset) -> Retrying:
     text = ADDRESSES.sub("", text[:MAX_READ])
     failure = None if kind_in(text, KINDS) is None else failure_of_text(text, preset)
-    return Retrying(cleaned(text, MAX_NOTE), failure=failure)
+    return Retrying(clean_text(text, MAX_NOTE), failure=failure)
 
 
 def not_signed_in(preset: AcpPreset, text: str = "") -> Failure:
     """Returns the failure with the preset's advice and the agent's own `text`."""
-    said = cleaned(text)
+    said = clean_text(text)
     quoted = f" ({said.rstrip('.')})" if said and said != "Authentication required" else ""
     advice = preset.sign_in or "Sign in with the agent's own program on the machine that runs this server."
     message = f"{preset.title} is not signed in to its model provider{quoted}. {advice}"

@@ -107,7 +107,7 @@ class ModelCallFailed(msgspec.Struct, frozen=True):
 Input: TypeAlias = Message | ToolsListed | ToolCalled | ToolsSettled | ToolDropped | ModelCallFailed
 
 
-class _Loose(msgspec.Struct, frozen=True):
+class _LooseMessage(msgspec.Struct, frozen=True):
     method: Any = None
     id: Any = None
     result: Any = None
@@ -171,7 +171,7 @@ def decode(line: bytes) -> Message | None:
     except UNREADABLE:
         pass
     try:
-        loose = msgspec.json.decode(line, type=_Loose)
+        loose = msgspec.json.decode(line, type=_LooseMessage)
     except UNREADABLE:
         return None
     if isinstance(loose.id, bool) or not isinstance(loose.id, int | str):

@@ -74,9 +74,9 @@ class SessionOpening:
         self._turn, self._has_tools = without_content(turn), bool(turn.tools)
         self._prompt = first_prompt(turn.history, takes_system=self._program.declared.system_prompt)
         if self._kind == "ahead":
-            self._requests.expect(self._opened)
+            self._requests.expect(self._on_opened)
         else:
-            self._requests.send("session/new", self._params(turn, self._prompt.system), self._opened)
+            self._requests.send("session/new", self._params(turn, self._prompt.system), self._on_opened)
 
     def reopen(self, turn: Turn, session: str, new_items: Sequence[HistoryItem]) -> None:
         """Opens a closed session, which has not seen `new_items`."""
@@ -84,14 +84,14 @@ class SessionOpening:
         if self._kind == "ahead":
             self._requests.expect(self._close_unused)
         self._kind, self.session = "reopened", session
-        method = self._program.reopening
+        method = self._program.reopen_method
         if not method:
             self._fail(CONVERSATION_LOST)
             return
         self._prompt = Prompt(later_prompt(new_items).blocks)
         # Not every agent stores the system prompt.
         system = first_prompt(turn.history, takes_system=self._program.declared.system_prompt).system
-        self._requests.send(method, {"sessionId": session, **self._params(turn, system)}, self._opened)
+        self._requests.send(method, {"sessionId": session, **self._params(turn, system)}, self._on_opened)
 
     def cancel(self) -> None:
         if self._kind != "lost":
@@ -101,7 +101,7 @@ class SessionOpening:
         if session and self._program.declared.closes:
             self._requests.send("session/close", {"sessionId": session})
 
-    def tools_listed(self, message: ToolsListed) -> None:
+    def on_tools_listed(self, message: ToolsListed) -> None:
         if self._tools_listed:
             return
         self._tools_listed = True
@@ -121,7 +121,7 @@ class SessionOpening:
         if isinstance(message.session, str):
             self.close(message.session)
 
-    def _opened(self, message: Message) -> None:
+    def _on_opened(self, message: Message) -> None:
         if message.error is not None:
             self._fail(failure_of_error(message.error, self._program.preset))
             return
@@ -148,12 +148,12 @@ class SessionOpening:
             return
         if self._setup:
             (method, params), on_refusal = self._setup.popleft()
-            self._requests.send(method, params, lambda message: self._set_up(message, on_refusal))
+            self._requests.send(method, params, lambda message: self._on_set_up(message, on_refusal))
         elif self._tools_listed or self._program.preset.lists_late:
             self._kind = "over"
             self._result, self._prompt = self._prompt.blocks, Prompt([])
 
-    def _set_up(self, message: Message, on_refusal: Callable[[RpcError], Failure]) -> None:
+    def _on_set_up(self, message: Message, on_refusal: Callable[[RpcError], Failure]) -> None:
         if message.error is None:
             self._continue()
         else:

@@ -54,10 +54,10 @@ class AcpProcess(SharedProcess[AcpConnection]):
             command,
             (connection.initialize(), lambda: connection.declared is not None, START_SECONDS),
             (connection.open_probe(command.cwd), lambda: connection.probe is not None, PROBE_SECONDS),
-            on_stderr=None if self._error_log is None else self._log_received,
+            on_stderr=None if self._error_log is None else self._on_stderr,
         )
         assert connection.probe is not None
-        self.write(connection.closing(connection.probe))
+        self.write(connection.close_line(connection.probe))
         self._folder = command.cwd if self._opens_ahead else ""
 
     @property
@@ -76,7 +76,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         if session is None or not session.can_resume:
             return False
         assert isinstance(session.transport, AcpTransport)
-        return not session.transport.dialect.answered
+        return not session.transport.dialect.awaits_prompt
 
     def _refusal(self, fault: str) -> Failure:
         message = f"The agent cannot be used: {fault}."
@@ -124,9 +124,9 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._await_ahead()
 
     def _await_ahead(self) -> None:
-        self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._ahead_expired)
+        self._ahead_timer = asyncio.get_running_loop().call_later(AHEAD_SECONDS, self._on_ahead_timeout)
 
-    def _ahead_expired(self) -> None:
+    def _on_ahead_timeout(self) -> None:
         if self._ahead_answer is None:
             self._await_ahead()
         else:
@@ -139,7 +139,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
             self.turns_served += 1
             self.connection.close_channel(channel)
             if answer is not None and self.exit is None:
-                self.write(self.connection.closing(answer))
+                self.write(self.connection.close_line(answer))
 
     def _stop_ahead_timer(self) -> None:
         if self._ahead_timer is not None:
@@ -169,7 +169,7 @@ class AcpProcess(SharedProcess[AcpConnection]):
         self._close_ahead()
         super().ended(exit)
 
-    def _log_received(self, chunk: bytes) -> None:
+    def _on_stderr(self, chunk: bytes) -> None:
         """Passes each failed model call in stderr to the session that its line names."""
         assert self._error_log is not None
         try:
@@ -214,7 +214,7 @@ class AcpTransport(SharedTransport[AcpProcess]):
         self._reader = reader
         if self._endpoint is not None:
             self._endpoint.sink = self._tool_server_message
-            self._endpoint.start_list_timer(tested=self.dialect.tested)
+            self._endpoint.start_list_timer(tested=self.dialect.is_tested)
         super().attach(reader)
 
     def send(self, writes: bytes) -> None:

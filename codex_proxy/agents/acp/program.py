@@ -42,7 +42,7 @@ class DeclaredFeatures(msgspec.Struct, frozen=True, omit_defaults=True):
     sign_in: str = ""
 
 
-def declared_in(result: object) -> DeclaredFeatures:
+def read_declared_features(result: object) -> DeclaredFeatures:
     """Reads the result of `initialize`. Fields of an unexpected type count as missing."""
     able = object_at(result, "agentCapabilities")
     sessions = object_at(able, "sessionCapabilities")
@@ -92,7 +92,7 @@ class Program(msgspec.Struct, frozen=True, omit_defaults=True):
         return (CAPABILITIES | {name for name, there in has.items() if there}) - lacks
 
     @property
-    def reopening(self) -> str:
+    def reopen_method(self) -> str:
         """The method that opens a closed session; empty if none works."""
         if not self.preset.reopens:
             return ""

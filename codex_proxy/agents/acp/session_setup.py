@@ -82,10 +82,12 @@ def session_options_of(result: object) -> SessionOptions:
     }
     modes, models = value_at(result, "modes"), value_at(result, "models")
     return SessionOptions(
-        mode=_listed(modes, "availableModes", "id", "currentModeId", "session/set_mode", "modeId")
+        mode=_option_from_list(modes, "availableModes", "id", "currentModeId", "session/set_mode", "modeId")
         or options.get("mode"),
         model=options.get("model")
-        or _listed(models, "availableModels", "modelId", "currentModelId", "session/set_model", "modelId"),
+        or _option_from_list(
+            models, "availableModels", "modelId", "currentModelId", "session/set_model", "modelId"
+        ),
         effort=options.get("thought_level"),
     )
 
@@ -157,7 +159,9 @@ def _option(option: dict[str, Any]) -> SessionOption | None:
     return SessionOption("session/set_config_option", "value", values, current, id, names)
 
 
-def _listed(given: object, list: str, id: str, current: str, method: str, key: str) -> SessionOption | None:
+def _option_from_list(
+    given: object, list: str, id: str, current: str, method: str, key: str
+) -> SessionOption | None:
     """Converts `given`, the `modes` or `models` of `session/new`; None without values. `list`, `id` and `current` are
     the names of its fields; for `method` and `key` see `SessionOption`.
     """

@@ -190,7 +190,7 @@ def with_program(launch: AcpLaunch, context: AgentContext) -> AcpLaunch:
 
 
 def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
-    async def found_launch(context: AgentContext) -> AcpLaunch:
+    async def find_launch(context: AgentContext) -> AcpLaunch:
         launch = with_program(launch_of(preset, context), context)
         launch = await with_confinement(with_settings_file(launch, context), context)
         return await with_plain_confinement(launch, context)
@@ -198,13 +198,13 @@ def _spec(preset: AcpPreset, summary: str) -> AgentSpec:
     async def make(context: AgentContext) -> Agent:
         from codex_proxy.agents.acp.agent import AcpAgent
 
-        return AcpAgent(await found_launch(context))
+        return AcpAgent(await find_launch(context))
 
     async def check(context: AgentContext) -> list[Check]:
         from codex_proxy.agents.acp.checks import check_program
 
         found = await check_program(
-            preset, lambda: found_launch(context), context.where_set("agent_command", "acp.command")
+            preset, lambda: find_launch(context), context.where_set("agent_command", "acp.command")
         )
         if not preset.adds_skills:
             return found

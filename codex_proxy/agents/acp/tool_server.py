@@ -19,7 +19,7 @@ import structlog
 from aiohttp import web
 
 from codex_proxy import __version__
-from codex_proxy.agents.acp.client_tools import SERVER, listed_tool
+from codex_proxy.agents.acp.client_tools import SERVER, tool_entry
 from codex_proxy.agents.acp.messages import (
     METHOD_NOT_FOUND,
     Input,
@@ -62,7 +62,7 @@ class ToolEndpoint:
 
     def __init__(self, server: ToolServer, tools: Sequence[Tool]) -> None:
         self.token = secrets.token_urlsafe(32)
-        self.listed: list[dict[str, Any]] = [listed_tool(tool) for tool in tools]
+        self.listed: list[dict[str, Any]] = [tool_entry(tool) for tool in tools]
         self.sink: Callable[[Input], None] | None = None
         self.was_listed = False
         self._server = server

@@ -45,9 +45,9 @@ def turn_end(
 def _failure_in(
     result: dict[str, Any], reader: UpdateReader, preset: AcpPreset, *, rejected: bool
 ) -> Failure | None:
-    told = session_failure(result.get("_meta"))
-    if told is not None and told.get("severity") == "error" and _cut_in(result) is None:
-        return failure_of_session(told, preset)
+    reported = session_failure(result.get("_meta"))
+    if reported is not None and reported.get("severity") == "error" and _cut_in(result) is None:
+        return failure_of_session(reported, preset)
     held = reader.drop_held()
     if held and result.get("usage") is None and not held.startswith(INFO):
         return failure_of_text(held, preset)
@@ -59,7 +59,7 @@ def _failure_in(
         return None
     if rejected and not (reader.spoke or reader.held) and _cut_in(result) is None:
         return DECLINED  # the text before a request for permission announces something, and answers nothing
-    if result.get("usage") is not None or told is not None:
+    if result.get("usage") is not None or reported is not None:
         return None
     untold = preset.errors_as_text and not rejected
     return UNEXPLAINED if untold or (preset.null_usage_fails and "usage" in result) else None
@@ -67,5 +67,5 @@ def _failure_in(
 
 def _cut_in(result: dict[str, Any]) -> str | None:
     """Returns the stop reason if a `sessionFailure` says that the answer was cut off."""
-    told = session_failure(result.get("_meta"))
-    return None if told is None else stop_from_text(str(told.get("title")))
+    reported = session_failure(result.get("_meta"))
+    return None if reported is None else stop_from_text(str(reported.get("title")))

@@ -14,7 +14,7 @@ from codex_proxy.agents.acp.failures import retry_event
 from codex_proxy.agents.acp.messages import Update
 from codex_proxy.agents.acp.presets import AcpPreset
 from codex_proxy.agents.dialect import TooMuchHeld
-from codex_proxy.agents.dialects.failures import cleaned
+from codex_proxy.agents.dialects.failures import clean_text
 from codex_proxy.agents.dialects.loose_values import object_at, objects_in, text_at, value_at
 from codex_proxy.agents.dialects.response_items import raw_message
 from codex_proxy.core.events import (
@@ -58,7 +58,7 @@ class OpenCall(msgspec.Struct):
 
     id: str | None
     known: Update
-    """The fields reported so far, without those that `_remembered` drops."""
+    """The fields reported so far, without those that `_without_content` drops."""
     output: list[str] = []
     output_size: int = 0
 
@@ -78,7 +78,7 @@ class UpdateReader:
         self._preset = preset
         self._message = ""
         self._message_name: str | None = None
-        self._said: list[str] = []
+        self._message_texts: list[str] = []
         self._reasoning = ""
         self._calls: dict[str, OpenCall] = {}
         self._client_calls: dict[str, OpenCall] = {}
@@ -118,7 +118,7 @@ class UpdateReader:
             case "plan":
                 self._add_plan(update.entries)
             case "notice":
-                self.events.append(Notice("agent_notice", cleaned(update.title or "", MAX_TITLE)))
+                self.events.append(Notice("agent_notice", clean_text(update.title or "", MAX_TITLE)))
             case "session_info_update":
                 self._add_info(update.meta)
 
@@ -159,16 +159,16 @@ class UpdateReader:
             self._begin_model_call()
             self._message, self._message_name = self._new_id("msg_"), name
             self.events.append(ItemStarted(Message(self._message)))
-        self._said.append(text)
+        self._message_texts.append(text)
         self.events.append(TextDelta(self._message, text))
 
     def end_message(self) -> None:
         """Ends the open message, if any, and adds it as a raw item for later turns."""
         if not self._message:
             return
-        self.events += [ItemEnded(self._message), raw_message(self._message, "".join(self._said))]
+        self.events += [ItemEnded(self._message), raw_message(self._message, "".join(self._message_texts))]
         self._message = ""
-        self._said.clear()
+        self._message_texts.clear()
 
     def _add_thought(self, text: str) -> None:
         if not text:
@@ -197,14 +197,16 @@ class UpdateReader:
             self.calls_model_again = True
             self.end_texts()
             self._step_called = True
-            waits = _is_unnamed(call, call) and self.tools.called_in(call) is None
-            state = self._calls[name] = OpenCall("" if waits else self._begin_call(call), _remembered(call))
+            waits = _is_unnamed(call, call) and self.tools.find_called_tool(call) is None
+            state = self._calls[name] = OpenCall(
+                "" if waits else self._begin_call(call), _without_content(call)
+            )
             if len(self._calls) > MAX_OPEN_CALLS:
                 raise TooMuchHeld(
                     f"it began more than {MAX_OPEN_CALLS} calls of tools and ended none of them"
                 )
         else:
-            state.known = _merge(state.known, _remembered(call))
+            state.known = _merge(state.known, _without_content(call))
             if state.id == "" and not _is_unnamed(state.known, call):
                 state.id = self._begin_call(state.known)
         if state.id:
@@ -220,7 +222,7 @@ class UpdateReader:
         return state.known
 
     def _begin_call(self, call: Update) -> str | None:
-        if self.tools.called_in(call) is not None:
+        if self.tools.find_called_tool(call) is not None:
             return None
         kind = KINDS.get(call.kind or "", "other")
         self.ran_commands = self.ran_commands or kind == "command"
@@ -255,14 +257,14 @@ class UpdateReader:
         if lines:
             self.end_texts()
             id = self._new_id("act_")
-            text = cleaned("\n".join(lines), MAX_TITLE)
+            text = clean_text("\n".join(lines), MAX_TITLE)
             self.events += [ItemStarted(Activity(id, "plan", text)), ItemEnded(id)]
 
     def _add_info(self, meta: Any) -> None:
         """Adds a `Notice`, or a retry, for a warning (`sessionFailure` of that severity)."""
         failure = session_failure(meta)
         if failure is not None and failure.get("severity") == "warning":
-            text = cleaned(text_at(failure, "title"), MAX_TITLE)
+            text = clean_text(text_at(failure, "title"), MAX_TITLE)
             if text.startswith(RETRYING):
                 self.retry(text)
             else:
@@ -271,7 +273,7 @@ class UpdateReader:
     def retry(self, reason: str) -> None:
         """Adds `Retrying`, and forgets open and held text: the agent sends all since the last tool call again."""
         self._message = self._reasoning = self.held = ""
-        self._said.clear()
+        self._message_texts.clear()
         self.events.append(retry_event(reason, self._preset))
 
     def _begin_model_call(self) -> None:
@@ -300,7 +302,7 @@ def _text_of(content: Any) -> str:
     return text_at(content, "text") if value_at(content, "type") == "text" else ""
 
 
-def _remembered(call: Update) -> Update:
+def _without_content(call: Update) -> Update:
     meta = call.meta
     if isinstance(meta, dict):
         meta = {name: meta[name] for name in CALLED_BY_META if name in meta}
@@ -328,7 +330,7 @@ def _line_of(call: Update) -> str:
     command = value_at(call.raw_input, "command")
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
-    return cleaned(command if isinstance(command, str) and command else call.title or "", MAX_TITLE)
+    return clean_text(command if isinstance(command, str) and command else call.title or "", MAX_TITLE)
 
 
 def _output_of(call: Update) -> str:

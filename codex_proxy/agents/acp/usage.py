@@ -87,11 +87,11 @@ class UsageCounter:
             return None
         usage = usage_in(_count_in(result))
         if self._rule == "session":
-            return self._of_session(usage)
+            return self._since_last_total(usage)
         covered = self._one_call if self._rule == "last" else self._whole
         return usage if covered else None
 
-    def _of_session(self, total: Usage | None) -> Usage | None:
+    def _since_last_total(self, total: Usage | None) -> Usage | None:
         known, before = self._known, self._session
         self._known = total is not None
         if total is None:

@@ -32,7 +32,7 @@ KINDS: Final[dict[str, ActivityKind]] = {
 }
 
 
-class _Described(msgspec.Struct, frozen=True):
+class _CallDescription(msgspec.Struct, frozen=True):
     """The arguments that may describe a call; the first string is shown."""
 
     command: msgspec.Raw = msgspec.Raw()
@@ -88,8 +88,8 @@ def _text(input: msgspec.Raw | None) -> str:
     if not input:
         return ""
     try:
-        value = msgspec.json.decode(input, type=_Described)
+        value = msgspec.json.decode(input, type=_CallDescription)
     except UNREADABLE:
         return ""
-    fields = (getattr(value, name) for name in _Described.__struct_fields__)
+    fields = (getattr(value, name) for name in _CallDescription.__struct_fields__)
     return one_line(next((text for text in map(string_in, fields) if text is not None), ""))

@@ -124,7 +124,7 @@ class ClaudeCodeAgent(PooledAgent[LaunchKey, ChildTransport]):
 
     def _command(self, key: LaunchKey) -> Command:
         command = self._processes.command(key)
-        return self._processes.confinement.around(command) if key.mode == "model" else command
+        return self._processes.confinement.wrap(command) if key.mode == "model" else command
 
     async def open(self, turn: Turn) -> AgentSession:
         if turn.mode == "model":

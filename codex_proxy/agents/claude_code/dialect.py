@@ -38,13 +38,13 @@ from codex_proxy.agents.claude_code.messages import (
     string_in,
 )
 from codex_proxy.agents.claude_code.step_reader import StepReader
-from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, listed_tool, model_name
+from codex_proxy.agents.claude_code.tool_names import MODEL_PREFIX, model_name, tool_entry
 from codex_proxy.agents.claude_code.turn_states import STATES, TurnChange, TurnState
 from codex_proxy.agents.claude_code.usage import TurnUsage
 from codex_proxy.agents.dialect import NOTHING, UNREADABLE, Decision, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import NO_TURN, ConversationTurn
 from codex_proxy.agents.dialects.conversions import mcp_content
-from codex_proxy.agents.dialects.failures import cleaned
+from codex_proxy.agents.dialects.failures import clean_text
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.agents.dialects.response_items import raw_call, raw_output
 from codex_proxy.agents.dialects.tool_names import OfferedTools
@@ -161,7 +161,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             try:
                 self._handle(decode(line), line)
             except UNREADABLE:
-                self._unreadable(line)
+                self._on_unreadable_line(line)
         return self._take_step()
 
     def _give_output(self, call_id: str, reply: ToolReply) -> None:
@@ -200,7 +200,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         elif message.type == "rate_limit_event" and message.rate_limit_info:
             self._events.append(AccountLimitsReported(bytes(message.rate_limit_info)))
 
-    def _unreadable(self, line: bytes) -> None:
+    def _on_unreadable_line(self, line: bytes) -> None:
         """Fails the turn if the line is a `result`; else adds a notice."""
         if self._state is TurnState.ENDED:
             return
@@ -226,14 +226,14 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         if self._state is not TurnState.STARTING or id not in self._unready:
             return
         if response.subtype != "success":
-            said = cleaned(response.error or "")
+            said = clean_text(response.error or "")
             what = "the turn" if id == INITIALIZE else "the model or the effort of the request"
             message = f"Claude Code rejected {what}: {said}" if said else f"Claude Code rejected {what}."
             self._fail(Failure(kind=FaultKind.AGENT_PROTOCOL, message=message))
             return
-        self._ready(id)
+        self._mark_ready(id)
 
-    def _ready(self, what: str) -> None:
+    def _mark_ready(self, what: str) -> None:
         self._unready.discard(what)
         if self._state is TurnState.STARTING and not self._unready:
             self._change(TurnChange.READY)
@@ -261,7 +261,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             return
         if event.type == "message_start" and event.message is not None:
             self._begin_step()
-            self._usage.call_began(event.message.usage)
+            self._usage.begin_call(event.message.usage)
         self._reader.feed(event)
 
     def _begin_step(self) -> None:
@@ -272,7 +272,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
 
     def _end_step(self, tokens: StreamTokens | None) -> None:
         self._step_open = False
-        usage = self._usage.call_ended(tokens)
+        usage = self._usage.end_call(tokens)
         self._add_usage()
         self._ask(self._reader.take_calls())
         self._events.append(StepCompleted(usage))
@@ -299,16 +299,16 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                     self._reader.start_activity(block, block.id)
         elif self._reader.is_new(whole):
             self._begin_step()
-            self._reader.assistant(whole)
+            self._reader.read_message(whole)
             self._end_step(whole.usage)
         else:
-            self._reader.assistant(whole)
+            self._reader.read_message(whole)
 
     def _user(self, message: WholeMessage) -> None:
         """Ends activities, and calls that the program itself has answered: a client's output for these is not used."""
         for block in message.blocks:
             if block.type == "tool_result":
-                self._pending.agent_answered(block.tool_use_id or "")
+                self._pending.note_agent_answer(block.tool_use_id or "")
                 self._reader.end_activity(block)
 
     # --- what the program asks ------------------------------------------------------------------
@@ -336,9 +336,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
                 result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server}
                 return rpc_answer(request_id, rpc.id, result)
             case "tools/list":
-                listed = [listed_tool(tool) for tool in self._tools]
+                listed = [tool_entry(tool) for tool in self._tools]
                 self._writes.append(rpc_answer(request_id, rpc.id, {"tools": listed}))
-                self._ready("tools/list")
+                self._mark_ready("tools/list")
                 return b""
             case "tools/call":
                 return self._call_requested(request_id, rpc)
@@ -393,7 +393,7 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             else:
                 self._give_next()
         elif self._state is TurnState.ACTIVE:
-            self._usage.turn_ended(result.usage)
+            self._usage.end_turn(result.usage)
             self._add_usage()
             if result.stop_reason == "refusal":
                 self._end(TurnEnded(Stop.CONTENT_FILTER, "provider"))

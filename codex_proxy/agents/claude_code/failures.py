@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from codex_proxy.agents.claude_code.messages import Retry
-from codex_proxy.agents.dialects.failures import MESSAGES, cleaned, kind_in, kind_of_status, kinds_by_text
+from codex_proxy.agents.dialects.failures import MESSAGES, clean_text, kind_in, kind_of_status, kinds_by_text
 from codex_proxy.core.events import Retrying
 from codex_proxy.core.faults import Failure, FaultKind
 
@@ -72,7 +72,7 @@ def failure_of(text: str, *, code: str | None, status: int | None, reason: str |
     kind = _kind(text, code, status, reason)
     if kind is K.AGENT_NOT_AUTHENTICATED and status is None:
         return NOT_SIGNED_IN
-    said = cleaned(_ADVICE.sub("", _FRAME.sub("", text, count=1)))
+    said = clean_text(_ADVICE.sub("", _FRAME.sub("", text, count=1)))
     if kind is K.AGENT_NOT_AUTHENTICATED:
         refused = f"Claude Code's sign-in was refused (HTTP {status})"
         reason = f"{refused}: {said.rstrip('.')}" if said else refused

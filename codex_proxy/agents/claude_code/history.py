@@ -101,7 +101,7 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
     """Converts a history. Instructions at the beginning are the system prompt, or the user's message if nothing
     follows.
     """
-    items = list(_plain(history))
+    items = list(_without_raw_items(history))
     system: list[str] = []
     while items and _is_instruction(items[0]):
         system.append(_text(items.pop(0).parts))  # type: ignore[union-attr]
@@ -113,7 +113,7 @@ def conversation(history: Sequence[HistoryItem]) -> Conversation:
 
 def lines_of(history: Sequence[HistoryItem]) -> tuple[Line, ...]:
     """Converts items that the agent has not seen. Instructions become text of the user."""
-    return _lines(_plain(history))
+    return _lines(_without_raw_items(history))
 
 
 def _lines(items: Iterable[HistoryItem | ThinkingBlock]) -> tuple[Line, ...]:
@@ -176,7 +176,7 @@ class _Writer:
 
     def close(self) -> list[Line]:
         """Returns all lines, with `NO_OUTPUT` where needed, and the user's as the first and last."""
-        self._answer_waiting()
+        self._add_missing_outputs()
         if not self._lines or self._lines[-1].role == "assistant":
             self._lines.append(Line("user", [_text_block(CONTINUE)]))
         if self._lines[0].role == "assistant":
@@ -195,7 +195,7 @@ class _Writer:
         if not blocks:
             return
         if role == "assistant" and self._lines and self._lines[-1].role == "user":
-            self._answer_waiting()
+            self._add_missing_outputs()
         if not self._lines or self._lines[-1].role != role:
             self._lines.append(Line(role, []))
         line = self._lines[-1]
@@ -210,14 +210,14 @@ class _Writer:
                 line.blocks.append(thought.block)
         line.blocks += blocks
 
-    def _answer_waiting(self) -> None:
+    def _add_missing_outputs(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for id in waiting.values():
             content = [_text_block(NO_OUTPUT)]
             self._add("user", [{"type": "tool_result", "tool_use_id": id, "content": content}], result=True)
 
 
-def _plain(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | ThinkingBlock]:
+def _without_raw_items(history: Iterable[HistoryItem]) -> Iterable[HistoryItem | ThinkingBlock]:
     for item in history:
         if isinstance(item, RawHistoryItem):
             thought = thinking_block_in(item.json)

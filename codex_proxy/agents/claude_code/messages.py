@@ -187,25 +187,27 @@ def string_in(json: msgspec.Raw) -> str | None:
 # --- what we write ------------------------------------------------------------------------------
 
 
-def encoded(value: Any) -> bytes:
+def encode_line(value: Any) -> bytes:
     """Returns the value as one line; line breaks in a client's JSON become spaces."""
     line = msgspec.json.encode(value)
     return line.replace(b"\n", b" ") + b"\n"  # between tokens only: in a string it would be escaped
 
 
 def control_request(id: str, subtype: str, **fields: Any) -> bytes:
-    return encoded({"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}})
+    return encode_line(
+        {"type": "control_request", "request_id": id, "request": {"subtype": subtype, **fields}}
+    )
 
 
 def control_answer(request_id: str, answer: dict[str, Any]) -> bytes:
     response = {"subtype": "success", "request_id": request_id, "response": answer}
-    return encoded({"type": "control_response", "response": response})
+    return encode_line({"type": "control_response", "response": response})
 
 
 def control_refusal(request_id: str) -> bytes:
     """Returns a refusal, without which the program would wait."""
     response = {"subtype": "error", "request_id": request_id, "error": "not supported"}
-    return encoded({"type": "control_response", "response": response})
+    return encode_line({"type": "control_response", "response": response})
 
 
 def rpc_answer(request_id: str, rpc_id: int | str | None, result: dict[str, Any]) -> bytes:
@@ -225,7 +227,7 @@ def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = 
     nobody typed.
     """
     if not takes_mark:  # a line break before it keeps a text from being a command
-        content = [_no_command(block) for block in content]
+        content = [_escape_command(block) for block in content]
     line: dict[str, Any] = {
         "type": "user",
         "message": {"role": "user", "content": content},
@@ -234,10 +236,10 @@ def user_line(content: list[dict[str, Any]], *, query: bool, takes_mark: bool = 
         # Else the program runs commands (`/help`), reads files (`@path`) and adds sentences for some words.
         "text_not_typed": True,
     }
-    return encoded(line if query else line | {"shouldQuery": False})
+    return encode_line(line if query else line | {"shouldQuery": False})
 
 
-def _no_command(block: dict[str, Any]) -> dict[str, Any]:
+def _escape_command(block: dict[str, Any]) -> dict[str, Any]:
     begins = block["type"] == "text" and block["text"].startswith("/")
     return {**block, "text": "\n" + block["text"]} if begins else block
 
@@ -245,7 +247,7 @@ def _no_command(block: dict[str, Any]) -> dict[str, Any]:
 def assistant_line(content: list[dict[str, Any]], number: int, model: str = "") -> bytes:
     """Returns a line of the assistant. `number` is unique in a process. `model` signed the thinking blocks."""
     said = {"role": "assistant", "content": content}
-    return encoded(
+    return encode_line(
         {
             "type": "assistant",
             "message": {**said, "model": model} if model else said,

@@ -15,7 +15,7 @@ from codex_proxy.agents.claude_code.messages import (
     user_line,
 )
 from codex_proxy.agents.dialect import UNREADABLE
-from codex_proxy.agents.dialects.failures import how_it_ended
+from codex_proxy.agents.dialects.failures import describe_end
 from codex_proxy.agents.processes.session import LineFramer, LineTooLong, ended_from, spawn_failure
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Failure, Fault, FaultKind
@@ -51,14 +51,14 @@ class _Account(msgspec.Struct, frozen=True):
     subscriptionType: str | None = None
 
 
-class _Initialized(msgspec.Struct, frozen=True):
+class _InitializeResponse(msgspec.Struct, frozen=True):
     models: list[_Model] = []
     account: _Account | None = None
 
 
 def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
     """Reads the result of `initialize`. Raises `UNREADABLE`."""
-    told = msgspec.json.decode(response, type=_Initialized)
+    told = msgspec.json.decode(response, type=_InitializeResponse)
     models = tuple(
         AgentModel(
             id=model.value,
@@ -81,7 +81,7 @@ def initialize_result_of(response: msgspec.Raw) -> InitializeResult:
     return InitializeResult(models, signed_in, named[0] if named else account.apiProvider or "")
 
 
-class _Question:
+class _InitializeReader:
     """Reads output until `initialize` and a marked command are answered. Then `answer` is done; it raises `Fault` if
     the process ends before.
     """
@@ -112,15 +112,15 @@ class _Question:
 
     def ended(self, exit: Exit) -> None:
         if not self.answer.done():
-            said = how_it_ended(ended_from(exit))
-            self.answer.set_exception(_misconfigured(f"Claude Code ended while it was starting{said}"))
+            said = describe_end(ended_from(exit))
+            self.answer.set_exception(_misconfigured_fault(f"Claude Code ended while it was starting{said}"))
 
 
 async def request_initialize(command: Command) -> InitializeResult:
     """Starts a process, and returns what it answers to `initialize` and to a command that is marked as text: a release
     that does not know the mark answers without its model. Raises `Fault`.
     """
-    question = _Question()
+    question = _InitializeReader()
     try:
         child = await spawn(command, question)
     except SpawnError as error:
@@ -133,9 +133,11 @@ async def request_initialize(command: Command) -> InitializeResult:
         initialized = initialize_result_of(response.response or msgspec.Raw(b"{}"))
         return msgspec.structs.replace(initialized, takes_mark=not question.ran_command)
     except TimeoutError:
-        raise _misconfigured(f"Claude Code did not answer within {START_SECONDS:g} s of starting.") from None
+        raise _misconfigured_fault(
+            f"Claude Code did not answer within {START_SECONDS:g} s of starting."
+        ) from None
     except UNREADABLE:
-        raise _misconfigured("Claude Code's answer to initialize is invalid.") from None
+        raise _misconfigured_fault("Claude Code's answer to initialize is invalid.") from None
     finally:
         await child.end(grace=0)
 
@@ -147,14 +149,14 @@ async def ask_version(command: Command) -> str:
     except SpawnError as error:
         raise Fault(spawn_failure(error)) from error
     except TimeoutError:
-        raise _misconfigured(
+        raise _misconfigured_fault(
             f"{command.argv[0]} --version did not answer within {VERSION_SECONDS:g} s."
         ) from None
     if exit.code != 0:
-        said = how_it_ended(ended_from(exit))
-        raise _misconfigured(f"{command.argv[0]} --version failed{said}")
+        said = describe_end(ended_from(exit))
+        raise _misconfigured_fault(f"{command.argv[0]} --version failed{said}")
     return out.decode("utf-8", "replace")
 
 
-def _misconfigured(message: str) -> Fault:
+def _misconfigured_fault(message: str) -> Fault:
     return Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message))

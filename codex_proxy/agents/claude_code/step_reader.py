@@ -91,7 +91,7 @@ class StepReader:
         self._held: list[Event] = []
         """Events of texts that may be no part of the answer."""
         self._held_texts: set[str] = set()
-        self._said: list[str] = []
+        self._message_texts: list[str] = []
         self._activities: set[str] = set()
         """Calls of the agent's own tools without an output."""
 
@@ -156,7 +156,7 @@ class StepReader:
             return
         self.events.append(event)
         if isinstance(event, TextDelta | FullText):
-            self._said.append(event.text)
+            self._message_texts.append(event.text)
 
     def _block_started(self, event: StreamEvent) -> None:
         block = event.content_block
@@ -212,7 +212,7 @@ class StepReader:
         """Returns whether no part of the message has come as stream events."""
         return message.id not in self._streamed
 
-    def assistant(self, message: WholeMessage) -> None:
+    def read_message(self, message: WholeMessage) -> None:
         """Reads a complete message. Texts that came as stream events are skipped."""
         new = self.is_new(message)
         if new:
@@ -260,8 +260,8 @@ class StepReader:
         """Ends the step: adds its text and calls as raw items. Returns the calls."""
         self._add_complete()
         requests = [call.request() for call in self._calls.values()]
-        self._add_raw_message(f"{self._message}_message", "".join(self._said))
-        self._said.clear()
+        self._add_raw_message(f"{self._message}_message", "".join(self._message_texts))
+        self._message_texts.clear()
         self.events += map(raw_call, requests)
         self._calls.clear()
         self._reading.clear()
@@ -281,8 +281,8 @@ class StepReader:
         self._add_complete()
         if structured is None:
             self._add_held()
-            self._add_raw_message(f"{self._message}_message", "".join(self._said))
-            self._said.clear()
+            self._add_raw_message(f"{self._message}_message", "".join(self._message_texts))
+            self._message_texts.clear()
             return
         self._clear_held()
         id = f"{self._message}_answer"
@@ -291,7 +291,7 @@ class StepReader:
 
     def _add_held(self) -> None:
         self.events += self._held
-        self._said += [event.text for event in self._held if isinstance(event, TextDelta | FullText)]
+        self._message_texts += [event.text for event in self._held if isinstance(event, TextDelta | FullText)]
         self._clear_held()
 
     def _clear_held(self) -> None:
@@ -311,4 +311,4 @@ class StepReader:
         self._calls.clear()
         self._clear_held()
         self._held_size.clear()
-        self._said.clear()
+        self._message_texts.clear()

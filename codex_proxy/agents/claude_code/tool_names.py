@@ -33,7 +33,7 @@ def model_name(name: str) -> str:
     return MODEL_PREFIX + agent_name(name)
 
 
-def listed_tool(tool: Tool) -> dict[str, Any]:
+def tool_entry(tool: Tool) -> dict[str, Any]:
     meta = {"anthropic/alwaysLoad": True, **WHOLE_OUTPUTS}
     return mcp_tool(agent_name(tool.name), tool, function_parameters(tool), meta)
 

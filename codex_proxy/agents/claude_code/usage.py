@@ -35,26 +35,26 @@ class TurnUsage:
     def begin_request(self) -> None:
         self._before = self._calls
 
-    def call_began(self, tokens: StreamTokens | None) -> None:
+    def begin_call(self, tokens: StreamTokens | None) -> None:
         self._begun = tokens or StreamTokens()
 
-    def call_ended(self, tokens: StreamTokens | None) -> Usage:
+    def end_call(self, tokens: StreamTokens | None) -> Usage:
         """Returns the call's tokens, from its `message_delta` or else its `message_start`."""
         begun, last = self._begun, tokens or StreamTokens()
         self._begun = StreamTokens()
         usage = usage_of(
             StreamTokens(
-                _either(last.input_tokens, begun.input_tokens),
-                _either(last.cache_read_input_tokens, begun.cache_read_input_tokens),
-                _either(last.cache_creation_input_tokens, begun.cache_creation_input_tokens),
-                _either(last.output_tokens, begun.output_tokens),
+                _first_known(last.input_tokens, begun.input_tokens),
+                _first_known(last.cache_read_input_tokens, begun.cache_read_input_tokens),
+                _first_known(last.cache_creation_input_tokens, begun.cache_creation_input_tokens),
+                _first_known(last.output_tokens, begun.output_tokens),
                 last.output_tokens_details or begun.output_tokens_details,
             )
         )
         self._calls += usage
         return usage
 
-    def turn_ended(self, tokens: StreamTokens | None) -> None:
+    def end_turn(self, tokens: StreamTokens | None) -> None:
         """Takes the total of the `result` if it is larger: a call may have broken off."""
         if tokens is None:
             return
@@ -67,5 +67,5 @@ class TurnUsage:
         return self._calls.since(self._before)
 
 
-def _either(value: int | None, otherwise: int | None) -> int | None:
+def _first_known(value: int | None, otherwise: int | None) -> int | None:
     return otherwise if value is None else value

@@ -115,18 +115,18 @@ def plain_catalog(
     """
     entries = _entries(bundled)
     known = {entry["slug"] for entry in entries}
-    plain = [_plain(entry, lite) for entry in entries]
+    plain = [_plain_entry(entry, lite) for entry in entries]
     extra = [slug for slug in dict.fromkeys(extra_slugs) if slug not in known]
-    plain += [_custom(plain[-1], slug, bool(lite)) for slug in extra]
+    plain += [_custom_entry(plain[-1], slug, bool(lite)) for slug in extra]
     return msgspec.json.encode({"models": plain})
 
 
-def _plain(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
+def _plain_entry(entry: dict[str, Any], lite: bool | None) -> dict[str, Any]:
     kept = {key: value for key, value in entry.items() if key not in PLAIN_REMOVED}
     return kept | PLAIN_PATCH | ({} if lite is None else {"use_responses_lite": lite})
 
 
-def _custom(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
+def _custom_entry(template: dict[str, Any], slug: str, lite: bool) -> dict[str, Any]:
     return template | {
         "slug": slug,
         "display_name": slug,

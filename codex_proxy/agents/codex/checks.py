@@ -158,16 +158,18 @@ async def sign_in_and_sandbox_checks(
     except Fault as fault:
         return [Checking("sign-in").failed(str(fault), f"Fix {config}.")]
     if agent == "codex-proto":
-        return [file_sign_in(settings, provider)]
+        return [sign_in_file_check(settings, provider)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
-        confined = await plain_turns(program, provider, context, folder)
+        confined = await plain_turns_check(program, provider, context, folder)
         if agent != "codex-app-server":
-            return [file_sign_in(settings, provider), confined]
-        signed_in = await sign_in(program, provider, settings, environ, folder)
-        return [signed_in, confined, await sandbox(program, settings, environ, folder)]
+            return [sign_in_file_check(settings, provider), confined]
+        signed_in = await sign_in_check(program, provider, settings, environ, folder)
+        return [signed_in, confined, await sandbox_check(program, settings, environ, folder)]
 
 
-async def plain_turns(program: str, provider: ProviderConfig, context: AgentContext, folder: str) -> Check:
+async def plain_turns_check(
+    program: str, provider: ProviderConfig, context: AgentContext, folder: str
+) -> Check:
     settings = context.settings.model_copy(update={"state_dir": Path(folder)})
     env = context.child_environment() | {"CODEX_HOME": folder}
     try:
@@ -178,7 +180,7 @@ async def plain_turns(program: str, provider: ProviderConfig, context: AgentCont
     return confinement_check(confinement)
 
 
-def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
+def sign_in_file_check(settings: Settings, provider: ProviderConfig) -> Check:
     """Looks for the sign-in's file, since Codex cannot be asked."""
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
@@ -187,7 +189,7 @@ def file_sign_in(settings: Settings, provider: ProviderConfig) -> Check:
     return Checking("sign-in").warning(message, NOT_SIGNED_IN.message)
 
 
-async def sign_in(
+async def sign_in_check(
     program: str, provider: ProviderConfig, settings: Settings, environ: Mapping[str, str], folder: str
 ) -> Check:
     """Asks an app-server in the user's home who is signed in."""
@@ -231,7 +233,7 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
     return f"{home}{'codex' if on_path and not settings.codex_bin else shlex.quote(program)} login"
 
 
-async def sandbox(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
+async def sandbox_check(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
     checking = Checking("sandbox", sandbox=settings.sandbox, bubblewrap=bubblewrap)
     if settings.sandbox == "danger-full-access":

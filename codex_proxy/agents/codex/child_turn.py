@@ -59,7 +59,7 @@ class ChildTurn(SingleTurn):
         self._events.clear()
         return step
 
-    def _no_event(self, line: bytes) -> None:
+    def _add_bad_line_notice(self, line: bytes) -> None:
         if line.strip():
             self._events.append(Notice("bad_line", f"{len(line)} bytes that are not an event"))
 

@@ -42,7 +42,7 @@ def find_codex(named: str | None, search_path: str) -> str | None:
     if program is None:
         return bundled_codex()
     # Children start in another folder, where a relative path would not lead to it.
-    return native_of(os.path.abspath(program) if os.sep in program else program)
+    return find_native_binary(os.path.abspath(program) if os.sep in program else program)
 
 
 def bundled_codex() -> str | None:
@@ -56,7 +56,7 @@ def bundled_codex() -> str | None:
         return None
 
 
-def native_of(program: str) -> str:
+def find_native_binary(program: str) -> str:
     """Returns the native binary of npm's wrapper; other programs unchanged."""
     path = Path(os.path.realpath(program))
     if not path.is_file() or not _is_node_program(path):

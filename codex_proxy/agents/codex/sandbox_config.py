@@ -72,11 +72,11 @@ class Profiles(msgspec.Struct, frozen=True):
         read, write = self.of("read-only"), self.of("workspace-write")
         return [
             (f"permissions.{read}", self._table(":read-only", {})),
-            (f"permissions.{write}", self._table(":workspace", self._written())),
+            (f"permissions.{write}", self._table(":workspace", self._writable_paths())),
             ("default_permissions", toml_string(str(read))),
         ]
 
-    def _written(self) -> dict[str, Any]:
+    def _writable_paths(self) -> dict[str, Any]:
         paths = dict.fromkeys(self.policy.writable_roots, "write")
         paths |= {":slash_tmp": "read"} if self.policy.exclude_slash_tmp else {}
         return paths | ({":tmpdir": "read"} if self.policy.exclude_tmpdir_env_var else {})

@@ -90,7 +90,7 @@ class AppServerAgent(PooledAgent[Mode, AppServerProcess]):
 
     async def _start(self, process: AppServerProcess, key: Mode) -> None:
         processes = self._processes
-        command = processes.confinement.around(processes.plain) if key == "model" else processes.agent
+        command = processes.confinement.wrap(processes.plain) if key == "model" else processes.agent
         assert command is not None
         await self._start_with(process, command)
 

@@ -37,7 +37,7 @@ class BinaryCheck(msgspec.Struct, frozen=True):
     """The keys of switches that are left out; some would prevent a start."""
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _StoredCheck(msgspec.Struct, frozen=True):
     """A stored check. `contract` is a digest of contract and switches."""
 
     binary: tuple[str, int, int]
@@ -48,7 +48,7 @@ class _Kept(msgspec.Struct, frozen=True):
 async def check_binary(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
     """Returns the stored check, or runs the binary and stores one. Raises `Fault` or `OSError`."""
     kept = _read(program, state)
-    return kept if kept is not None else await _ask_and_keep(program, state, environment)
+    return kept if kept is not None else await _ask_and_store(program, state, environment)
 
 
 async def renew_check(program: str, state: str, environment: Mapping[str, str], now: float) -> None:
@@ -57,7 +57,7 @@ async def renew_check(program: str, state: str, environment: Mapping[str, str], 
         if now - _file(program, state).stat().st_mtime < KEPT_SECONDS:
             return
         before = _read(program, state)
-        after = await _ask_and_keep(program, state, environment)
+        after = await _ask_and_store(program, state, environment)
     except (Fault, OSError) as error:
         log.warning("codex_check_failed", reason=str(error))
         return
@@ -116,20 +116,20 @@ async def unknown_switches(
     return tuple(unknown)
 
 
-async def _ask_and_keep(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
+async def _ask_and_store(program: str, state: str, environment: Mapping[str, str]) -> BinaryCheck:
     binary = _binary(program)
     check = await ask_binary(program, state, environment)
     if binary is not None:
         file = _file(program, state)
         make_folder(file.parent)
         with replace_file(file) as out:
-            out.write(msgspec.json.encode(_Kept(binary, _contract_digest(), check)))
+            out.write(msgspec.json.encode(_StoredCheck(binary, _contract_digest(), check)))
     return check
 
 
 def _read(program: str, state: str) -> BinaryCheck | None:
     try:
-        kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_Kept)
+        kept = msgspec.json.decode(_file(program, state).read_bytes(), type=_StoredCheck)
     except (FileNotFoundError, msgspec.DecodeError):
         return None
     fits = kept.binary == _binary(program) and kept.contract == _contract_digest()

@@ -139,7 +139,7 @@ class ModelItems:
         self._held.add(len(item) + ITEM_SIZE)
         self._events.append(RawItem(type, bytes(item)))
 
-    def client_gave_outputs(self, call_ids: Iterable[str]) -> None:
+    def note_client_outputs(self, call_ids: Iterable[str]) -> None:
         self._outputs_from_client.update(call_ids)
 
     def _add_call(self, head: RawItemHead, call: RawItemCall) -> None:
@@ -166,7 +166,7 @@ class ModelItems:
         if not self._calls:
             self._agent_calls.add(call.call_id)
 
-    def output_requested(self, begun: Collection[str]) -> None:
+    def on_output_requested(self, begun: Collection[str]) -> None:
         """Forgets Codex's own calls that are not in `begun`: it starts no other before."""
         if self._agent_calls:
             self._agent_calls = {call_id for call_id in self._agent_calls if call_id in begun}

@@ -22,7 +22,7 @@ from codex_proxy.agents.codex_app_server.wire import (
     refusal,
     request,
 )
-from codex_proxy.agents.dialect import UNREADABLE, Received
+from codex_proxy.agents.dialect import UNREADABLE, ReceivedMessages
 from codex_proxy.core.json_cost import LONG_JSON
 
 CLIENT_NAME = "codex_openai_proxy"
@@ -111,7 +111,7 @@ class AppServerConnection:
         return request(ACCOUNT, "account/read", {})
 
     def limits_request(self) -> bytes:
-        """Returns the request of the account's limits. The answer is in `Received.limits`."""
+        """Returns the request of the account's limits. The answer is in `ReceivedMessages.limits`."""
         return request(LIMITS, "account/rateLimits/read", None)
 
     # --- channels -------------------------------------------------------------------------------
@@ -160,7 +160,9 @@ class AppServerConnection:
 
     # --- received messages ----------------------------------------------------------------------
 
-    def receive(self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None) -> Received:
+    def receive(
+        self, lines: Sequence[bytes], routed: dict[int, list[bytes]] | None = None
+    ) -> ReceivedMessages:
         """Sorts lines by channel; refuses requests of no channel. `routed` gets the lines."""
         by_channel: dict[int, list[Message]] = {}
         writes: list[bytes] = []
@@ -188,7 +190,7 @@ class AppServerConnection:
         if self._held_writes:
             writes.append(self._release_held())
         limits, self._new_limits = self._new_limits, None
-        return Received(b"".join(writes), list(by_channel.items()), limits)
+        return ReceivedMessages(b"".join(writes), list(by_channel.items()), limits)
 
     def _channel_of(self, message: Message, writes: list[bytes]) -> int | None:
         """Returns a message's channel; None if it has none or was handled here. Lines to write are appended to

@@ -49,7 +49,7 @@ class ProtocolSchema:
 
     def _methods(self, name: str) -> dict[str, Any]:
         """Returns the nodes of a list's parameters by method. Raises `SchemaError`."""
-        variants = value_at(self._pointed(f"#/definitions/{name}"), "oneOf")
+        variants = value_at(self._resolve(f"#/definitions/{name}"), "oneOf")
         if not isinstance(variants, list):
             raise SchemaError(f"it has no list {name}")
         methods = {}
@@ -59,7 +59,7 @@ class ProtocolSchema:
                 methods[method] = properties.get("params", True)
         return methods
 
-    def _pointed(self, reference: str) -> Any:
+    def _resolve(self, reference: str) -> Any:
         return value_at(self._document, *reference.removeprefix("#/").split("/"))
 
     def message(self, kind: MessageKind, method: str) -> Any:
@@ -67,12 +67,12 @@ class ProtocolSchema:
         listed = self._lists[LISTS[kind]].get(method)
         if kind in ("answer", "reply") and listed is not None:
             reference = text_at(listed, "$ref")
-            return self._named(method) or self._pointed(reference.removesuffix("Params") + "Response")
-        return self._named(method) if listed is None and kind == "notification" else listed
+            return self._definition_of(method) or self._resolve(reference.removesuffix("Params") + "Response")
+        return self._definition_of(method) if listed is None and kind == "notification" else listed
 
-    def _named(self, method: str) -> Any:
+    def _definition_of(self, method: str) -> Any:
         name = DEFINITIONS.get(method, "")
-        return self._pointed(f"#/definitions/v2/{name}") or self._pointed(f"#/definitions/{name}")
+        return self._resolve(f"#/definitions/v2/{name}") or self._resolve(f"#/definitions/{name}")
 
     def at(self, node: Any, path: str) -> list[Any]:
         """Returns the nodes at a clause's path below a node; several for alternatives."""
@@ -80,14 +80,14 @@ class ProtocolSchema:
         for step in path.split("."):
             step, _, tag = step.rstrip(">").partition("<")
             name = step.removesuffix("[]")
-            found = self._inside(found, "properties", name)
+            found = self._children(found, "properties", name)
             if name != step:
-                found = self._inside(found, "items")
+                found = self._children(found, "items")
             if tag:
                 found = [inner for each in found for inner in self._variants(each, tag)]
         return found
 
-    def _inside(self, found: list[Any], *names: str) -> list[Any]:
+    def _children(self, found: list[Any], *names: str) -> list[Any]:
         parts = (value_at(inner, *names) for each in found for inner in self.nodes(each))
         return [each for each in parts if each is not None]
 
@@ -97,7 +97,7 @@ class ProtocolSchema:
             return
         reference = node.get("$ref")
         if isinstance(reference, str) and reference not in seen:
-            yield from self.nodes(self._pointed(reference), seen | {reference})
+            yield from self.nodes(self._resolve(reference), seen | {reference})
         yield node
         for key in ("allOf", "anyOf", "oneOf"):
             for each in node.get(key) or ():
@@ -346,7 +346,7 @@ def check_contract(schema: bytes) -> ContractCheck:
 def _missing(schema: ProtocolSchema) -> Iterator[Missing]:
     named: set[tuple[str, Feature | None]] = set()
     for clause in CONTRACT:
-        for name in (*_missing_of(clause, schema), *_unsent(clause, schema)):
+        for name in (*_missing_of(clause, schema), *_required_unsent(clause, schema)):
             if (name, clause.feature) not in named:
                 named.add((name, clause.feature))
                 yield Missing(name, clause.feature)
@@ -364,7 +364,7 @@ def _missing_of(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
             yield f"{clause.method}.{path}{value}"
 
 
-def _unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
+def _required_unsent(clause: Clause, schema: ProtocolSchema) -> Iterator[str]:
     """Yields the fields that the binary requires and this server does not send."""
     if clause.kind not in ("request", "reply") or clause.feature not in (None, "client_tools"):
         return

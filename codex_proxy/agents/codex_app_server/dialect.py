@@ -44,7 +44,7 @@ from codex_proxy.agents.codex_app_server.wire import (
 )
 from codex_proxy.agents.dialect import UNREADABLE, Decision, Ended, RemakeContext, Step, ToolReply
 from codex_proxy.agents.dialects.conversation import ChannelRequests, ConversationTurn
-from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, retrying
+from codex_proxy.agents.dialects.failures import CONVERSATION_LOST, retrying_event
 from codex_proxy.agents.dialects.pending_calls import PendingCalls
 from codex_proxy.core.events import (
     Notice,
@@ -120,7 +120,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
 
     def _take_outputs(self, outputs: Sequence[HistoryOutput]) -> None:
         self._usage.start_turn()
-        self._model_items.client_gave_outputs(self._tool_calls.waiting)
+        self._model_items.note_client_outputs(self._tool_calls.waiting)
         for output in outputs:
             self._give_output(output.call_id, ToolReply(output.parts))
 
@@ -289,7 +289,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
         if self._state is not ACTIVE:
             self._writes.append(refusal(id))
         elif message.method == "item/tool/call" and self._is_expected_call(message.params):
-            self._model_items.output_requested(self._reader.open_items)
+            self._model_items.on_output_requested(self._reader.open_items)
             if not self._parallel_calls:
                 self._model_items.end_response()  # its end will not be told
             self._writes.append(self._tool_calls.add_request(message.params.call_id or "", id))
@@ -320,7 +320,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             return  # items that we injected come back under another turn's id
         call_id = self._model_items.add_output(params.item)
         if call_id is not None:
-            self._tool_calls.agent_answered(call_id)
+            self._tool_calls.note_agent_answer(call_id)
             return
         head = self._model_items.add_item(params.item)
         if head is not None and head.id:
@@ -360,7 +360,7 @@ class AppServerTurn(ConversationTurn[TurnState, TurnChange, int | str]):
             return
         self._model_items.discard_for_retry()
         self._reader.discard_for_retry()
-        self._events.append(retrying(ended.failure, error_kind(error.codex_error_info)[1]))
+        self._events.append(retrying_event(ended.failure, error_kind(error.codex_error_info)[1]))
 
     def _turn_completed(self, params: Params) -> None:
         state = msgspec.json.decode(params.turn, type=TurnPayload)

@@ -177,16 +177,16 @@ class TurnPayload(msgspec.Struct, frozen=True):
     error: TurnError | None = None
 
 
-class Named(msgspec.Struct, frozen=True):
+class WithId(msgspec.Struct, frozen=True):
     id: str
 
 
 class TurnStartResult(msgspec.Struct, frozen=True):
-    turn: Named
+    turn: WithId
 
 
 class ThreadStartResult(msgspec.Struct, frozen=True):
-    thread: Named
+    thread: WithId
     model: str | None = None
 
 

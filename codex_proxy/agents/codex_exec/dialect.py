@@ -12,7 +12,7 @@ import msgspec
 from codex_proxy.agents.codex.child_turn import ChildTurn
 from codex_proxy.agents.codex_exec.wire import Item, Line, decode
 from codex_proxy.agents.dialect import NOTHING, Ended, Step
-from codex_proxy.agents.dialects.failures import cleaned, failure_from_text, retrying, status_in
+from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
 from codex_proxy.agents.dialects.loose_values import one_line
 from codex_proxy.agents.dialects.transcript import prompt_of
 from codex_proxy.core.events import (
@@ -64,7 +64,7 @@ class CodexExec(ChildTurn):
                 break
             line, damaged = decode(raw)
             if line is None:
-                self._no_event(raw)
+                self._add_bad_line_notice(raw)
                 continue
             if damaged:
                 self._events.append(Notice("bad_event", line.type if line.type in LINES else ""))
@@ -125,7 +125,7 @@ class CodexExec(ChildTurn):
         """
         text = line.message or ""
         if text.startswith(RECONNECTING):
-            self._events.append(retrying(failure_from_text(text), status_in(text)))
+            self._events.append(retrying_event(failure_from_text(text), status_in(text)))
         elif self._error_text is None:
             self._error_text = text
 
@@ -159,7 +159,7 @@ class CodexExec(ChildTurn):
         self._events.append(ItemEnded(own, "completed" if item.status in (None, "completed") else "failed"))
 
     def _warning(self, item: Item) -> None:
-        self._events.append(Notice("agent_warning", cleaned(item.message or "")))
+        self._events.append(Notice("agent_warning", clean_text(item.message or "")))
 
     # --- helpers ------------------------------------------------------------------------------------
 
@@ -171,9 +171,9 @@ class CodexExec(ChildTurn):
             own = self._next_id("a")
             self._events += (ItemStarted(Activity(own, "plan", text)), ItemEnded(own))
 
-    def _begin_activity(self, kind: ActivityKind, described: Callable[[Item], str], item: Item) -> str:
+    def _begin_activity(self, kind: ActivityKind, describe: Callable[[Item], str], item: Item) -> str:
         own = self._next_id("a")
-        self._events.append(ItemStarted(Activity(own, kind, one_line(described(item)))))
+        self._events.append(ItemStarted(Activity(own, kind, one_line(describe(item)))))
         return own
 
     def _next_id(self, prefix: str) -> str:

@@ -65,7 +65,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         argv = exec_argv(program, turn, pairs, images=files.images, schema=files.schema)
         folder = launch.folder or turn.workdir or str(settings.workdir)
         unconfined = Command(argv, launch.env, folder, limits=limits)
-        return unconfined if plain is None else confinement.around(unconfined)
+        return unconfined if plain is None else confinement.wrap(unconfined)
 
     spec = ChildSpec(
         name="codex-exec",

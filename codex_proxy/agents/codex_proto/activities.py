@@ -103,10 +103,10 @@ class Activities:
             self._decoders.pop(item, None)
             self._events.append(ItemEnded(item, "completed" if succeeded else "failed"))
 
-    def _start(self, kind: ActivityKind, described: Described, msg: Msg) -> str:
+    def _start(self, kind: ActivityKind, describe: Describe, msg: Msg) -> str:
         item = f"a{self._count}"
         self._count += 1
-        self._events.append(ItemStarted(Activity(item, kind, described(msg, self.workdir))))
+        self._events.append(ItemStarted(Activity(item, kind, describe(msg, self.workdir))))
         return item
 
 
@@ -115,10 +115,10 @@ def _mcp_succeeded(msg: Msg) -> bool:
     return answer is not None and not answer.isError
 
 
-Described: TypeAlias = Callable[[Msg, str], str]
+Describe: TypeAlias = Callable[[Msg, str], str]
 """Returns one line that describes an activity, given the agent's folder."""
 
-STARTS: Final[Mapping[str, tuple[ActivityKind, Described]]] = {
+STARTS: Final[Mapping[str, tuple[ActivityKind, Describe]]] = {
     "exec_command_begin": ("command", lambda msg, workdir: command_line(msg)),
     "patch_apply_begin": ("file_change", file_changes),
     "mcp_tool_call_begin": ("mcp_call", lambda msg, workdir: mcp_call(msg)),
@@ -128,7 +128,7 @@ ENDS: Final[Mapping[str, Callable[[Msg], bool]]] = {
     "patch_apply_end": lambda msg: bool(msg.success),
     "mcp_tool_call_end": _mcp_succeeded,
 }
-WHOLE: Final[Mapping[str, tuple[ActivityKind, Described]]] = {
+WHOLE: Final[Mapping[str, tuple[ActivityKind, Describe]]] = {
     "web_search_end": ("web_search", lambda msg, workdir: one_line(msg.query or "")),
     "plan_update": ("plan", lambda msg, workdir: plan_steps(msg)),
     "view_image_tool_call": ("image", lambda msg, workdir: one_line(msg.path or "")),

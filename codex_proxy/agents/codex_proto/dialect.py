@@ -21,7 +21,7 @@ from codex_proxy.agents.codex_proto.activities import (
 from codex_proxy.agents.codex_proto.open_items import LEGACY, Calls, Messages, ReasoningItems
 from codex_proxy.agents.codex_proto.wire import Function, Line, Msg, TurnUsage, decode, plain_delta, spellings
 from codex_proxy.agents.dialect import NOTHING, Decision, Reply, Step
-from codex_proxy.agents.dialects.failures import cleaned, failure_from_text, retrying, status_in
+from codex_proxy.agents.dialects.failures import clean_text, failure_from_text, retrying_event, status_in
 from codex_proxy.core.events import (
     AccountLimitsReported,
     ApprovalKind,
@@ -109,7 +109,7 @@ class CodexProto(ChildTurn):
             if line is not None:
                 self._handle_line(line)
             else:
-                self._no_event(raw)
+                self._add_bad_line_notice(raw)
             message_id = self._message_id = self._delta_target
         writes, self._pending_writes = self._pending_writes, b""
         return self._take_step(writes)
@@ -141,7 +141,7 @@ class CodexProto(ChildTurn):
         # A line without an id is in an older spelling; one with an empty id is about the session.
         if line.id not in (SUBMISSION_ID, None) and name != "session_configured":
             if line.id == "" and name == "error":
-                self._events.append(Notice("agent_warning", cleaned(msg.message or "")))
+                self._events.append(Notice("agent_warning", clean_text(msg.message or "")))
             return
         # Some releases write each event in two spellings: only the first spelling seen counts.
         spelling = "/" + msg.type if line.flat else msg.type
@@ -252,7 +252,7 @@ class CodexProto(ChildTurn):
 
     def _stream_error(self, msg: Msg) -> None:
         text = msg.message or ""
-        self._events.append(retrying(failure_from_text(text), status_in(text)))
+        self._events.append(retrying_event(failure_from_text(text), status_in(text)))
         self._messages.drop_open()
         self._reasoning.drop_open()
         self._calls.drop_open()

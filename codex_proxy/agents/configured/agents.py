@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
 
 WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
-OF_ALL: Final = frozenset({"codex_model", "idle_timeout"})
+SHARED_SETTINGS: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of agents that the server itself uses for all of them."""
 CODEX: Final = "codex"
 """The agent `auto` as one of several."""
@@ -50,17 +50,17 @@ def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
         return (ConfiguredAgent(name="", settings=settings, spec=registry.chosen_spec(settings)),)
     if is_single(settings):
         if DEFAULT not in settings.upstreams:
-            return (_of_settings("", settings),)
+            return (_from_settings("", settings),)
         table = settings.upstreams[DEFAULT]
         wire = WIRES.get(settings.agent, table.wire)
-        return (_of_upstream_table(settings, "", table.model_copy(update={"wire": wire})),)
+        return (_from_upstream_table(settings, "", table.model_copy(update={"wire": wire})),)
     twice = settings.agents.keys() & settings.upstreams.keys()
     if twice:
         raise NoAgentError(
             f"[agents.{min(twice)}] and [upstreams.{min(twice)}] have the same name: rename one of them."
         )
-    found = {name: _of_agent_table(settings, name, table) for name, table in settings.agents.items()}
-    found |= {name: _of_upstream_table(settings, name, table) for name, table in settings.upstreams.items()}
+    found = {name: _from_agent_table(settings, name, table) for name, table in settings.agents.items()}
+    found |= {name: _from_upstream_table(settings, name, table) for name, table in settings.upstreams.items()}
     _check_fallbacks(settings)
     if "agent" in settings.model_fields_set:
         default = settings.agent
@@ -72,7 +72,7 @@ def configured_agents(settings: Settings) -> tuple[ConfiguredAgent, ...]:
                     f"--agent {settings.agent} and the table of the same name, {default}, "
                     f"conflict. Name the table with --agent {default}."
                 )
-            found[default] = _of_settings(default, own)
+            found[default] = _from_settings(default, own)
         found = {default: found.pop(default), **found}
     return tuple(found.values())
 
@@ -83,7 +83,7 @@ def is_single(settings: Settings) -> bool:
     return alone and (not settings.upstreams or settings.agent in (DEFAULT, *WIRES))
 
 
-def _of_settings(name: str, settings: Settings) -> ConfiguredAgent:
+def _from_settings(name: str, settings: Settings) -> ConfiguredAgent:
     spec = registry.chosen_spec(settings)
     upstream = None
     if spec.name in WIRES:
@@ -117,7 +117,7 @@ def settings_without_effect(settings: Settings) -> tuple[str, ...]:
         return ()
     # An upstream with a table has its address and key there.
     used = frozenset().union(*(each.spec.effective_settings for each in serving if not each.has_table))
-    of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - OF_ALL
+    of_some = frozenset().union(*(spec.effective_settings for spec in registry.specs())) - SHARED_SETTINGS
     unused = settings.of_server.model_fields_set & of_some - used
     return tuple(name for name in Settings.model_fields if name in unused)
 
@@ -137,7 +137,7 @@ def _settings_for_one(settings: Settings, **more: Any) -> Settings:
     return own
 
 
-def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> ConfiguredAgent:
+def _from_agent_table(settings: Settings, name: str, table: AgentTable) -> ConfiguredAgent:
     kind = table.agent or name
     try:
         registry.check_name(kind, settings.agent_plugin)
@@ -158,7 +158,7 @@ def _of_agent_table(settings: Settings, name: str, table: AgentTable) -> Configu
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
             raise NoAgentError(f"[agents.{name}]: {place} is invalid: {first['msg']}.") from error
-    return _of_settings(name, own)
+    return _from_settings(name, own)
 
 
 def _own_settings(table: AgentTable) -> dict[str, Any]:
@@ -168,7 +168,7 @@ def _own_settings(table: AgentTable) -> dict[str, Any]:
     return values | own
 
 
-def _of_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> ConfiguredAgent:
+def _from_upstream_table(settings: Settings, name: str, table: UpstreamConfig) -> ConfiguredAgent:
     """Returns the agent of a table; `name` is empty for the only agent. The short settings are part of
     `[upstreams.default]`.
     """

@@ -99,7 +99,7 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True):
                 with contextlib.suppress(OSError):
                     os.unlink(entry.path)
 
-    def around(
+    def wrap(
         self, command: Command, writable: Iterable[str], readable: Iterable[str] | None = None
     ) -> Command:
         """Returns a command that runs `command` confined: it can write only to existing paths in `writable` and its
@@ -262,7 +262,7 @@ async def _reason_unusable(candidate: Confinement, folder: Path, reading: bool) 
             more = ("read",) if reading else ()
             argv = (sys.executable, "-I", "-S", "-c", PROBE, port, *more)
             command = Command(argv, {"PATH": os.defpath}, str(inside))
-            confined = candidate.around(command, [str(inside)], () if reading else None)
+            confined = candidate.wrap(command, [str(inside)], () if reading else None)
             exit = await run_to_end(confined, PROBE_SECONDS)
         why = _reason_against(exit)
         if not why and (os.listdir(outside) != ["kept"] or (outside / "kept").read_bytes() != b"kept"):

@@ -67,12 +67,12 @@ class PlainConfinement:
             return ""
         return f"{UNLIMITED.format(title=self._title, why=self._why)} {self.advice}".strip()
 
-    def around(self, command: Command) -> Command:
+    def wrap(self, command: Command) -> Command:
         """Returns the command, confined unless `warning` says otherwise. Raises `SpawnError`."""
         if self.confinement is None:
             return command
         state = (command.env[name] for name in STATE_VARIABLES if name in command.env)
-        return self.confinement.around(command, (*self._written, *state), self._read)
+        return self.confinement.wrap(command, (*self._written, *state), self._read)
 
     async def try_out(
         self,
@@ -87,7 +87,7 @@ class PlainConfinement:
             return await start(command)
         await asyncio.to_thread(self.confinement.clear_tmp)
         try:
-            result = await start(self.around(command))
+            result = await start(self.wrap(command))
             if self._required or is_signed_in(result):
                 return result
             why = NOT_SIGNED_IN.format(title=self._title)

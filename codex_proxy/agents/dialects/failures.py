@@ -195,7 +195,7 @@ def stop_from_text(text: str) -> str | None:
     return _STOPS.get(found.group(1)) if found else None
 
 
-def cleaned(text: str, limit: int = MAX_MESSAGE) -> str:
+def clean_text(text: str, limit: int = MAX_MESSAGE) -> str:
     """Returns the text without terminal colours, addresses, keys and request ids, cut to `limit`."""
     text = _ANSI.sub("", text[:MAX_READ])
     for pattern, instead in _CUTS:
@@ -210,30 +210,30 @@ def failure_from_text(
     """Converts an error text; UPSTREAM_ERROR if it is unknown. `kind` is the name in `codexErrorInfo`, `http_status`
     its number, `details` the `additionalDetails`.
     """
-    said = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
-    body = _body_in(said)
+    provider_text = _provider_text(text[:MAX_READ], (details or "")[:MAX_READ])
+    body = _body_in(provider_text)
     code = body.get("code") or body.get("type")
-    readable = _readable(said, body)
-    status = http_status or status_in(said)
+    readable = _readable_text(provider_text, body)
+    status = http_status or status_in(provider_text)
     code = code if isinstance(code, str) else None
-    fault, own_code = _classify(code, kind, readable, said, status)
+    fault, own_code = _classify(code, kind, readable, provider_text, status)
     given = body.get("code")
     return Failure(
         kind=fault,
-        message=_message(fault, cleaned(readable), status),
+        message=_message(fault, clean_text(readable), status),
         code=given if isinstance(given, str) and _CODE.fullmatch(given) else own_code,
-        retry_after=_wait_in(readable, body),
+        retry_after=_seconds_to_wait(readable, body),
     )
 
 
-def retrying(failure: Failure, status: int | None) -> Retrying:
+def retrying_event(failure: Failure, status: int | None) -> Retrying:
     """Returns the event; an UPSTREAM_ERROR without a status is a guess, and left out."""
     told = failure.kind is not K.UPSTREAM_ERROR or status is not None
     return Retrying(failure.message, status, failure if told else None)
 
 
 def _classify(
-    code: str | None, kind: str | None, readable: str, said: str, status: int | None
+    code: str | None, kind: str | None, readable: str, provider_text: str, status: int | None
 ) -> tuple[FaultKind, str | None]:
     if code in CODES:
         return CODES[code], None
@@ -244,7 +244,7 @@ def _classify(
     if status is not None and status >= 400:
         return kind_of_status(status), None
     # Here the frame counts ("stream disconnected ...: <anything>"), not only what stands in it.
-    return kind_in(said, VAGUE_TEXTS) or VAGUE_KINDS.get(kind or "", K.UPSTREAM_ERROR), None
+    return kind_in(provider_text, VAGUE_TEXTS) or VAGUE_KINDS.get(kind or "", K.UPSTREAM_ERROR), None
 
 
 def kind_of_status(status: int) -> FaultKind:
@@ -279,22 +279,22 @@ def _body_in(text: str) -> dict[str, object]:
     return error if isinstance(error, dict) else {}
 
 
-def _readable(said: str, body: dict[str, object]) -> str:
+def _readable_text(provider_text: str, body: dict[str, object]) -> str:
     """Returns the text; empty if it is HTML, JSON or a status."""
     for name in ("message", "detail"):
         message = body.get(name)
         if isinstance(message, str) and message.strip():
             return message[:MAX_READ]
-    unframed = _FRAME.sub("", said, count=1)
+    unframed = _FRAME.sub("", provider_text, count=1)
     hollow = unframed.lstrip()[:1] in ("<", "{") or _RETRY_LIMIT.fullmatch(unframed)
     return "" if hollow else unframed
 
 
-def _message(fault: FaultKind, said: str, status: int | None) -> str:
+def _message(fault: FaultKind, provider_text: str, status: int | None) -> str:
     ours = MESSAGES.get(fault, "The agent failed")
-    if not said:
+    if not provider_text:
         return f"{ours} (HTTP {status})." if status else f"{ours}."
-    return f"{ours}: {said}" if fault in EXPLAINED else said
+    return f"{ours}: {provider_text}" if fault in EXPLAINED else provider_text
 
 
 def status_in(text: str) -> int | None:
@@ -303,7 +303,7 @@ def status_in(text: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def _wait_in(text: str, body: dict[str, object]) -> float | None:
+def _seconds_to_wait(text: str, body: dict[str, object]) -> float | None:
     """Returns the seconds to wait, by the body's `resets_in_seconds` or words like `try again in 6m0s`."""
     told = body.get("resets_in_seconds")
     if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < math.inf:
@@ -311,13 +311,13 @@ def _wait_in(text: str, body: dict[str, object]) -> float | None:
     found = _WAIT.search(text)
     if not found:
         return None
-    spans = [(number, _unit(name)) for number, name in _SPAN.findall(found.group(1))]
+    spans = [(number, _unit_seconds(name)) for number, name in _SPAN.findall(found.group(1))]
     if any(unit is None for _, unit in spans):
         return None
     return sum(float(number) * unit for number, unit in spans if unit is not None)
 
 
-def _unit(name: str) -> float | None:
+def _unit_seconds(name: str) -> float | None:
     """Returns a unit's seconds (`secs`, `minutes`, `ms`); None for other words."""
     name = name.lower()
     if name.startswith(("ms", "milli")):
@@ -331,17 +331,17 @@ def failure_from_exit(ended: Ended) -> Failure:
     told = failure_from_text(line).kind if line else K.AGENT_CRASHED
     kind = told if told in (K.AGENT_NOT_AUTHENTICATED, K.AGENT_MISCONFIGURED) else K.AGENT_CRASHED
     advice = f" {MESSAGES[kind]}." if kind is K.AGENT_NOT_AUTHENTICATED and line else ""
-    message = f"The agent's process ended before its answer was complete{how_it_ended(ended)}"
+    message = f"The agent's process ended before its answer was complete{describe_end(ended)}"
     return Failure(kind=kind, message=f"{message}{advice}")
 
 
-def how_it_ended(ended: Ended) -> str:
+def describe_end(ended: Ended) -> str:
     """Returns the end of a sentence: ` (exit code 1): ` and the last useful line of stderr, or ` (signal 9).`"""
     line = last_useful_line(ended.stderr_tail)
-    return f"{exit_of(ended)}: {line}" if line else f"{exit_of(ended)}."
+    return f"{describe_exit(ended)}: {line}" if line else f"{describe_exit(ended)}."
 
 
-def exit_of(ended: Ended) -> str:
+def describe_exit(ended: Ended) -> str:
     """Returns ` (exit code 1)` or ` (signal 9)`; empty if not known."""
     if ended.signal is not None:
         return f" (signal {ended.signal})"
@@ -350,7 +350,7 @@ def exit_of(ended: Ended) -> str:
 
 def last_useful_line(stderr: str) -> str:
     """Returns the last line that begins with `Error`, else the last above level INFO."""
-    lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := cleaned(raw, MAX_LINE))]
+    lines = [line for raw in stderr[-MAX_READ:].splitlines() if (line := clean_text(raw, MAX_LINE))]
     loud = [line for line in lines if not _QUIET_LOG.match(line)]
     errors = [line for line in loud if line.startswith("Error")]
     found = (errors or loud or [""])[-1]

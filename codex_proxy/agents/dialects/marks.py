@@ -43,7 +43,7 @@ class OriginMarks:
 
     def _mark_item(self, raw: bytes) -> bytes:
         text = _encrypted(raw)
-        return raw if text is None else _with(raw, self._mark + text)
+        return raw if text is None else _with_content(raw, self._mark + text)
 
     def _unmark_item(self, item: RawHistoryItem) -> RawHistoryItem | None:
         text = _encrypted(item.json)
@@ -51,7 +51,7 @@ class OriginMarks:
             return item
         if not text.startswith(self._mark):
             return None
-        return RawHistoryItem(_with(item.json, text.removeprefix(self._mark)))
+        return RawHistoryItem(_with_content(item.json, text.removeprefix(self._mark)))
 
 
 def _encrypted(raw: bytes) -> str | None:
@@ -63,7 +63,7 @@ def _encrypted(raw: bytes) -> str | None:
     return text if head.type in ENCRYPTED and isinstance(text, str) and text else None
 
 
-def _with(raw: bytes, text: str) -> bytes:
+def _with_content(raw: bytes, text: str) -> bytes:
     value = json.loads(raw)
     value[_FIELD] = text
     return json.dumps(value, separators=(",", ":")).encode()  # half of a surrogate pair stays an escape

@@ -62,7 +62,7 @@ class PendingCalls(Generic[R]):
             return b""
         return b"".join(self._answer(request, reply) for request in requests)
 
-    def agent_answered(self, call_id: str) -> None:
+    def note_agent_answer(self, call_id: str) -> None:
         """Forgets a call that the agent has answered itself. A turn that waited for it cannot resume."""
         self._take_requests(call_id)
         self._replies.pop(call_id, None)

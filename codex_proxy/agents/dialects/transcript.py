@@ -32,12 +32,12 @@ def prompt_of(history: Sequence[HistoryItem]) -> tuple[str, list[ImagePart]]:
     return flatten(history)
 
 
-def with_instructions_of_user(history: Iterable[HistoryItem]) -> tuple[HistoryItem, ...]:
+def instructions_as_user_messages(history: Iterable[HistoryItem]) -> tuple[HistoryItem, ...]:
     """Makes instructions messages of the user, for a model without a system prompt."""
-    return tuple(_as_users(item) for item in history)
+    return tuple(_as_user_message(item) for item in history)
 
 
-def _as_users(item: HistoryItem) -> HistoryItem:
+def _as_user_message(item: HistoryItem) -> HistoryItem:
     if not isinstance(item, HistoryMessage) or item.role != "developer":
         return item
     texts = [part.text for part in item.parts if isinstance(part, TextPart)]

@@ -210,10 +210,10 @@ class ProcessGroup(Generic[P]):
                 each.drain()
                 each.process.end_silent_channels()
         while self._waiting and (key := assign(self._process_infos(), self._limits)) is not None:
-            self._give(self.entries[key].process)
+            self._serve_next(self.entries[key].process)
         self.maintain()
 
-    def _give(self, process: P) -> None:
+    def _serve_next(self, process: P) -> None:
         future, open = self._waiting.popleft()
         if not future.done():
             future.set_result(open(process))
@@ -297,7 +297,7 @@ class ProcessGroup(Generic[P]):
             self.fail_waiting(msgspec.structs.replace(reason, retry_after=pause))
 
     def add(self, process: P) -> None:
-        self._is_ready(self._add_entry(process))
+        self._on_started(self._add_entry(process))
 
     def _add_entry(self, process: P) -> PoolEntry[P]:
         self._last_number += 1
@@ -349,21 +349,21 @@ class ProcessGroup(Generic[P]):
             with nullcontext() if watch is None else watch(self._pool.name):
                 await self._start_process(starting.process)
         except Fault as fault:
-            self._start_failed(starting, fault.failure)
+            self._on_start_failed(starting, fault.failure)
         except SpawnError as error:
-            self._start_failed(starting, spawn_failure(error))
+            self._on_start_failed(starting, spawn_failure(error))
         except Exception:
             log.exception("agent_start_broke")
             starting.process.kill()
-            self._start_failed(starting, BROKEN_START)
+            self._on_start_failed(starting, BROKEN_START)
         except BaseException:
             starting.process.kill()
             self.entries.pop(starting.number, None)
             raise
         else:
-            self._is_ready(starting)
+            self._on_started(starting)
 
-    def _is_ready(self, entry: PoolEntry[P]) -> None:
+    def _on_started(self, entry: PoolEntry[P]) -> None:
         self.last_failure = None
         entry.state = ProcessState.READY
         entry.ready_at = self._pool.now()
@@ -371,10 +371,10 @@ class ProcessGroup(Generic[P]):
         if self._limits.serves_once:
             self._pool.schedule_tick(self._limits.max_age)
             if self._waiting and not entry.process.alive:
-                self._give(entry.process)  # its turn learns how it has ended
+                self._serve_next(entry.process)  # its turn learns how it has ended
         self.on_change()
 
-    def _start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
+    def _on_start_failed(self, starting: PoolEntry[P], failure: Failure) -> None:
         del self.entries[starting.number]
         self._backoff = self._backoff.after_failure(self._pool.now())
         self.last_failure = failure

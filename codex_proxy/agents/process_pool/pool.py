@@ -24,7 +24,7 @@ MAX_SPARES: Final = 2
 K = TypeVar("K", bound=Hashable)
 
 
-class _Unused:
+class _UnusedTransport:
     async def release(self, *, finished: bool) -> None:
         """Does nothing, because nothing was opened."""
 
@@ -65,7 +65,7 @@ class ProcessPool(Generic[K, P]):
 
     async def warm(self, key: K) -> None:
         """Starts the processes that are kept ready, and waits for one. Raises `Fault`."""
-        await self.acquire(key, lambda process: _Unused())
+        await self.acquire(key, lambda process: _UnusedTransport())
 
     async def acquire(self, key: K, open: Callable[[P], T]) -> T:
         """Calls `open` with the least busy process; waits until one is free. The process must count the turn from then

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 
 from codex_proxy.agents.dialect import Ended
-from codex_proxy.agents.dialects.failures import exit_of
+from codex_proxy.agents.dialects.failures import describe_exit
 from codex_proxy.agents.processes.session import ended_from
 from codex_proxy.process.child import Child, Exit
 from codex_proxy.process.descendants import children_of, descendants_of, resident_bytes, seconds_since_boot
@@ -70,7 +70,7 @@ class PooledProcess:
     @property
     def exit_suffix(self) -> str:
         """How the process ended, as a sentence's end: ` (exit code 3).`; only `.` if it runs."""
-        return "." if self.exit is None else f"{exit_of(ended_from(self.exit))}."
+        return "." if self.exit is None else f"{describe_exit(ended_from(self.exit))}."
 
     @property
     def memory(self) -> int:

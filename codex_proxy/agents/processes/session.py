@@ -99,15 +99,15 @@ class SessionTape(Protocol):
 class SessionListener(Protocol):
     """The owner of a session. Called on the event loop."""
 
-    def session_received(self, session: AgentSession, events: list[Event], size: int) -> None:
+    def on_session_output(self, session: AgentSession, events: list[Event], size: int) -> None:
         """Takes the events for `size` bytes of output; there may be none."""
         ...
 
-    def session_failed(self, session: AgentSession, failure: Failure) -> None:
+    def on_session_failure(self, session: AgentSession, failure: Failure) -> None:
         """Handles output that can no longer be read. The owner has to call `close`."""
         ...
 
-    def session_broke(self, session: AgentSession) -> None:
+    def on_session_error(self, session: AgentSession) -> None:
         """Handles an exception in this server's code. The session is released as not finished."""
         ...
 
@@ -166,7 +166,7 @@ class AgentSession:
         turn, self.turn = self.turn, without_content(self.turn)
         if _can_reopen(self._dialect) and self._closed is not None:
             (thread, new_items), self._closed = self._closed, None
-            self._do(self._dialect.reopen, turn, thread, self._own(new_items))
+            self._do(self._dialect.reopen, turn, thread, self._unmark(new_items))
         else:
             self._do(self._dialect.begin, turn)
 
@@ -179,9 +179,9 @@ class AgentSession:
         """See `Dialect.resume`."""
         if self.origin is not None:
             turn = msgspec.structs.replace(turn, model=self.turn.model)
-        self._do(self._dialect.resume, turn, self._own(new_items))
+        self._do(self._dialect.resume, turn, self._unmark(new_items))
 
-    def _own(self, items: Sequence[HistoryItem]) -> Sequence[HistoryItem]:
+    def _unmark(self, items: Sequence[HistoryItem]) -> Sequence[HistoryItem]:
         return items if self.origin is None else self.origin.unmark(items)
 
     def answer(self, request_id: str, reply: Reply) -> None:
@@ -258,7 +258,7 @@ class AgentSession:
 
     def fail(self, failure: Failure) -> None:
         if self.listener is not None:
-            self.listener.session_failed(self, failure)
+            self.listener.on_session_failure(self, failure)
 
     # --- both ways ------------------------------------------------------------------------------
 
@@ -276,13 +276,13 @@ class AgentSession:
                 self.transport.close_stdin()
             if (step.events or size) and self.listener is not None:
                 events = step.events if self.origin is None else self.origin.mark(step.events)
-                self.listener.session_received(self, events, size)
+                self.listener.on_session_output(self, events, size)
         except TooMuchHeld as fault:
             self.fail(broken_protocol(str(fault)))
         except Exception:
             log.exception("turn_broke")
             if self.listener is not None:
-                self.listener.session_broke(self)
+                self.listener.on_session_error(self)
             self._release(finished=False)
         if self._closing:
             self._release_when_finished()

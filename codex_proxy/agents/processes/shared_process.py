@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from codex_proxy.agents.dialect import ChannelConnection, Ended
-from codex_proxy.agents.dialects.failures import how_it_ended, last_useful_line
+from codex_proxy.agents.dialects.failures import describe_end, last_useful_line
 from codex_proxy.agents.process_pool.process import RENEWED, PooledProcess
 from codex_proxy.agents.processes.session import (
     AgentSession,
@@ -90,7 +90,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         if self.connection.fault is not None:
             return self._refusal(self.connection.fault)
         ended = Ended() if self.exit is None else ended_from(self.exit)
-        message = f"The agent's process ended while it was starting{how_it_ended(ended)}"
+        message = f"The agent's process ended while it was starting{describe_end(ended)}"
         quoted = last_useful_line(ended.stderr_tail)
         return Failure(kind=FaultKind.SPAWN_FAILED, message=message, quoted=quoted)
 

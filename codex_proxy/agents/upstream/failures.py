@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.agents.dialects.failures import cleaned, failure_from_text
+from codex_proxy.agents.dialects.failures import clean_text, failure_from_text
 from codex_proxy.agents.dialects.loose_values import object_at
 from codex_proxy.agents.upstream.config import CHAT, SettingNames
 from codex_proxy.core.faults import Failure, FaultKind
@@ -113,7 +113,7 @@ class ErrorReader:
 
     def _no_endpoint(self, status: int, body: bytes) -> Failure:
         """The server lacks the endpoint, by a status without another reason."""
-        words = self._without_secrets(cleaned(words_in(_value_of(body))))
+        words = self._without_secrets(clean_text(words_in(_value_of(body))))
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
         names = self._names
         message = (
@@ -131,7 +131,7 @@ class ErrorReader:
         error = _error_in(value)
         if status in (401, 403) or error.get("type") == _NO_KEY_OF_LITELLM:
             return self._key_refused
-        words = self._without_secrets(cleaned(words_in(value)))
+        words = self._without_secrets(clean_text(words_in(value)))
         code, kind = error.get("code"), error.get("type")
         if not isinstance(code, str) or code.isdigit():
             code = None  # a number is a status

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from codex_proxy.agents.dialect import Dialect
-from codex_proxy.agents.dialects.transcript import with_instructions_of_user
+from codex_proxy.agents.dialects.transcript import instructions_as_user_messages
 from codex_proxy.agents.upstream.client import UpstreamClient
 from codex_proxy.agents.upstream.config import Upstream
 from codex_proxy.agents.upstream.exchange import failure_of
@@ -86,7 +86,7 @@ class ModelServer:
         if not model:
             raise Fault(self.trouble or self._no_model())
         if not self._takes_instructions:
-            turn = msgspec.structs.replace(turn, history=with_instructions_of_user(turn.history))
+            turn = msgspec.structs.replace(turn, history=instructions_as_user_messages(turn.history))
         return turn, self._make_dialect(turn, model, self._context), headers
 
     def headers_for(self, origin: Origin) -> dict[str, str]:
