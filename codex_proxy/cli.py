@@ -13,7 +13,7 @@ import click
 
 from codex_proxy import __version__
 from codex_proxy.cassettes.commands import group as cassettes_group
-from codex_proxy.core.shown_text import escaped_json, escaped_lines
+from codex_proxy.core.shown_text import escape_json, escape_lines
 from codex_proxy.settings.flags import CONFIG_OPTION, with_cassettes, with_settings
 
 
@@ -21,7 +21,7 @@ def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
     """Prints a text (`as_json`: JSON) to stdout or stderr, with control characters escaped: names and paths in it may
     be others'.
     """
-    click.echo(escaped_json(text) if as_json else escaped_lines(text), err=err)
+    click.echo(escape_json(text) if as_json else escape_lines(text), err=err)
 
 
 class _Commands(click.Group):

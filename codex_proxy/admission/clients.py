@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.keys import NO_KEY_OWNER, Key, KeySet
-from codex_proxy.core.safety import Protected, find_endangered, is_inside
+from codex_proxy.core.safety import ProtectedPath, find_endangered, is_inside
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import MODEL_SEPARATOR, SANDBOXES, Turn
 from codex_proxy.surfaces.models import ModelCatalog, Names, resolve
@@ -24,7 +24,7 @@ class Workspace(msgspec.Struct, frozen=True):
 
     folder: str
     roots: tuple[str, ...]
-    protected: tuple[Protected, ...] = ()
+    protected: tuple[ProtectedPath, ...] = ()
     """Paths that commands must not be able to change."""
     confine_reads: bool = False
     """Whether commands must be kept from reading what the server stores."""
@@ -209,7 +209,7 @@ def _invalid_key(message: str) -> Fault:
 # --- the folder of a turn ----------------------------------------------------------------------
 
 
-def workspace_of(folder: str, roots: Sequence[str], protected: tuple[Protected, ...] = ()) -> Workspace:
+def workspace_of(folder: str, roots: Sequence[str], protected: tuple[ProtectedPath, ...] = ()) -> Workspace:
     return Workspace(folder, tuple(dict.fromkeys(map(os.path.realpath, (folder, *roots)))), protected)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import structlog
 
-from codex_proxy.core.shown_text import escaped, escaped_json, trace_of
+from codex_proxy.core.shown_text import escape, escape_json, trace_of
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
     if not content:
         shared.append(_without_said)
     if format == "json":
-        renderers: list[Any] = [structlog.processors.JSONRenderer(), lambda *given: escaped_json(given[2])]
+        renderers: list[Any] = [structlog.processors.JSONRenderer(), lambda *given: escape_json(given[2])]
     else:
         # Escaped before it is rendered: afterwards the renderer's own colours could not be told apart.
         console = structlog.dev.ConsoleRenderer(colors=True) if sys.stderr.isatty() else plain_line
@@ -96,11 +96,11 @@ def _escape_values(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
     """Escapes unprintable characters."""
     for name, value in event.items():
         if name == "event":
-            event[name] = escaped(str(value))
+            event[name] = escape(str(value))
         elif not isinstance(value, int | float | None) and not (
             isinstance(value, str) and value.isprintable()
         ):
-            event[name] = _PlainText(escaped(repr(value)))
+            event[name] = _PlainText(escape(repr(value)))
     return event
 
 

@@ -1,3 +1,3 @@
-"""Cassettes: recordings of a real agent's turns, which are replayed without it. `recorder`, `tapes` and `middleware`
-write them, `folder`, `player` and `replay` replay them, `check` and `views` are the commands.
+"""Cassettes: recordings of a real agent's turns, replayed without it. `recorder`, `turn_recorder` and `middleware`
+write them; `folder`, `player` and `replay` replay them; `check` and `views` are the commands.
 """

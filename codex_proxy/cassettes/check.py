@@ -26,50 +26,50 @@ from codex_proxy.cassettes.middleware import CASSETTE_HEADER
 from codex_proxy.cassettes.pieces import is_json
 from codex_proxy.cassettes.recorder import sent_in
 from codex_proxy.cassettes.replay import ReplayAgent
-from codex_proxy.cassettes.scrubbing import with_times_zero
+from codex_proxy.cassettes.scrubbing import zero_times
 from codex_proxy.cassettes.settings import MATTER, CassetteError
 from codex_proxy.core.turn import Turn
 from codex_proxy.settings.fields import Settings
 
 READ: Final = tuple(name for name in FIELDS if name != "model")
-"""What of a turn is compared: the model's name depends on the agent's list of models."""
+"""What of a turn is compared; the model's name is not, since it depends on the agent's list of models."""
 SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.01
 
 
-class Checked(msgspec.Struct, frozen=True):
-    """One cassette, with today's answer."""
+class CheckResult(msgspec.Struct, frozen=True):
+    """A cassette, and the answer of today's code to its request."""
 
     cassette: Cassette
     answer: Answer
     content: Content | None
-    """The content of the turn that today's code has read; None if no turn was started."""
+    """The turn that today's code has read; None if none was started."""
     read: list[str]
-    """What of the request is read differently."""
+    """The parts of the request that are read differently."""
     diff: list[str]
-    """The lines of the diff of the answers; none if they are the same."""
+    """The diff of the answers in lines; empty if they are the same."""
 
     @property
     def same(self) -> bool:
         return not self.read and not self.diff
 
 
-async def checked(folder: Folder) -> list[Checked]:
-    """Returns every cassette of a folder with today's answer. Raises `CassetteError` if a server cannot replay it."""
+async def check_folder(folder: Folder) -> list[CheckResult]:
+    """Checks every cassette of a folder. Raises `CassetteError` if a server cannot replay it."""
     groups: dict[bytes, list[Cassette]] = {}
     for cassette in folder.cassettes.values():
         groups.setdefault(msgspec.json.encode(cassette.settings, order="deterministic"), []).append(cassette)
-    found: dict[str, Checked] = {}
+    found: dict[str, CheckResult] = {}
     for cassettes in groups.values():
-        async with _serving(folder, cassettes[0].settings) as (server, session):
+        async with _replay_server(folder, cassettes[0].settings) as (server, session):
             answers = _Answers(server, session)
             for cassette in cassettes:
                 found[cassette.name] = await answers.check(cassette)
     return [found[name] for name in folder.cassettes]
 
 
-def update(folder: Folder, result: Checked) -> None:
-    """Writes today's answer into a cassette. Raises `OSError`."""
+def update(folder: Folder, result: CheckResult) -> None:
+    """Writes today's answer into the cassette. Raises `OSError`."""
     cassette = msgspec.structs.replace(
         result.cassette, answer=result.answer, content=result.content or result.cassette.content
     )
@@ -80,10 +80,10 @@ def update(folder: Folder, result: Checked) -> None:
 
 
 @asynccontextmanager
-async def _serving(
+async def _replay_server(
     folder: Folder, recorded: Mapping[str, Any]
 ) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
-    """A server that replays the folder with the recorded settings, whatever the environment says."""
+    """Yields a server that replays the folder with the recorded settings, and a client session."""
     with tempfile.TemporaryDirectory(prefix="codex-proxy-check-") as place:
         own = {name: field.default for name, field in Settings.model_fields.items() if name in MATTER} | dict(
             recorded
@@ -104,7 +104,7 @@ async def _serving(
 
 
 class _Answers:
-    """Asks one server for its answers."""
+    """Sends recorded requests to one server."""
 
     def __init__(self, server: Server, session: aiohttp.ClientSession) -> None:
         assert isinstance(server.agent, ReplayAgent)
@@ -112,9 +112,9 @@ class _Answers:
         self._url = f"http://127.0.0.1:{server.port}"
         self._session = session
         self._ids: dict[str, str] = {}
-        """The ids that today's answers have in place of the recorded ones."""
+        """Today's ids by the recorded ones."""
 
-    async def check(self, cassette: Cassette) -> Checked:
+    async def check(self, cassette: Cassette) -> CheckResult:
         contents: list[Content] = []
 
         def on_turn(_: Cassette, turn: Turn) -> None:
@@ -123,12 +123,12 @@ class _Answers:
         self._agent.on_turn = on_turn
         answer = await self._answer(cassette)
         recorded = cassette.answer
-        self._learn(recorded, answer)
+        self._match_ids(recorded, answer)
         content = contents[0] if contents else None
         read = [] if content is None else differences(content, cassette.content, READ)
-        return Checked(
+        return CheckResult(
             cassette,
-            self._as_recorded(answer),
+            self._with_recorded_ids(answer),
             content,
             read,
             diff(events_of(recorded), events_of(answer)),
@@ -137,22 +137,24 @@ class _Answers:
     async def _answer(self, cassette: Cassette) -> Answer:
         recorded = cassette.request
         headers = {**recorded.headers, CASSETTE_HEADER: cassette.name}
-        request = msgspec.structs.replace(recorded, headers=headers, body=self._today(recorded.body))
+        request = msgspec.structs.replace(
+            recorded, headers=headers, body=self._with_todays_ids(recorded.body)
+        )
         answer = await answer_to(self._session, self._url, request)
         if cassette.answer.final is None or answer.status != 200:
             return answer
-        return msgspec.structs.replace(answer, final=await self._final(answer))
+        return msgspec.structs.replace(answer, final=await self._wait_for_final(answer))
 
-    def _today(self, body: Any) -> msgspec.Raw:
-        """Returns a recorded body with today's ids."""
+    def _with_todays_ids(self, body: Any) -> msgspec.Raw:
+        """Returns a recorded body with today's ids in place of the recorded ones."""
         text = msgspec.json.encode(body).decode()
         for recorded, today in self._ids.items():
             if recorded in text:
                 text = text.replace(f'"{recorded}"', f'"{today}"')
         return msgspec.Raw(text.encode())
 
-    async def _final(self, answer: Answer) -> Any:
-        """Returns the object of a background response when it has ended."""
+    async def _wait_for_final(self, answer: Answer) -> Any:
+        """Waits for a background response's end, and returns its object."""
         first = answer.body if answer.sent is None else answer.sent[0]["response"]
         async with asyncio.timeout(SECONDS):
             while True:
@@ -162,22 +164,22 @@ class _Answers:
                     return found
                 await asyncio.sleep(POLL_SECONDS)
 
-    def _learn(self, recorded: Answer, today: Answer) -> None:
-        """Notes which id of today stands for each recorded one: the ids come in the same order."""
+    def _match_ids(self, recorded: Answer, today: Answer) -> None:
+        """Matches today's ids with the recorded ones: both come in the same order."""
         for old, new in zip(ids_of(recorded), ids_of(today), strict=False):
             if old != new:
                 self._ids[old] = new
 
-    def _as_recorded(self, answer: Answer) -> Answer:
+    def _with_recorded_ids(self, answer: Answer) -> Answer:
         """Returns today's answer with the recorded ids, and without times."""
-        text = with_times_zero(msgspec.json.encode(answer))
+        text = zero_times(msgspec.json.encode(answer))
         for recorded, today in self._ids.items():
             text = text.replace(today.encode(), recorded.encode())
         return msgspec.json.decode(text, type=Answer)
 
 
 async def answer_to(session: aiohttp.ClientSession, server: str, request: Request) -> Answer:
-    """Returns the answer of the server at a URL to a request."""
+    """Sends a request to a server's URL, and returns the answer."""
     method, _, path = request.line.partition(" ")
     body = msgspec.json.encode(request.body)
     if request.socket:
@@ -186,9 +188,9 @@ async def answer_to(session: aiohttp.ClientSession, server: str, request: Reques
     async with session.request(method, server + path, data=body, headers=headers) as reply:
         said = await reply.read()
     if reply.content_type == "text/event-stream":
-        return Answer(reply.status, None, list(map(_decoded, sent_in(said))))
+        return Answer(reply.status, None, list(map(_decode, sent_in(said))))
     if reply.content_type == "application/x-ndjson":
-        return Answer(reply.status, None, list(map(_decoded, said.splitlines())))
+        return Answer(reply.status, None, list(map(_decode, said.splitlines())))
     return Answer(reply.status, msgspec.json.decode(said))
 
 
@@ -208,15 +210,15 @@ async def _answer_on_socket(
 ENDS: Final = frozenset(
     {"response.completed", "response.failed", "response.incomplete", "error", "response.cancelled"}
 )
-"""The types of the last event of a turn on a WebSocket."""
+"""The types of a turn's last event on a WebSocket."""
 
 
-def _decoded(sent: bytes) -> Any:
+def _decode(sent: bytes) -> Any:
     return msgspec.json.decode(sent) if is_json(sent) else sent.decode("utf-8", "replace")
 
 
-def report(results: Sequence[Checked]) -> str:
-    """Returns what to print of checked cassettes: the diffs, then a line with the numbers."""
+def report(results: Sequence[CheckResult]) -> str:
+    """Returns the printed report of checks: the diffs, then a line with the numbers."""
     lines = []
     for result in results:
         if result.same:
@@ -237,8 +239,8 @@ def report(results: Sequence[Checked]) -> str:
     return "\n".join(lines)
 
 
-def compared(old: Folder, new: Folder) -> str:
-    """Returns the differences between two recordings of the same requests, such as of two releases of an agent."""
+def compare(old: Folder, new: Folder) -> str:
+    """Returns the differences between two recordings of the same requests, as of two releases of an agent."""
     lines, same = [], 0
     for cassette in old.cassettes.values():
         other = next((each for each in new.cassettes.values() if _asks_the_same(each, cassette)), None)
@@ -266,7 +268,7 @@ def _asks_the_same(one: Cassette, other: Cassette) -> bool:
 
 
 def run(work: Any) -> Any:
-    """Runs a coroutine. Raises `CassetteError` for what keeps a server from replaying."""
+    """Runs a coroutine. Raises `CassetteError` for errors that keep a server from replaying."""
     configure("error", "console")
     try:
         return asyncio.run(work)

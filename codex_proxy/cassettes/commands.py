@@ -1,4 +1,4 @@
-"""The commands `codex-proxy cassettes ...`: each returns what to print, and whether all is well."""
+"""The commands `codex-proxy cassettes ...`: each returns its output, and whether all is well."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _folder(path: Path) -> Any:
 
 
 def _chain(path: Path) -> Any:
-    """Returns the cassette at a path, and those before it in its session."""
+    """Returns the cassette at a path, after the earlier ones of its session."""
     from codex_proxy.cassettes.folder import Folder
     from codex_proxy.cassettes.format import SUFFIX
 
@@ -43,9 +43,9 @@ def group(say: Callable[..., None]) -> click.Group:
     @click.argument("folder", type=FOLDER)
     def check(folder: Path) -> None:
         """Render every answer in FOLDER anew, and show what differs. The exit status is 1 if one does."""
-        from codex_proxy.cassettes.check import checked, report, run
+        from codex_proxy.cassettes.check import check_folder, report, run
 
-        results = run(checked(_folder(folder)))
+        results = run(check_folder(_folder(folder)))
         say(report(results))
         sys.exit(0 if all(each.same for each in results) else 1)
 
@@ -53,11 +53,11 @@ def group(say: Callable[..., None]) -> click.Group:
     @click.argument("folder", type=FOLDER)
     def update(folder: Path) -> None:
         """Render every answer in FOLDER anew, and write those that differ."""
-        from codex_proxy.cassettes.check import checked, run
+        from codex_proxy.cassettes.check import check_folder, run
         from codex_proxy.cassettes.check import update as write_anew
 
         found = _folder(folder)
-        changed = [each for each in run(checked(found)) if not each.same]
+        changed = [each for each in run(check_folder(found)) if not each.same]
         for each in changed:
             write_anew(found, each)
             say(f"updated {each.cassette.name}")
@@ -67,9 +67,9 @@ def group(say: Callable[..., None]) -> click.Group:
     @click.argument("file", type=FOLDER)
     def show(file: Path) -> None:
         """Print the cassette FILE as a conversation."""
-        from codex_proxy.cassettes.views import shown
+        from codex_proxy.cassettes.views import as_conversation
 
-        say(shown(_chain(file)))
+        say(as_conversation(_chain(file)))
 
     @cassettes.command(name="to-scenario")
     @click.argument("file", type=FOLDER)
@@ -85,15 +85,15 @@ def group(say: Callable[..., None]) -> click.Group:
     @click.argument("new", type=FOLDER)
     def diff(old: Path, new: Path) -> None:
         """Compare the answers to the same requests in two folders, such as those of two releases of an agent."""
-        from codex_proxy.cassettes.check import compared
+        from codex_proxy.cassettes.check import compare
 
-        say(compared(_folder(old), _folder(new)))
+        say(compare(_folder(old), _folder(new)))
 
     return cassettes
 
 
 class _Group(click.Group):
-    """Turns the errors of cassettes into those of the command line."""
+    """Converts `CassetteError`s to errors of the command line."""
 
     def invoke(self, ctx: click.Context) -> Any:
 

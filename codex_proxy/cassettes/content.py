@@ -1,6 +1,6 @@
 """The content of a turn, by which a request finds its cassette, the same for all APIs. Pure.
 
-Ids, sampling, the order of keys and of tools, and aliases of a model do not count; calls are numbered in their order.
+Ids, sampling, the order of keys and of tools, and model aliases do not count; calls are numbered in order.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from codex_proxy.core.items import HistoryCall, HistoryMessage, HistoryOutput, I
 from codex_proxy.core.turn import NamedTools, Turn
 
 FIELDS: Final = ("messages", "tools", "format", "mode", "model", "tool_choice", "effort", "sampling")
-"""What of a turn a cassette holds, and what `--match` can name."""
+"""The fields of a content, which `--match` can name."""
 MATCHED: Final = ("messages", "tools", "format", "mode")
-"""What counts if nothing else is said."""
+"""The fields that are compared by default."""
 KEY: Final = "<key>"
 PLACEHOLDERS: Final = (KEY, "<home>", "<host>", "<user>", "<workdir>", "<scrubbed>")
-"""What stands for a text that is not written. In a comparison it stands for any text."""
+"""Replaces a text that is not written; in a comparison it equals any text."""
 MAX_SHOWN: Final = 80
 MAX_DIFFERENCES: Final = 8
 
@@ -29,7 +29,7 @@ Content = dict[str, Any]
 
 
 def content_of(turn: Turn) -> Content:
-    """Returns the content of a turn as JSON, without the tools that this server runs."""
+    """Returns a turn's content as JSON, without the tools that this server runs."""
     numbers: dict[str, int] = {}
     choice = turn.tool_choice
     sampling: dict[str, Any] = dict(turn.sampling)
@@ -56,7 +56,7 @@ def content_of(turn: Turn) -> Content:
 def _format_of(turn: Turn) -> Any:
     if turn.output_schema is None:
         return "json_object" if turn.json_object else "text"
-    schema = _decoded(bytes(turn.output_schema))
+    schema = _decode(bytes(turn.output_schema))
     return "json_object" if schema == {"type": "object"} else schema
 
 
@@ -67,24 +67,24 @@ def _tool(tool: Tool) -> dict[str, Any]:
     if tool.description:
         found["description"] = tool.description
     if tool.parameters is not None:
-        found["parameters"] = _decoded(bytes(tool.parameters))
+        found["parameters"] = _decode(bytes(tool.parameters))
     return found
 
 
 def _messages(history: Iterable[object], numbers: dict[str, int]) -> Iterator[dict[str, Any]]:
     for item in history:
         if isinstance(item, HistoryMessage):
-            yield {"role": item.role, **_said(item.parts, item.chat_message)}
+            yield {"role": item.role, **_text_and_images(item.parts, item.chat_message)}
         elif isinstance(item, HistoryCall):
             number = numbers.setdefault(item.call_id, len(numbers) + 1)
-            arguments = _decoded(item.arguments.encode("utf-8", "surrogatepass"))
+            arguments = _decode(item.arguments.encode("utf-8", "surrogatepass"))
             yield {"call": number, "tool": item.name, "arguments": arguments}
         elif isinstance(item, HistoryOutput):
             number = numbers.setdefault(item.call_id, len(numbers) + 1)
-            yield {"output": number, **_said(item.parts)}
+            yield {"output": number, **_text_and_images(item.parts)}
 
 
-def _said(parts: Sequence[Part], original: bytes | None = None) -> dict[str, Any]:
+def _text_and_images(parts: Sequence[Part], original: bytes | None = None) -> dict[str, Any]:
     text = "".join(part.text for part in parts if isinstance(part, TextPart))
     found: dict[str, Any] = {"text": text}
     images = [_image(part.url) for part in parts if isinstance(part, ImagePart)]
@@ -99,7 +99,7 @@ def _image(url: str) -> str:
     return f"sha256:{hashlib.sha256(url.encode()).hexdigest()}" if url.startswith("data:") else url
 
 
-def _decoded(json: bytes) -> Any:
+def _decode(json: bytes) -> Any:
     try:
         return msgspec.json.decode(json)
     except UNREADABLE:
@@ -107,20 +107,20 @@ def _decoded(json: bytes) -> Any:
 
 
 def key_of(content: Content, matched: Sequence[str]) -> bytes:
-    """Returns the same bytes for each content with the same values of the fields `matched`."""
+    """Returns a key that is equal for contents with equal fields `matched`."""
     return hashlib.sha256(
         msgspec.json.encode([content.get(name) for name in matched], order="deterministic")
     ).digest()
 
 
 def has_placeholders(content: Content) -> bool:
-    """Returns whether a part of the content was not written."""
+    """Whether a part of the content was not written."""
     text = msgspec.json.encode(content)
     return any(each.encode() in text for each in PLACEHOLDERS)
 
 
 def differences(request: Content, recorded: Content, matched: Sequence[str]) -> list[str]:
-    """Returns a sentence for each difference in the fields `matched`; none if `recorded` answers `request`."""
+    """Returns a sentence for each difference in the fields `matched`."""
     found: list[str] = []
     for name in matched:
         found += _differences(name, request.get(name), recorded.get(name))
@@ -131,27 +131,27 @@ def _differences(where: str, asked: Any, recorded: Any) -> Iterator[str]:
     if isinstance(asked, Mapping) and isinstance(recorded, Mapping):
         for name in dict.fromkeys((*recorded, *asked)):
             if name not in recorded:
-                yield f"{where}.{name}: only the request has it: {_shown(asked[name])}"
+                yield f"{where}.{name}: only the request has it: {_quote(asked[name])}"
             elif name not in asked:
-                yield f"{where}.{name}: only the cassette has it: {_shown(recorded[name])}"
+                yield f"{where}.{name}: only the cassette has it: {_quote(recorded[name])}"
             else:
                 yield from _differences(f"{where}.{name}", asked[name], recorded[name])
     elif isinstance(asked, list) and isinstance(recorded, list):
         for index, (mine, theirs) in enumerate(zip(asked, recorded, strict=False)):
             yield from _differences(f"{where}[{index}]", mine, theirs)
         for index in range(len(recorded), len(asked)):
-            yield f"{where}[{index}]: only the request has it: {_shown(asked[index])}"
+            yield f"{where}[{index}]: only the request has it: {_quote(asked[index])}"
         for index in range(len(asked), len(recorded)):
-            yield f"{where}[{index}]: only the cassette has it: {_shown(recorded[index])}"
+            yield f"{where}[{index}]: only the cassette has it: {_quote(recorded[index])}"
     elif isinstance(asked, str) and isinstance(recorded, str):
         if not same_text(asked, recorded):
-            yield f"{where}: {_shown_apart(asked, recorded)}"
+            yield f"{where}: {_quote_difference(asked, recorded)}"
     elif asked != recorded:
-        yield f"{where}: the request has {_shown(asked)}, the cassette {_shown(recorded)}"
+        yield f"{where}: the request has {_quote(asked)}, the cassette {_quote(recorded)}"
 
 
 def same_text(asked: str, recorded: str) -> bool:
-    """Returns whether a recorded text stands for the text of a request. A placeholder stands for any text."""
+    """Whether a recorded text equals that of a request. A placeholder equals any text."""
     if asked == recorded:
         return True
     for each in PLACEHOLDERS:
@@ -169,8 +169,8 @@ def same_text(asked: str, recorded: str) -> bool:
     return len(asked) - len(last) >= at and asked.endswith(last)
 
 
-def _shown_apart(asked: str, recorded: str) -> str:
-    """Returns both texts from shortly before the first character in which they differ."""
+def _quote_difference(asked: str, recorded: str) -> str:
+    """Returns both texts from shortly before their first difference."""
     common = next(
         (index for index, (mine, theirs) in enumerate(zip(asked, recorded, strict=False)) if mine != theirs),
         min(len(asked), len(recorded)),
@@ -178,9 +178,9 @@ def _shown_apart(asked: str, recorded: str) -> str:
     start = max(0, common - 20)
     lead = "..." if start else ""
     mine, theirs = lead + asked[start:], lead + recorded[start:]
-    return f"the request has {_shown(mine)}, the cassette {_shown(theirs)}"
+    return f"the request has {_quote(mine)}, the cassette {_quote(theirs)}"
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."

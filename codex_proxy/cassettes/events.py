@@ -1,5 +1,5 @@
-"""What an answer says, in a form in which two can be compared: ids are numbers in their order, times 0, and the
-deltas of a text one event. Pure.
+"""Converts answers to a form in which two can be compared: ids are numbers in their order, times 0, and the deltas of a
+text one event. Pure.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ TIMES: Final = frozenset(
 )
 IDS: Final = frozenset({"id", "response_id", "previous_response_id", "item_id", "call_id", "tool_use_id"})
 OPAQUE: Final = frozenset({"signature", "encrypted_content"})
-"""Fields that are made at random, or sealed: only whether they are there is compared."""
+"""Random or encrypted fields, of which only the presence is compared."""
 COUNTED: Final = frozenset({"sequence_number", "obfuscation"})
-"""Fields that differ in each event, and depend on the number of pieces of a text."""
+"""Fields that differ in each event, or depend on the number of deltas."""
 TEXTS: Final = frozenset(
     {
         *("delta", "text", "content", "reasoning_content", "refusal", "arguments"),
@@ -33,15 +33,15 @@ TEXTS: Final = frozenset(
 
 
 def events_of(answer: Answer) -> list[Any]:
-    """Returns the status of an answer, its events or its body, and the final object of a background response."""
-    said = [answer.body] if answer.sent is None else list(_joined(answer.sent))
+    """Returns an answer's status, its events or body, and a background response's final object."""
+    said = [answer.body] if answer.sent is None else list(_join_deltas(answer.sent))
     final = [] if answer.final is None else [{"final": answer.final}]
     numbers: dict[str, str] = {}
     return [{"status": answer.status}, *(_comparable(each, numbers) for each in [*said, *final])]
 
 
 def ids_of(answer: Answer) -> list[str]:
-    """Returns the ids of an answer, each once, in their order."""
+    """Returns the different ids of an answer, in order."""
     numbers: dict[str, str] = {}
     _comparable([answer.body, answer.sent, answer.final], numbers)
     return list(numbers)
@@ -50,13 +50,13 @@ def ids_of(answer: Answer) -> list[str]:
 def diff(
     recorded: Sequence[Any], today: Sequence[Any], names: tuple[str, str] = ("recorded", "today")
 ) -> list[str]:
-    """Returns the lines of a diff of events; none if they are the same."""
+    """Returns the diff of two answers' events in lines; none if they are the same."""
     old, new = ([line for event in events for line in _lines(event)] for events in (recorded, today))
     return [line.rstrip("\n") for line in difflib.unified_diff(old, new, *names, lineterm="", n=1)]
 
 
 def _lines(event: Any) -> list[str]:
-    """Returns an event as one line, or a large one as several."""
+    """Returns an event as one line, a large one as several."""
     text = msgspec.json.encode(event).decode()
     return [text] if len(text) <= 160 else msgspec.json.format(text, indent=1).split("\n")
 
@@ -86,29 +86,29 @@ Place = tuple[str | int, ...]
 """The names and indexes that lead to a value in an event."""
 
 
-def _joined(events: Sequence[Any]) -> Iterator[Any]:
-    """Returns the events, with one in place of those that differ in one text alone."""
+def _join_deltas(events: Sequence[Any]) -> Iterator[Any]:
+    """Joins successive events that differ in one text alone."""
     rest: Any = None
     place: Place = ()
     pieces: list[str] = []
     for event in events:
         texts = list(_texts_in(event, ()))
         where, text = texts[0] if len(texts) == 1 else ((), "")
-        without = _with(event, where, "") if where else None
+        without = _with_text(event, where, "") if where else None
         if where and pieces and where == place and without == rest:
             pieces.append(text)
             continue
         if pieces:
-            yield _with(rest, place, "".join(pieces))
+            yield _with_text(rest, place, "".join(pieces))
         rest, place, pieces = without, where, [text] if where else []
         if not where:
             yield event
     if pieces:
-        yield _with(rest, place, "".join(pieces))
+        yield _with_text(rest, place, "".join(pieces))
 
 
 def _texts_in(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
-    """Returns the texts in an event that may be pieces of longer ones, and where they are."""
+    """Yields the texts in an event that may be deltas, with their places."""
     steps = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, each in steps:
         if isinstance(each, str):
@@ -118,12 +118,12 @@ def _texts_in(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
             yield from _texts_in(each, (*place, step))
 
 
-def _with(value: Any, place: Place, text: str) -> Any:
-    """Returns the event with another text at a place, without what differs in each event."""
+def _with_text(value: Any, place: Place, text: str) -> Any:
+    """Returns the event with another text at a place, without the fields that differ in each event."""
     if not place:
         return text
     copy: Any = (
         list(value) if isinstance(value, list) else {k: v for k, v in value.items() if k not in COUNTED}
     )
-    copy[place[0]] = _with(value[place[0]], place[1:], text)
+    copy[place[0]] = _with_text(value[place[0]], place[1:], text)
     return copy

@@ -22,9 +22,7 @@ from codex_proxy.cassettes.settings import CassetteError
 
 
 def names_to_match(text: str) -> tuple[str, ...]:
-    """Returns the fields that `--match` names; those of `MATCHED` for an empty text. Raises `CassetteError` for
-    another one.
-    """
+    """Returns the fields that `--match` names; `MATCHED` without any. Raises `CassetteError` for an unknown one."""
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     wrong = [name for name in names if name not in FIELDS]
     if wrong:
@@ -33,7 +31,7 @@ def names_to_match(text: str) -> tuple[str, ...]:
 
 
 def paths_in(folder: Path) -> list[Path]:
-    """Returns the cassettes in a folder and in its folders, sorted. Raises `CassetteError` if there is no folder."""
+    """Returns the files of cassettes in and below a folder, sorted. Raises `CassetteError` without the folder."""
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
@@ -44,20 +42,20 @@ def paths_in(folder: Path) -> list[Path]:
 
 
 class Folder:
-    """The cassettes of a folder. It is read at the start; `refresh` reads what has been recorded since."""
+    """The cassettes of a folder, read at the start; `refresh` reads those recorded since."""
 
     def __init__(self, path: Path, matched: Sequence[str] = MATCHED) -> None:
-        """Raises `CassetteError` if the folder is not there, or a cassette in it cannot be read."""
+        """Raises `CassetteError` if the folder is missing, or a cassette cannot be read."""
         self.path = path
         self.matched = tuple(matched)
         self.cassettes: dict[str, Cassette] = {}
-        """The cassettes by their names, in order."""
+        """The cassettes by name, in order."""
         self._by_key: dict[bytes, list[str]] = defaultdict(list)
         self._played: dict[bytes, int] = defaultdict(int)
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads the cassettes that are not known yet."""
+        """Reads new cassettes."""
         for path in paths_in(self.path):
             base = self.path if self.path.is_dir() else self.path.parent
             name = str(path.relative_to(base)).removesuffix(SUFFIX)
@@ -72,16 +70,14 @@ class Folder:
         self._by_key[key_of(cassette.content, self.matched)].append(name)
 
     def chain(self, cassette: Cassette) -> list[Cassette]:
-        """Returns the cassette, and before it those whose session it continues, as far as they are there."""
+        """Returns the cassette, after those present whose session it continues."""
         found = [cassette]
         while found[0].after and found[0].after in self.cassettes and len(found) <= len(self.cassettes):
             found.insert(0, self.cassettes[found[0].after])
         return found
 
     def find(self, content: Content) -> Cassette | None:
-        """Returns the next recording of a turn with this content, in the end the last one again; None if there is
-        none.
-        """
+        """Returns the next recording of a turn with this content, at last the last one again, if there is any."""
         key = key_of(content, self.matched)
         names = self._by_key.get(key) or [
             name
@@ -94,8 +90,8 @@ class Folder:
         self._played[key] += 1
         return self.cassettes[names[min(nth, len(names) - 1)]]
 
-    def miss(self, content: Content) -> str:
-        """Returns what to tell of a turn that no cassette answers: the nearest one, and what differs."""
+    def describe_miss(self, content: Content) -> str:
+        """Returns the error for a turn that no cassette answers: the nearest one, and the differences."""
         if not self.cassettes:
             return f"No cassette answers this request: {self.path.name} has none. Record it with --record-missing."
         found = [
@@ -114,7 +110,7 @@ class Folder:
 
 
 def _common(content: Content, cassette: Cassette) -> int:
-    """Returns how much two contents have in common at the beginning of their last messages."""
+    """Returns how many characters the last messages of two contents share at the beginning."""
     mine, theirs = (
         str((each["messages"] or [{}])[-1].get("text", "")) for each in (content, cassette.content)
     )

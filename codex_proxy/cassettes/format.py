@@ -20,10 +20,10 @@ VERSION: Final = 1
 SUFFIX: Final = ".jsonl"
 MAX_FILE_BYTES: Final = 256 << 20
 BYTES: Final = frozenset({"to", "from", "data", "body"})
-"""The kinds of lines with bytes of the agent. What is no JSON is written as `KIND_text`, or in base64 as
+"""The kinds of lines with bytes of the agent. Bytes that are no JSON are written as `KIND_text`, or in base64 as
 `KIND_bytes`.
 """
-SAID: Final = frozenset(
+SESSION_KINDS: Final = frozenset(
     {
         *(f"{kind}{form}" for kind in BYTES for form in ("", "_text", "_bytes")),
         *("head", "line", "over", "event"),
@@ -34,38 +34,36 @@ SAID: Final = frozenset(
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of a session, or several lines of the agent of one kind that came at once."""
+    """A line of a session, or several lines of the agent of one kind that came at once."""
 
     ms: int
     kind: str
     value: Any
-    """A list of lines of the agent if the kind is one of `BYTES`, else the decoded JSON."""
+    """The agent's lines if the kind is in `BYTES`, else the decoded JSON."""
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A session with the agent: the name and the facts of its dialect (`agents.recorded`), and its lines."""
+    """A session with the agent: its dialect's name and facts (`agents.recorded`), and its lines."""
 
     dialect: str
     facts: dict[str, Any] = {}
     lines: list[Line] = []
     origin: str = ""
-    """The name with which encrypted content was marked; empty if it was not."""
+    """The name that marked its encrypted content, if any."""
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer as it was sent. `sent` are the data of a stream's events, decoded or as bytes; None: it is a whole
-    `body`.
-    """
+    """An answer as sent. `sent` has the data of a stream's events, decoded or as bytes; None: it is a whole `body`."""
 
     status: int = 0
     body: Any = None
     sent: list[Any] | None = None
     final: Any = None
-    """The final object of a response that was made in the background."""
+    """The final object of a background response."""
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The request as it came. `line`: its method and path; `socket`: it was a frame of a WebSocket."""
+    """A request as it came. `line`: method and path; `socket`: it was a WebSocket frame."""
 
     line: str
     headers: dict[str, str] = {}
@@ -74,14 +72,14 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """What a program said to another client: a recording for tests of its dialect."""
+    """A recording of an agent's program with another client, for tests of its dialect."""
 
     name: str
-    """The name of its file without the suffix."""
+    """Its file's name without the suffix."""
     agent: str
     version: str = ""
     settings: dict[str, Any] = {}
-    """The settings of the server that matter; of a capture the arguments of the program (`argv`)."""
+    """The server's settings that matter; of a capture, the program's arguments (`argv`)."""
     sessions: list[Session]
 
 
@@ -91,20 +89,20 @@ class Cassette(Capture, frozen=True, kw_only=True):
     proxy: str = ""
     capabilities: list[str] = []
     after: str = ""
-    """The name of the cassette whose session this turn continues; empty if it begins its own."""
+    """The cassette whose session this turn continues, if any."""
     order: int = 1
-    """The place of the turn in the session: 2 for the turn that continues a first one."""
+    """The turn's number in the session, from 1."""
     mcp: list[dict[str, Any]] = []
-    """The MCP tools that the turn was offered, and that this server ran."""
+    """The MCP tools of the turn that this server ran."""
     match: list[str] = []
-    """What counted when it was recorded, if that was said; else empty."""
+    """The recording's `--match`, if it was given."""
     request: Request
     content: Content
     answer: Answer
 
     @property
     def calls(self) -> list[dict[str, Any]]:
-        """The MCP calls that the server made, with their outputs."""
+        """Returns the MCP calls that the server made, with their outputs."""
         return [line.value for session in self.sessions for line in session.lines if line.kind == "call"]
 
 
@@ -112,16 +110,16 @@ _HEAD: Final = ("agent", "version", "proxy", "after", "order", "capabilities", "
 
 
 def lines_of(found: Capture) -> Iterator[bytes | Run]:
-    """Returns the lines of the file, without line ends, and with runs of similar ones."""
+    """Yields the file's lines, without line ends, and with runs of similar ones."""
     head = {name: value for name in _HEAD if (value := getattr(found, name, "")) not in ("", [], {})}
     if head.get("order") == 1:
         del head["order"]
-    yield _encoded({"cassette": VERSION, **head})
+    yield _encode({"cassette": VERSION, **head})
     if isinstance(found, Cassette):
         yield from _request_lines(found.request, found.content)
     for session in found.sessions:
         facts = {"facts": session.facts} if session.facts else {}
-        yield _encoded(
+        yield _encode(
             {"session": session.dialect, **facts, **({"origin": session.origin} if session.origin else {})}
         )
         yield from _session_lines(session.lines)
@@ -133,26 +131,26 @@ def _request_lines(request: Request, content: Content) -> Iterator[bytes]:
     more: dict[str, Any] = {"headers": request.headers} if request.headers else {}
     if request.socket:
         more["socket"] = True
-    yield _encoded({"request": request.line, **more, "body": request.body})
+    yield _encode({"request": request.line, **more, "body": request.body})
     turn = {name: value for name, value in content.items() if value not in (None, {}, "")}
     tools, messages = turn.pop("tools"), turn.pop("messages")
-    yield _encoded({"turn": turn})
-    yield from (_encoded({"tool": each}) for each in tools)
-    yield from (_encoded({"message": each}) for each in messages)
+    yield _encode({"turn": turn})
+    yield from (_encode({"tool": each}) for each in tools)
+    yield from (_encode({"message": each}) for each in messages)
 
 
 def _answer_lines(answer: Answer) -> Iterator[bytes | Run]:
     if answer.sent is None:
-        yield _encoded({"answer": answer.status, "body": answer.body})
+        yield _encode({"answer": answer.status, "body": answer.body})
     else:
-        yield _encoded({"answer": answer.status, "stream": len(answer.sent)})
+        yield _encode({"answer": answer.status, "stream": len(answer.sent)})
         sent = [each if isinstance(each, bytes) else msgspec.json.encode(each) for each in answer.sent]
-        yield from _found(Pieces(), sent, None, "sent")
+        yield from _encode_lines(Pieces(), sent, None, "sent")
     if answer.final is not None:
-        yield _encoded({"final": answer.final})
+        yield _encode({"final": answer.final})
 
 
-def _encoded(value: Mapping[str, Any]) -> bytes:
+def _encode(value: Mapping[str, Any]) -> bytes:
     return msgspec.json.encode(value)
 
 
@@ -162,13 +160,13 @@ def _session_lines(lines: Iterable[Line]) -> Iterator[bytes | Run]:
         if line.kind != before:
             before, pieces = line.kind, Pieces()
         if line.kind not in BYTES:
-            yield _encoded({"ms": line.ms, line.kind: line.value})
+            yield _encode({"ms": line.ms, line.kind: line.value})
         else:
-            yield from _found(pieces, line.value, line.ms, line.kind)
+            yield from _encode_lines(pieces, line.value, line.ms, line.kind)
 
 
-def _found(pieces: Pieces, lines: Sequence[bytes], ms: int | None, kind: str) -> Iterator[bytes | Run]:
-    """Returns lines of one kind as they are written, with `ms` if they have a time."""
+def _encode_lines(pieces: Pieces, lines: Sequence[bytes], ms: int | None, kind: str) -> Iterator[bytes | Run]:
+    """Yields lines of one kind as written, with `ms` if they have a time."""
     begin = b"{" if ms is None else b'{"ms":%d,' % ms
     for found in pieces.find(lines):
         if isinstance(found, Run):
@@ -188,12 +186,12 @@ def _found(pieces: Pieces, lines: Sequence[bytes], ms: int | None, kind: str) ->
 
 
 def text_of(lines: Iterable[bytes | Run]) -> bytes:
-    """Returns lines as they are written, without the line that ends the file."""
+    """Joins written lines, without the last line end."""
     return b"\n".join(line if isinstance(line, bytes) else line.lines() for line in lines)
 
 
 def write(path: Path, text: bytes) -> None:
-    """Writes a whole cassette, so that a reader sees all of it or nothing. Raises `OSError`."""
+    """Writes a cassette's file at once, so that no reader sees a part. Raises `OSError`."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with os.fdopen(create(new), "wb") as file:  # `replace_file` takes several times as long
@@ -205,16 +203,16 @@ def write(path: Path, text: bytes) -> None:
 
 
 def read(path: Path) -> Cassette:
-    """Reads a cassette. Raises `CassetteError`, which names the file and the line."""
-    return parse(_data(path), path)
+    """Reads a cassette. Raises `CassetteError` with file and line."""
+    return parse(_read_bytes(path), path)
 
 
 def read_capture(path: Path) -> Capture:
-    """Reads what a program said, with or without a request. Raises `CassetteError` as `read` does."""
-    return _made(_lines_read(_data(path), path)[0], path, Capture)
+    """Reads a capture, or a cassette as one. Raises `CassetteError`, as `read` does."""
+    return _make(_parse_lines(_read_bytes(path), path)[0], path, Capture)
 
 
-def _data(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise CassetteError(
@@ -225,7 +223,7 @@ def _data(path: Path) -> bytes:
         raise CassetteError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-class _Read(msgspec.Struct):
+class _ParsedLines(msgspec.Struct):
     """The lines that have been read so far."""
 
     head: dict[str, Any] = {}
@@ -237,16 +235,16 @@ class _Read(msgspec.Struct):
 
 
 def parse(data: bytes, path: Path) -> Cassette:
-    """Reads the bytes of a cassette. `path` is for its name, and for errors. Raises `CassetteError`."""
-    return _whole(*_lines_read(data, path), path)
+    """Parses a cassette's bytes. `path` is for its name, and for errors. Raises `CassetteError`."""
+    return _make_cassette(*_parse_lines(data, path), path)
 
 
-def _lines_read(data: bytes, path: Path) -> tuple[_Read, int]:
-    """Returns what is in the lines of a file, and how many lines it has."""
+def _parse_lines(data: bytes, path: Path) -> tuple[_ParsedLines, int]:
+    """Parses a file's lines; also returns their number."""
     lines = data.split(b"\n")
     if lines and not lines[-1]:
         lines.pop()
-    read = _Read()
+    read = _ParsedLines()
     ended, wrong = False, ""
     for number, line in enumerate(lines, 1):
         if ended:
@@ -272,21 +270,21 @@ _CORRECT: Final = "Correct the line, or record it anew"
 
 
 class _WrongLineError(Exception):
-    """A line is not what may stand there. The text says what is wrong, without a full stop."""
+    """A line may not stand there. The text says why, without a full stop."""
 
 
-def _take(read: _Read, line: bytes, before: int) -> bool:
-    """Reads one line. `before` is the number of lines before it. Returns whether it is the last one."""
+def _take(read: _ParsedLines, line: bytes, before: int) -> bool:
+    """Reads a line, before which there are `before` others. Returns whether it is the last."""
     value = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     names = [name for name in value if name != "ms"]
     kind = names[0] if names else ""
     if not before:
         _take_head(read, kind, value)
-    elif kind in SAID and "ms" in value:
+    elif kind in SESSION_KINDS and "ms" in value:
         if not read.sessions:
             raise _WrongLineError(f"there is no session before it. {_CORRECT}")
         ms = msgspec.json.decode(value["ms"], type=int)
-        read.sessions[-1].lines.append(Line(ms, kind.partition("_")[0], _said(kind, value[kind])))
+        read.sessions[-1].lines.append(Line(ms, kind.partition("_")[0], _session_value(kind, value[kind])))
     elif kind == "next":
         _take_next(read, value)
     elif kind == "sent" and read.answer is not None and read.answer.sent is not None:
@@ -302,8 +300,8 @@ def _take(read: _Read, line: bytes, before: int) -> bool:
     return False
 
 
-def _said(kind: str, value: msgspec.Raw) -> Any:
-    """Returns the value of a line of a session."""
+def _session_value(kind: str, value: msgspec.Raw) -> Any:
+    """Returns the value of a session's line."""
     base, _, form = kind.partition("_")
     if base not in BYTES:
         return msgspec.json.decode(value)
@@ -313,8 +311,8 @@ def _said(kind: str, value: msgspec.Raw) -> Any:
     return [text.encode() if form == "text" else base64.b64decode(text)]
 
 
-def _take_next(read: _Read, value: dict[str, msgspec.Raw]) -> None:
-    """Reads a line that is like the one before."""
+def _take_next(read: _ParsedLines, value: dict[str, msgspec.Raw]) -> None:
+    """Reads a line that is written as its difference from the one before."""
     pieces = msgspec.json.decode(value["next"], type=dict[str, msgspec.Raw])
     lines = read.sessions[-1].lines if "ms" in value and read.sessions else []
     known = lines[-1].value if lines and lines[-1].kind in BYTES else []
@@ -334,7 +332,7 @@ def _take_next(read: _Read, value: dict[str, msgspec.Raw]) -> None:
         read.sent.append(line)
 
 
-def _take_head(read: _Read, kind: str, value: dict[str, msgspec.Raw]) -> None:
+def _take_head(read: _ParsedLines, kind: str, value: dict[str, msgspec.Raw]) -> None:
     if kind != "cassette":
         raise _WrongLineError(
             "it is no cassette: its first line does not begin with `cassette`. Remove it from the folder"
@@ -347,7 +345,7 @@ def _take_head(read: _Read, kind: str, value: dict[str, msgspec.Raw]) -> None:
     read.head = {name: msgspec.json.decode(each) for name, each in value.items()}
 
 
-def _take_other(read: _Read, kind: str, value: dict[str, Any]) -> None:
+def _take_other(read: _ParsedLines, kind: str, value: dict[str, Any]) -> None:
     if kind == "request":
         read.request = Request(
             value["request"], value.get("headers", {}), value["body"], value.get("socket", False)
@@ -379,7 +377,7 @@ def _take_other(read: _Read, kind: str, value: dict[str, Any]) -> None:
         )
 
 
-def _whole(read: _Read, number: int, path: Path) -> Cassette:
+def _make_cassette(read: _ParsedLines, number: int, path: Path) -> Cassette:
     missing = [name for name in ("request", "content", "answer") if getattr(read, name) is None]
     if missing:
         word = "turn" if missing[0] == "content" else missing[0]
@@ -387,13 +385,13 @@ def _whole(read: _Read, number: int, path: Path) -> Cassette:
     assert read.answer is not None
     if read.answer.sent is not None:
         read.answer.sent.extend(msgspec.json.decode(each) for each in read.sent)
-    return _made(read, path, Cassette)
+    return _make(read, path, Cassette)
 
 
 C = TypeVar("C", bound=Capture)
 
 
-def _made(read: _Read, path: Path, kind: type[C]) -> C:
+def _make(read: _ParsedLines, path: Path, kind: type[C]) -> C:
     found: dict[str, Any] = {name: read.head[name] for name in _HEAD if name in read.head}
     found |= {"name": path.name.removesuffix(SUFFIX), "sessions": read.sessions}
     found |= {"request": read.request, "content": read.content, "answer": read.answer}

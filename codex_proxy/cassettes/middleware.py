@@ -1,4 +1,4 @@
-"""The middlewares with which a server records and replays: they see each request before its handler does."""
+"""Middlewares that record and replay: they see each request before its handler does."""
 
 from __future__ import annotations
 
@@ -7,26 +7,24 @@ from typing import Any, Final
 from aiohttp import web
 
 from codex_proxy.cassettes.recorder import Exchange, Recorder
-from codex_proxy.cassettes.replay import ASKED_CASSETTE, Replayed
+from codex_proxy.cassettes.replay import ASKED_CASSETTE, ReplayedRequest
 from codex_proxy.http.endpoint import ROUTES, Handler
 from codex_proxy.http.middleware.access import keys_in
 from codex_proxy.http.middleware.content_log import watch_contents
-from codex_proxy.runs.recording import REQUEST_TAPE
+from codex_proxy.runs.recording import REQUEST_RECORDER
 
 KEPT_HEADERS: Final = ("x-codex-", "x-no-keepalive", "anthropic-", "openai-beta", "prefer")
-"""The beginnings of the names of headers that an answer may depend on."""
+"""Prefixes of headers on which an answer may depend."""
 CASSETTE_HEADER: Final = "x-codex-cassette"
-"""The request header that names the cassette to replay, instead of the one that the content finds."""
+"""The request header that names the cassette to replay, instead of finding it by content."""
 
 
-def recording(recorder: Recorder) -> Any:
-    """Returns the middleware that records turns with `recorder`. It runs before all others, so that it sees failures,
-    too.
-    """
+def recording_middleware(recorder: Recorder) -> Any:
+    """Returns the middleware that records turns. It runs before all others, to see their failures."""
 
     @web.middleware
     async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
-        REQUEST_TAPE.set(None)
+        REQUEST_RECORDER.set(None)
         endpoint = request.app[ROUTES].get(request.match_info.route)
         socket = request.method == "GET" and request.headers.get("upgrade", "").lower() == "websocket"
         if recorder.trouble or endpoint is None or not (endpoint.kind == "turn" or socket):
@@ -37,26 +35,26 @@ def recording(recorder: Recorder) -> Any:
             if name.lower().startswith(KEPT_HEADERS)
         }
         exchange = Exchange(recorder, f"{request.method} {request.path}", headers, keys_in(request))
-        REQUEST_TAPE.set(exchange)
-        watch_contents(request, exchange.hear)
+        REQUEST_RECORDER.set(exchange)
+        watch_contents(request, exchange.add_content)
         try:
             response = await handler(request)
         except BaseException:
             if socket:  # that its client has closed: its last turn may be over
-                exchange.over(101)
+                exchange.end(101)
             raise
         if isinstance(response, web.Response) and isinstance(response.body, bytes):
-            exchange.said(response.body)
-        exchange.over(response.status)
+            exchange.add_answer(response.body)
+        exchange.end(response.status)
         return response
 
     return record
 
 
 @web.middleware
-async def replaying(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Notes which cassette a request asks for, and lets `Replayed` note its turns."""
+async def replay_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Notes which cassette a request asks for, and each of its turns."""
     ASKED_CASSETTE.set(request.headers.get(CASSETTE_HEADER, ""))
     if request.app[ROUTES].get(request.match_info.route) is not None:
-        REQUEST_TAPE.set(Replayed(REQUEST_TAPE.get()))
+        REQUEST_RECORDER.set(ReplayedRequest(REQUEST_RECORDER.get()))
     return await handler(request)

@@ -1,5 +1,5 @@
-"""Writes a line that differs from the one before in one string alone, such as the next delta, as that string, and
-reads it again. Pure.
+"""Writes a line that differs from the one before in one string alone, such as the next delta, as that string, and reads
+it. Pure.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from codex_proxy.agents.dialect import UNREADABLE
 _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 """The JSON of a string, without its quotes."""
 _STEP: Final = 1 << 20
-"""The most bytes of a string that are searched while other threads wait."""
+"""The most bytes of a string that are searched without letting other threads run."""
 _TIME: Final = b'AtMs":'
-"""The end of the name of a time in milliseconds."""
+"""The end of the name of a field with milliseconds."""
 _AT_ONCE: Final = 64
-"""How many lines are compared at once, which is three times as fast."""
+"""Lines compared at once, which is three times as fast."""
 _ALIKE: Final = 16
-"""How many bytes lines have in common at least, if one is written like the other."""
+"""The fewest common bytes of lines of which one is written as a difference."""
 
 
 class Run(msgspec.Struct):
-    """Lines that differ from a line before them in one text alone: their texts, as JSON without quotes."""
+    """Lines that differ from the line before in one text alone; `texts` are JSON without quotes."""
 
     name: bytes
     """The name of the field with the text, as JSON."""
     before: bytes
-    """The text of the line before; empty if that is of a run, too."""
+    """The text of the line before; empty if that is in a run, too."""
     texts: list[bytes]
     ms: int | None = None
-    """When they came, if that is written."""
+    """Their time in milliseconds, if written."""
 
     def lines(self) -> bytes:
-        """Returns the lines as they are written."""
+        """Returns the lines as written."""
         begin = (
             b'{"next":{%b:"' % self.name
             if self.ms is None
@@ -47,7 +47,7 @@ class Run(msgspec.Struct):
 
 
 class Pieces:
-    """Finds such runs. It is given the lines in their order, without line ends."""
+    """Finds runs in the lines of a file, given in order without line ends."""
 
     __slots__ = ("_before", "_first", "_head", "_name", "_tail")
 
@@ -55,7 +55,7 @@ class Pieces:
         self._before = self._head = self._tail = self._name = self._first = b""
 
     def find(self, lines: Sequence[bytes]) -> Iterator[bytes | Run]:
-        """Returns the lines, with a run in place of those that differ in one text alone."""
+        """Yields the lines, with a run in place of those that differ in one text alone."""
         at = 0
         while at < len(lines):
             line = lines[at]
@@ -69,11 +69,11 @@ class Pieces:
                 yield line
 
     def forget(self) -> None:
-        """Forgets the lines so far: the next one is not compared with them."""
+        """Forgets the lines so far, with which the next one is then not compared."""
         self._before = self._head = b""
 
     def _fits(self, line: bytes) -> bool:
-        """Returns whether a line differs from the one before in the known text alone."""
+        """Whether a line differs from the one before in the known text alone."""
         head, tail = self._head, self._tail
         return (
             bool(head)
@@ -83,7 +83,7 @@ class Pieces:
         )
 
     def _texts(self, lines: Sequence[bytes], at: int) -> list[bytes]:
-        """Returns the texts of those lines from number `at` on that fit."""
+        """Returns the texts of the successive lines from number `at` that fit."""
         head, tail = self._head, self._tail
         start, end, between = len(head), -len(tail), tail + b"\n" + head
         texts = list[bytes]()
@@ -97,7 +97,7 @@ class Pieces:
         return texts
 
     def _run(self, texts: list[bytes]) -> Iterator[bytes | Run]:
-        """Returns the run of these texts; if one of them is no string, its lines."""
+        """Yields the run of these texts, or its lines if a text is no JSON string."""
         head, tail = self._head, self._tail
         self._before = head + texts[-1] + tail
         if is_json(b'"%b"' % b" ".join(texts)):
@@ -108,7 +108,7 @@ class Pieces:
             yield from (head + text + tail for text in texts)
 
     def _learn(self, before: bytes, line: bytes) -> bool:
-        """Notes in which text a line differs from the one before. Returns whether it differs in nothing else."""
+        """Notes the text in which a line differs from the one before. Returns whether nothing else differs."""
         self._head = b""
         if not before or before[:_ALIKE] != line[:_ALIKE]:
             return False
@@ -127,7 +127,7 @@ class Pieces:
 
 
 def _end_of_string(line: bytes, start: int) -> int:
-    """Returns where the JSON string ends whose first character, behind its quote, is at `start`."""
+    """Returns the end of the JSON string whose first character, after the quote, is at `start`."""
     end = start
     while (found := _STRING.match(line, end, end + _STEP)) is not None and found.end() > end:
         end = found.end()
@@ -135,9 +135,7 @@ def _end_of_string(line: bytes, start: int) -> int:
 
 
 def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
-    """Returns the line with another text (as JSON) in its last field of this name. Raises `ValueError` if it has
-    none.
-    """
+    """Returns the line with another text (as JSON) in its last field of this name. Raises `ValueError` without one."""
     mark = name + b':"'
     if mark not in line:
         line = msgspec.json.format(line, indent=-1)  # somebody has written it with blanks
@@ -149,14 +147,14 @@ def with_text(line: bytes, name: bytes, text: bytes) -> bytes:
 
 
 def without_times(lines: Iterable[bytes]) -> list[bytes]:
-    """Returns lines without the time at their end, which would make all of them differ."""
+    """Returns lines without the times at their ends, in which all would differ."""
     return [
         line[:-14] + b"0}" if line[-20:-14] == _TIME and line[-14:-1].isdigit() else line for line in lines
     ]
 
 
 def is_json(data: bytes) -> bool:
-    """Returns whether the bytes are one JSON value in UTF-8."""
+    """Whether the bytes are one JSON value in UTF-8."""
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
     except UNREADABLE:
@@ -165,7 +163,7 @@ def is_json(data: bytes) -> bool:
 
 
 def is_utf8(text: bytes) -> bool:
-    """Returns whether the bytes are text in UTF-8."""
+    """Whether the bytes are UTF-8."""
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -174,7 +172,7 @@ def is_utf8(text: bytes) -> bool:
 
 
 def _common(one: bytes, other: bytes) -> int:
-    """Returns how many bytes two lines have in common at their beginning."""
+    """Returns how many bytes two lines share at the beginning."""
     low, high = 0, min(len(one), len(other))
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,7 +1,7 @@
-"""Plays the lines of a recorded session to today's dialect: a `Transport` that needs no agent.
+"""Plays a recorded session's lines to today's dialect: a `Transport` that needs no agent.
 
-The lines come in their order, without waiting for what the dialect writes; only where the agent had waited for an
-output, the player does, too. JSON-RPC ids become those that today's dialect gives to requests of the same method.
+The lines come in order, without waiting for the dialect's output, except where the agent waited for a call's output.
+JSON-RPC ids become those of today's requests of the same method.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import Turn
 
 BATCH: Final = 256
-"""The most lines that are given to a dialect at once."""
+"""The most lines given to a dialect at once."""
 BARRIERS: Final = frozenset({"to", "answer", "ended", "failed"})
-"""Before these lines, a dialect reads those that came before: what it writes then decides later ids."""
+"""Kinds of lines before which the dialect reads all earlier ones: its answers then decide later ids."""
 STUCK_SECONDS: Final = 20.0
-"""The most seconds to wait for the output of a call; then today's server does not make it."""
+"""The most seconds to wait for a call's output; then today's server does not make it."""
 
 OVER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
@@ -58,54 +58,54 @@ STUCK: Final = Failure(
 )
 
 Pace = Callable[[float], float]
-"""Returns after how many seconds a line is played that came so many seconds after the one before."""
+"""Converts the recorded seconds between two lines to those to wait."""
 
 
 class RequestIds:
-    """Today's ids of the JSON-RPC requests that were recorded in a session."""
+    """Maps recorded ids of a session's JSON-RPC requests to today's."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Any]] = defaultdict(deque)
-        """The recorded ids of requests that were not made yet, by method."""
+        """Recorded ids of requests that today's dialect has not made yet, by method."""
         self._today: dict[Any, Any] = {}
         self._recorded: set[Any] = set()
 
     def expect(self, lines: Iterable[Line]) -> None:
-        """Takes the lines of the session's next turn."""
+        """Adds the requests of the session's next turn."""
         for line in lines:
             id, method = rpc_of(line.value[0]) if line.kind == "to" else (None, None)
             if id is not None and method is not None:
                 self._waiting[method].append(id)
                 self._recorded.add(id)
 
-    def wrote(self, writes: bytes) -> None:
-        """Takes what today's dialect writes: its first request of a method stands for the first recorded one."""
+    def note_written(self, writes: bytes) -> None:
+        """Takes bytes that today's dialect writes: its first request of a method stands for the first recorded one."""
         for line in writes.split(b"\n"):
             id, method = rpc_of(line) if line else (None, None)
             if method is not None and id is not None and self._waiting[method]:
                 self._today[self._waiting[method].popleft()] = id
 
-    def today(self, recorded: Any) -> Any:
-        """Returns the id of the request that stands for a recorded one; None if there is none. A request from before
-        the recording, such as for a session that was opened ahead, keeps its id.
+    def todays_id(self, recorded: Any) -> Any:
+        """Returns today's id for a recorded one, if any. A request from before the recording, as for a session opened
+        ahead, keeps its id.
         """
         return self._today.get(recorded) if recorded in self._recorded else recorded
 
 
 class Script:
-    """The lines of one turn in a session, in the form in which a dialect reads them."""
+    """The lines of a session's turn, as a dialect reads them."""
 
     def __init__(self, dialect: str, lines: Sequence[Line], ids: RequestIds) -> None:
-        """`ids` are those of the whole session."""
+        """`ids`: those of the whole session."""
         self._dialect = dialect
         self._lines = deque(lines)
         self._ids = ids
         ids.expect(lines)
 
-    def wrote(self, writes: bytes) -> None:
-        """Takes what today's dialect writes."""
+    def note_written(self, writes: bytes) -> None:
+        """Takes bytes that today's dialect writes."""
         if is_rpc(self._dialect):
-            self._ids.wrote(writes)
+            self._ids.note_written(writes)
 
     @property
     def next(self) -> Line | None:
@@ -115,7 +115,7 @@ class Script:
         return self._lines.popleft()
 
     def message(self, line: Line) -> Any:
-        """Returns a line as the dialect reads it; None if it reads none."""
+        """Returns a line as the dialect reads it; None if it does not."""
         kind, value = line.kind, line.value
         if kind == "from":
             return self._message(value[0])
@@ -133,7 +133,7 @@ class Script:
         message = message_of(self._dialect, line)
         if not is_rpc(self._dialect) or message is None or message.method is not None:
             return message
-        id = self._ids.today(message.id)
+        id = self._ids.todays_id(message.id)
         return None if id is None else msgspec.structs.replace(message, id=id)
 
 
@@ -148,7 +148,7 @@ class PlayedTransport:
         self._reader: TransportReader | None = None
         self._at = 0
         self._answers = 0
-        """How many outputs this server has given that were not played past."""
+        """How many outputs of this server the script has not passed yet."""
         self._paused = False
         self._timer: asyncio.Handle | None = None
         self._waits = False
@@ -158,9 +158,9 @@ class PlayedTransport:
         self._later(0.0)
 
     def send(self, writes: bytes) -> None:
-        self._script.wrote(writes)
+        self._script.note_written(writes)
 
-    def answered(self) -> None:
+    def on_answer(self) -> None:
         """Called when this server has given an output or a decision."""
         self._answers += 1
         if self._waits:
@@ -168,7 +168,7 @@ class PlayedTransport:
             self._later(0.0)
 
     def close_stdin(self) -> None:
-        """Does nothing: nothing reads."""
+        """Does nothing: there is no program."""
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -180,7 +180,7 @@ class PlayedTransport:
                 self._later(0.0)
 
     def set_idle(self, idle: bool) -> None:
-        """Does nothing: no session is kept."""
+        """Does nothing: sessions are not kept."""
 
     async def release(self, *, finished: bool) -> None:
         self._reader = None
@@ -221,7 +221,7 @@ class PlayedTransport:
             self._reader.received(messages, size)
 
     def _passes(self, line: Line) -> bool:
-        """Plays a line that is no message. Returns False if it must wait, or the script is over."""
+        """Plays a line that is no message. Returns False if it must wait, or the script has ended."""
         if line.kind == "answer":
             if not self._answers:
                 return False
@@ -253,17 +253,17 @@ class PlayedTransport:
 
 
 class PlayedSession(AgentSession):
-    """A session of a cassette. It serves one turn: the next one is primed anew."""
+    """A session of a cassette, which serves one turn."""
 
     def __init__(
-        self, turn: Turn, dialect: Dialect[Any], transport: PlayedTransport, primed: _Primed
+        self, turn: Turn, dialect: Dialect[Any], transport: PlayedTransport, start: _TurnStart
     ) -> None:
         super().__init__(turn, dialect, transport)
         self._played = transport
-        self._primed = primed
+        self._start = start
 
     def begin(self) -> None:
-        how = self._primed
+        how = self._start
         turn = self.turn
         if how.act == "begin":
             super().begin()
@@ -276,7 +276,7 @@ class PlayedSession(AgentSession):
 
     def answer(self, request_id: str, reply: Reply) -> None:
         super().answer(request_id, reply)
-        self._played.answered()
+        self._played.on_answer()
 
     @property
     def can_resume(self) -> bool:
@@ -287,19 +287,19 @@ class PlayedSession(AgentSession):
         return ""
 
 
-class _Primed(msgspec.Struct, frozen=True):
-    """How a turn begins on its session."""
+class _TurnStart(msgspec.Struct, frozen=True):
+    """How a turn begins on its session: its first act (`begin`, `reopen` or `resume`) and its arguments."""
 
     act: str
     new_items: tuple[HistoryItem, ...] = ()
     thread: str = ""
 
 
-def played_session(
+def make_played_session(
     chain: Sequence[Cassette], index: int, turn: Turn, pace: Pace, now: Callable[[], float]
 ) -> PlayedSession:
-    """Returns a session that plays the session number `index` of the last cassette of `chain`, after reading those
-    that it continues. Raises `UnknownDialectError` if the dialect cannot be made.
+    """Returns a session that plays session `index` of the last cassette of `chain`, after reading those that it
+    continues. Raises `UnknownDialectError` if the dialect cannot be made.
     """
     cassette = chain[-1]
     session = cassette.sessions[index]
@@ -319,12 +319,12 @@ def played_session(
             raise UnknownDialectError(
                 f"{cassette.name} continues {cassette.after or 'another cassette'}, which is not in the folder"
             )
-        _prime(chain[:-1], dialect, turn, ids)
+        _read_earlier_turns(chain[:-1], dialect, turn, ids)
         _read_all(Script(session.dialect, before, ids), dialect, before, ())
         before = []
     script = Script(session.dialect, [*before, *lines], ids)
     transport = PlayedTransport(script, pace)
-    return PlayedSession(turn, dialect, transport, _Primed(act, new_items, thread))
+    return PlayedSession(turn, dialect, transport, _TurnStart(act, new_items, thread))
 
 
 def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
@@ -333,22 +333,24 @@ def offline_events(chain: Sequence[Cassette], turn: Turn) -> Iterator[Event]:
     """
     for session in chain[-1].sessions:
         ids = RequestIds()
-        dialect = remake(session.dialect, session.facts, RemakeContext(turn.model, _counted(), lambda: 0.0))
+        dialect = remake(
+            session.dialect, session.facts, RemakeContext(turn.model, _id_counter(), lambda: 0.0)
+        )
         if _start_of(session)[0] == "resume":
-            _prime(chain[:-1], dialect, turn, ids)
+            _read_earlier_turns(chain[:-1], dialect, turn, ids)
         yield from _read_session(session, dialect, turn, turn.history[_new_from(turn.history, 1) :], ids)
         ended = next((line.value for line in session.lines if line.kind == "ended"), None)
         if ended is not None:
             yield from dialect.eof(msgspec.convert(ended, Ended)).events
 
 
-def _counted() -> Callable[[str], str]:
+def _id_counter() -> Callable[[str], str]:
     count = itertools.count(1)
     return lambda prefix: f"{prefix}{next(count)}"
 
 
 def _start_of(session: Session) -> tuple[str, str, list[Line], list[Line]]:
-    """Returns how the session was begun, the agent's id of one opened again, and the lines before and after."""
+    """Returns a session's first act, the agent's id of a reopened one, and the lines before and after."""
     for index, line in enumerate(session.lines):
         if line.kind in ("begin", "resume", "reopen"):
             thread = line.value if line.kind == "reopen" else ""
@@ -357,7 +359,7 @@ def _start_of(session: Session) -> tuple[str, str, list[Line], list[Line]]:
 
 
 def _new_from(history: Sequence[HistoryItem], nth: int) -> int:
-    """Returns where the items begin that the client has added after the model's `nth` last answer."""
+    """Returns the index of the first item after the model's `nth` last answer."""
     found, end = 0, len(history)
     for index in range(len(history) - 1, -1, -1):
         if _is_models(history[index]):
@@ -375,8 +377,10 @@ def _is_models(item: HistoryItem) -> bool:
     return isinstance(item, HistoryCall | RawHistoryItem)
 
 
-def _prime(chain: Sequence[Cassette], dialect: Dialect[Any], turn: Turn, ids: RequestIds) -> None:
-    """Lets a dialect read the turns before, as it has read them when they were recorded."""
+def _read_earlier_turns(
+    chain: Sequence[Cassette], dialect: Dialect[Any], turn: Turn, ids: RequestIds
+) -> None:
+    """Lets a dialect read the earlier turns as they were recorded."""
     for number, cassette in enumerate(chain):
         left = len(chain) - number
         new = _new_from(turn.history, left + 1)
@@ -389,7 +393,7 @@ def _prime(chain: Sequence[Cassette], dialect: Dialect[Any], turn: Turn, ids: Re
 def _read_session(
     session: Session, dialect: Dialect[Any], turn: Turn, new_items: Sequence[HistoryItem], ids: RequestIds
 ) -> list[Event]:
-    """Lets a dialect read a turn of a session, as it was recorded. Returns its events."""
+    """Lets a dialect read a recorded turn of a session. Returns its events."""
     act, thread, before, lines = _start_of(session)
     script = Script(session.dialect, [*before, *lines], ids)
     if act == "begin":
@@ -399,7 +403,7 @@ def _read_session(
         step = dialect.resume(turn, new_items)
     else:
         step = dialect.reopen(turn, thread, new_items)  # type: ignore[attr-defined]
-    script.wrote(step.writes)
+    script.note_written(step.writes)
     return [*step.events, *_read_all(script, dialect, lines, step.events)]
 
 
@@ -412,7 +416,7 @@ def _last_of_client(history: Sequence[HistoryItem], until: int) -> int:
 
 
 def parts_of(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
-    """Returns the parts of an output from their JSON."""
+    """Returns an output's parts from their JSON."""
     return tuple(
         TextPart(part["text"]) if "text" in part else ImagePart(part["url"], part.get("detail"))
         for part in parts
@@ -422,14 +426,14 @@ def parts_of(parts: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
 def _read_all(
     script: Script, dialect: Dialect[Any], lines: Sequence[Line], events: Sequence[Event]
 ) -> list[Event]:
-    """Lets a dialect read lines and answers it as the server has done. Returns its events, without the earlier
+    """Lets a dialect read lines, and answers it as the server has done. Returns its events, without the earlier
     `events`.
     """
     found: list[Event] = []
 
     def take(step: Step) -> None:
         found.extend(step.events)
-        script.wrote(step.writes)
+        script.note_written(step.writes)
         for event in step.events:
             if isinstance(event, ApprovalRequested | InputRequested):
                 take(dialect.answer(event.request_id, Decision(approve=False)))

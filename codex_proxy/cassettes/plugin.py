@@ -1,5 +1,5 @@
-"""The pytest plugin: servers for tests of a program that calls a model (`docs/cassettes.md`). It imports nothing of
-the server until a fixture of it is used.
+"""The pytest plugin: servers for tests of programs that call a model (`docs/cassettes.md`). The server is imported only
+for a fixture.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Records turns into a folder.
 
-A cassette is written when the turn and its answer are over. A folder that cannot be written any more ends the
-recording, and no turn.
+A cassette is written when the turn and its answer are over. If the folder cannot be written, the recording ends, not
+the turn.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from codex_proxy.cassettes.pieces import Run, is_json, with_text
 from codex_proxy.cassettes.replay import ReplayAgent
 from codex_proxy.cassettes.scrubbing import MIN_SECRET, Scrubber, StableIds, TurnIds
 from codex_proxy.cassettes.settings import CassetteError
-from codex_proxy.cassettes.tapes import MAX_BYTES, TurnTape
+from codex_proxy.cassettes.turn_recorder import MAX_BYTES, TurnRecorder
 from codex_proxy.core.events import Event, ItemStarted, Stop
 from codex_proxy.core.items import McpTools
 from codex_proxy.core.turn import Turn
@@ -45,28 +45,28 @@ log = structlog.get_logger(__name__)
 
 MAX_SLUG: Final = 40
 MAX_WORDS: Final = 4000
-"""How many characters of a message are read for the name of a cassette."""
+"""Characters of a message that are read for the cassette's name."""
 MAX_AT_ONCE: Final = 1 << 18
-"""The most bytes of a turn that is written on the event loop, which takes milliseconds."""
+"""The most bytes of a turn that is written on the event loop, in milliseconds."""
 WINDOW: Final = 1 << 18
 """The most bytes of lines that are cleaned at once."""
 MAX_WAITING: Final = 256 << 20
-"""The most bytes of large turns that wait to be written; a turn beyond is not recorded."""
+"""The most bytes of large turns that wait to be written; further ones are not recorded."""
 _NUMBERED: Final = re.compile(r"(\d{4,})-")
 
 
 class RecordError(CassetteError):
-    """The folder of recordings cannot be used. The text says why."""
+    """The folder of recordings cannot be used; the text says why."""
 
 
 class Recorder:
-    """Writes cassettes into `folder`. `trouble` is why it has stopped doing so; empty as long as it works."""
+    """Writes cassettes into `folder`. `trouble` says why it has stopped, if it has."""
 
     def __init__(
         self, folder: Path, scrubber: Scrubber, settings: Mapping[str, Any], match: Sequence[str] = ()
     ) -> None:
-        """`settings` are those that matter and are no defaults; `match` is what `--match` names. Raises `RecordError`
-        if the folder cannot be written to.
+        """`settings`: those that matter and are no defaults; `match`: the value of `--match`. Raises `RecordError` if
+        the folder cannot be written to.
         """
         self.folder = folder
         self.trouble = ""
@@ -75,7 +75,7 @@ class Recorder:
         self._match = list(match)
         self._ids = StableIds()
         self._thread = ThreadPoolExecutor(1, "recorder")
-        """Writes large cassettes, one after the other: one may continue another."""
+        """Writes large cassettes one after the other, since one may continue another."""
         self._waiting: set[asyncio.Task[None]] = set()
         self._bytes_waiting = 0
         try:
@@ -87,34 +87,40 @@ class Recorder:
             raise RecordError(
                 f"--record {folder} cannot be written: {error.strerror}. Give another folder."
             ) from error
-        self._last = max((number for number, _ in _numbered(folder)), default=0)
+        self._last = max((number for number, _ in _names_in(folder)), default=0)
 
-    def write(self, tape: TurnTape, said: Exchanged) -> None:
-        """Writes the cassette of a turn that is over, a large one in a thread. Raises nothing: if the folder cannot
-        be written, recording ends.
+    def write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> None:
+        """Writes the cassette of an ended turn, a large one in a thread. Never raises: if the folder cannot be written,
+        recording ends.
         """
         if self.trouble:
             return
-        assert tape.end is not None
-        size = tape.size + len(said.body) + len(said.answered)
-        if tape.end.stop == Stop.INTERRUPTED or tape.size > MAX_BYTES or not tape.parts:
-            reason = "too large" if tape.size > MAX_BYTES else "interrupted" if tape.parts else "no session"
+        assert recorded.end is not None
+        size = recorded.size + len(exchange.body) + len(exchange.answered)
+        if recorded.end.stop == Stop.INTERRUPTED or recorded.size > MAX_BYTES or not recorded.parts:
+            reason = (
+                "too large"
+                if recorded.size > MAX_BYTES
+                else "interrupted"
+                if recorded.parts
+                else "no session"
+            )
             log.info("turn_not_recorded", reason=reason)
         elif self._bytes_waiting + size > MAX_WAITING:
             log.warning("turn_not_recorded", reason="too many large turns are being written")
         elif size <= MAX_AT_ONCE and not self._waiting:
-            self._report(tape, self._try_to_write(tape, said))
+            self._report(recorded, self._try_to_write(recorded, exchange))
         else:
             self._bytes_waiting += size
-            task = asyncio.ensure_future(self._write_later(tape, said, size))
+            task = asyncio.ensure_future(self._write_later(recorded, exchange, size))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
 
-    async def _write_later(self, tape: TurnTape, said: Exchanged, size: int) -> None:
+    async def _write_later(self, recorded: TurnRecorder, exchange: ExchangeContent, size: int) -> None:
         loop = asyncio.get_running_loop()
-        path = await loop.run_in_executor(self._thread, self._try_to_write, tape, said)
+        path = await loop.run_in_executor(self._thread, self._try_to_write, recorded, exchange)
         self._bytes_waiting -= size
-        self._report(tape, path)
+        self._report(recorded, path)
 
     async def flush(self) -> None:
         """Waits until every cassette is written."""
@@ -122,20 +128,20 @@ class Recorder:
             await asyncio.wait(self._waiting)
 
     async def close(self) -> None:
-        """Writes what is still to be written."""
+        """Writes the remaining cassettes."""
         await self.flush()
         self._thread.shutdown()
 
-    def _report(self, tape: TurnTape, path: Path | None) -> None:
+    def _report(self, recorded: TurnRecorder, path: Path | None) -> None:
         if path is not None:
-            tape.on_written(path)
+            recorded.on_written(path)
 
-    def _try_to_write(self, tape: TurnTape, said: Exchanged) -> Path | None:
+    def _try_to_write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> Path | None:
         """Returns the file; None if it could not be written."""
         if self.trouble:  # since the turn was over
             return None
         try:
-            return self._write(tape, said)
+            return self._write(recorded, exchange)
         except OSError as error:
             self.trouble = (
                 f"Recording has stopped: {self.folder} cannot be written ({error.strerror}). Free some space, then "
@@ -146,14 +152,14 @@ class Recorder:
             log.exception("turn_not_recorded")
         return None
 
-    def _write(self, tape: TurnTape, said: Exchanged) -> Path:
-        keys = [*said.keys, *_mcp_secrets(said.body)]
-        agent = tape.agent
+    def _write(self, recorded: TurnRecorder, exchange: ExchangeContent) -> Path:
+        keys = [*exchange.keys, *_mcp_secrets(exchange.body)]
+        agent = recorded.agent
         if isinstance(agent, ReplayAgent) and agent.missing is not None:
-            agent = agent_for(agent.missing, tape.turn.model)
-        content = content_of(tape.turn)
+            agent = agent_for(agent.missing, recorded.turn.model)
+        content = content_of(recorded.turn)
         digest = key_of(content, ("messages", "tools", "mode"))
-        ids = self._ids.turn(digest, said.body)
+        ids = self._ids.turn(digest, exchange.body)
         clean = _Cleaner(self._scrubber, ids, keys)
         cassette = Cassette(
             name="",
@@ -162,20 +168,20 @@ class Recorder:
             proxy=__version__,
             capabilities=sorted(agent.capabilities),
             settings=self._settings,
-            after="" if tape.after is None else tape.after.name,
-            order=tape.order,
-            mcp=_mcp_of(tape.turn, tape.first),
+            after="" if recorded.after is None else recorded.after.name,
+            order=recorded.order,
+            mcp=_mcp_of(recorded.turn, recorded.first),
             match=self._match,
-            request=said.request(),
+            request=exchange.request(),
             content=content,
-            sessions=tape.sessions(),
-            answer=said.answer(),
+            sessions=recorded.sessions(),
+            answer=exchange.answer(),
         )
         text = clean.clean(list(lines_of(cassette)))
-        tape.name = self._new_name(clean.text(_last_words(content)))
-        path = self.folder / f"{tape.name}{SUFFIX}"
+        recorded.name = self._new_name(clean.text(_last_words(content)))
+        path = self.folder / f"{recorded.name}{SUFFIX}"
         write(path, text)
-        tape.parts.clear()
+        recorded.parts.clear()
         return path
 
     def _new_name(self, words: str) -> str:
@@ -187,8 +193,8 @@ class Recorder:
                 return name
 
 
-def _numbered(folder: Path) -> Iterator[tuple[int, str]]:
-    """Returns the numbers and names of the cassettes in a folder."""
+def _names_in(folder: Path) -> Iterator[tuple[int, str]]:
+    """Yields the numbers and names of a folder's cassettes."""
     for path in folder.glob(f"*{SUFFIX}"):
         found = _NUMBERED.match(path.name)
         if found is not None:
@@ -196,7 +202,7 @@ def _numbered(folder: Path) -> Iterator[tuple[int, str]]:
 
 
 def _last_words(content: Mapping[str, Any]) -> str:
-    """Returns the text of the newest message of the user, or `output` behind one."""
+    """Returns the text of the user's newest message, or `output` after one."""
     messages = content["messages"]
     for message in reversed(messages):
         if message.get("role") == "user":
@@ -206,7 +212,7 @@ def _last_words(content: Mapping[str, Any]) -> str:
 
 
 def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
-    """Returns the MCP tools of a turn as JSON, with what the client was told of a tool (`listed`)."""
+    """Returns a turn's MCP tools as JSON, with each tool as the client got it (`listed`)."""
     listed = {
         (event.item.server_label, entry["name"]): {"listed": entry}
         for event in first
@@ -222,7 +228,7 @@ def _mcp_of(turn: Turn, first: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 class _Cleaner:
-    """Cleans the lines of one cassette."""
+    """Removes secrets from the lines of one cassette, and replaces ids."""
 
     def __init__(self, scrubber: Scrubber, ids: TurnIds, keys: Sequence[str]) -> None:
         self._scrubber = scrubber
@@ -230,33 +236,34 @@ class _Cleaner:
         self._keys = [key.encode() for key in keys if len(key) >= MIN_SECRET]
 
     def clean(self, found: Sequence[bytes | Run]) -> bytes:
-        """Returns the text of the lines without secrets and with stable ids; the request keeps its own ids."""
+        """Returns the lines' text without secrets and with stable ids; the request keeps its own ids."""
         spoken = b"".join(
             b"".join((b"\n", run.before, *run.texts) if run.before else run.texts)
             for run in found
             if isinstance(run, Run)
         )
         if self._scrubber.suspects(spoken, self._keys):
-            found = list(self._joined(found))
+            found = list(self._join_secret_runs(found))
         whole = b"\n".join(line for line in found if isinstance(line, bytes))
         first = min(at for each in (b'\n{"session"', b'\n{"answer"') if (at := whole.find(each)) >= 0)
-        asked, said = _changed(whole[:first], self._ids.known), _changed(whole[first:], self._ids.stable)
-        left = iter(_changed(asked + said, self._scrub).split(b"\n"))
+        asked = _change_in_windows(whole[:first], self._ids.known)
+        answered = _change_in_windows(whole[first:], self._ids.stable)
+        left = iter(_change_in_windows(asked + answered, self._scrub).split(b"\n"))
         return text_of(next(left) if isinstance(each, bytes) else each for each in found)
 
-    def _joined(self, found: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
-        """Returns the lines, with one in place of a text in pieces that has a secret."""
+    def _join_secret_runs(self, found: Iterable[bytes | Run]) -> Iterator[bytes | Run]:
+        """Yields the lines, with one whole line in place of runs with a secret."""
         line, runs = b"", list[Run]()
         for each in (*found, b""):
             if isinstance(each, Run):
                 runs.append(each)
                 continue
             if line:
-                yield from self._as_written(line, runs)
+                yield from self._unless_secret(line, runs)
             line, runs = each, []
 
-    def _as_written(self, line: bytes, runs: Sequence[Run]) -> Sequence[bytes | Run]:
-        """Returns a line and the runs that are like it, or one line with the whole text if that has a secret."""
+    def _unless_secret(self, line: bytes, runs: Sequence[Run]) -> Sequence[bytes | Run]:
+        """Returns a line and its runs, or one line with the whole text if that has a secret."""
         if not runs:
             return [line]
         text = b"".join((runs[0].before, *(text for run in runs for text in run.texts)))
@@ -270,10 +277,8 @@ class _Cleaner:
         return self._scrub(text.encode("utf-8", "replace")).decode("utf-8", "replace")
 
 
-def _changed(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
-    """Returns lines as `change` returns them, which is given about `WINDOW` bytes of them at once, so that other
-    threads need not wait long.
-    """
+def _change_in_windows(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """Returns lines as `change` converts them, about `WINDOW` bytes at once, so that other threads can run between."""
     pieces, start = list[bytes](), 0
     while start < len(text):
         end = text.find(b"\n", start + WINDOW) if len(text) > start + WINDOW else -1
@@ -284,67 +289,71 @@ def _changed(text: bytes, change: Callable[[bytes], bytes]) -> bytes:
 
 
 class Exchange:
-    """Records one request and its answer; of a WebSocket, one frame after the other. Implements
-    `runs.recording.RequestTape`.
+    """Records a request and its answer; on a WebSocket, one frame after the other. Implements
+    `runs.recording.RequestRecorder`.
     """
 
     def __init__(
         self, recorder: Recorder, line: str, headers: Mapping[str, str], keys: Sequence[str]
     ) -> None:
-        """`line` is the request's method and path, `headers` those that matter; `keys` are the secrets in it."""
+        """`line`: method and path; `headers`: those that matter; `keys`: the secrets in the request."""
         self._recorder = recorder
         self._of = dict(headers), keys
-        self._said = Exchanged(line, *self._of)
-        self._tapes: list[TurnTape] = []
+        self._content = ExchangeContent(line, *self._of)
+        self._turns: list[TurnRecorder] = []
         """The turns that are not written yet."""
 
     # --- what the request says ------------------------------------------------------------------
 
-    def hear(self, what: Literal["request", "answer"], data: bytes) -> None:
-        """Takes the body of the request, or bytes of the answer; frames, if it is a WebSocket."""
+    def add_content(self, what: Literal["request", "answer"], data: bytes) -> None:
+        """Takes the request's body or bytes of the answer; on a WebSocket, a frame."""
         if what == "answer":
-            self.said(data)
+            self.add_answer(data)
             return
-        if self._said.socket and self._said.body:
-            self.over(101)
-            self._tapes, self._said = [], Exchanged(self._said.line, *self._of)
-        self._said.body = data
+        if self._content.socket and self._content.body:
+            self.end(101)
+            self._turns, self._content = [], ExchangeContent(self._content.line, *self._of)
+        self._content.body = data
 
-    def said(self, data: bytes) -> None:
-        """Takes bytes of the answer, or a frame of a WebSocket."""
-        answered = self._said.answered
-        if self._said.socket:
+    def add_answer(self, data: bytes) -> None:
+        """Takes bytes of the answer, or a WebSocket frame."""
+        answered = self._content.answered
+        if self._content.socket:
             answered += data + b"\n"
         elif len(answered) < MAX_BYTES:
             answered += data
 
-    def over(self, status: int) -> None:
+    def end(self, status: int) -> None:
         """Called when the whole answer was sent."""
-        self._said.status = status
+        self._content.status = status
         self._write_ended()
 
     # --- what its turns say ---------------------------------------------------------------------
 
-    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnTape:
-        tape = TurnTape(turn, agent, first, time.monotonic, self._write_ended)
-        self._tapes.append(tape)
-        return tape
+    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnRecorder:
+        recorded = TurnRecorder(turn, agent, first, time.monotonic, self._write_ended)
+        self._turns.append(recorded)
+        return recorded
 
-    def answered(self, body: bytes) -> None:
-        if self._said.background:
-            self._said.final = body
+    def on_final_object(self, body: bytes) -> None:
+        if self._content.background:
+            self._content.final = body
             self._write_ended()
 
     def _write_ended(self) -> None:
-        said = self._said
-        if said.status and all(tape.end for tape in self._tapes) and (said.final or not said.background):
-            for tape in self._tapes:
-                self._recorder.write(tape, said)
-            self._tapes = []
+        content = self._content
+        if (
+            content.status
+            and all(recorded.end for recorded in self._turns)
+            and (content.final or not content.background)
+        ):
+            for recorded in self._turns:
+                self._recorder.write(recorded, content)
+            self._turns = []
 
 
-class Exchanged(msgspec.Struct):
-    """What is known of a request and its answer; all of it when both are over."""
+class ExchangeContent(msgspec.Struct):
+    """The known parts of a request and its answer."""
 
     line: str
     headers: dict[str, str]
@@ -352,31 +361,31 @@ class Exchanged(msgspec.Struct):
     """The secrets in the request."""
     body: bytes = b""
     status: int = 0
-    """The status of the answer; 0 until it is over."""
+    """The answer's status; 0 until its end."""
     answered: bytearray = msgspec.field(default_factory=bytearray)
-    """The body of the answer, or the frames of a WebSocket, one in a line."""
+    """The answer's body, or WebSocket frames, one in a line."""
     final: bytes | None = None
-    """The final object of a response that was made in the background."""
+    """The final object of a background response."""
 
     @property
     def socket(self) -> bool:
-        """Whether it is a frame of a WebSocket."""
+        """Whether it is a WebSocket frame."""
         return self.line.startswith("GET ")
 
     @property
     def background(self) -> bool:
-        """Whether the response is made in the background."""
+        """Whether it is a background response."""
         return (
-            not self.socket and b'"background"' in self.body and _decoded(self.body, _Background()).background
+            not self.socket and b'"background"' in self.body and _decode(self.body, _Background()).background
         )
 
     def request(self) -> Request:
-        """Returns the request as it is written."""
+        """Returns the request as written."""
         body: Any = msgspec.Raw(msgspec.json.format(self.body, indent=-1)) if is_json(self.body) else None
         return Request(self.line, self.headers, body, self.socket)
 
     def answer(self) -> Answer:
-        """Returns the answer as it is written."""
+        """Returns the answer as written."""
         final = None if self.final is None else msgspec.Raw(self.final)
         answered = bytes(self.answered).strip()
         if answered.startswith((b"{", b"[")):
@@ -387,14 +396,14 @@ class Exchanged(msgspec.Struct):
 
 
 def sent_in(stream: bytes) -> list[bytes]:
-    """Returns the data of the events of a stream of this server, in order, comments left out."""
+    """Returns the data of a stream's events, in order, without comments."""
     return [data for event in stream.split(b"\n\n") if (data := event.partition(b"data: ")[2])]
 
 
 def _mcp_secrets(body: bytes) -> list[str]:
-    """Returns the headers and keys that a request has for MCP servers."""
+    """Returns the headers and keys of a request's MCP servers."""
     found = []
-    for tool in _decoded(body, _WithTools()).tools if b'"mcp"' in body else ():
+    for tool in _decode(body, _WithTools()).tools if b'"mcp"' in body else ():
         if isinstance(tool, dict):
             headers = tool.get("headers")
             found += list(headers.values()) if isinstance(headers, dict) else []
@@ -413,8 +422,8 @@ class _Background(msgspec.Struct):
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def _decoded(body: bytes, default: S) -> S:
-    """Returns what a body has of the fields of `default`; `default` if it cannot be read."""
+def _decode(body: bytes, default: S) -> S:
+    """Decodes the fields of `default` from a body; returns `default` if it cannot be read."""
     try:
         return msgspec.json.decode(body, type=type(default))
     except UNREADABLE:

@@ -19,13 +19,13 @@ from codex_proxy.agents.recorded import UnknownDialectError
 from codex_proxy.cassettes.content import content_of
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import Cassette
-from codex_proxy.cassettes.player import Pace, PlayedSession, parts_of, played_session
+from codex_proxy.cassettes.player import Pace, PlayedSession, make_played_session, parts_of
 from codex_proxy.core.account import AgentModel
 from codex_proxy.core.events import Event, ItemEnded, ItemStarted
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import McpOrigin, McpTools, Tool
 from codex_proxy.core.turn import Turn
-from codex_proxy.runs.recording import RequestTape, TurnTape
+from codex_proxy.runs.recording import RequestRecorder, TurnRecorder
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.tools.policy import ToolOutput
 
@@ -34,8 +34,8 @@ log = structlog.get_logger(__name__)
 NAME: Final = "replay"
 
 
-class Playing:
-    """A cassette while it is played."""
+class ActiveCassette:
+    """A cassette that is being played."""
 
     def __init__(self, cassette: Cassette) -> None:
         self.cassette = cassette
@@ -44,36 +44,36 @@ class Playing:
         """The recorded calls that were not made yet."""
 
 
-PLAYING: ContextVar[Playing | None] = ContextVar("playing", default=None)
-"""The cassette of the turn that is running."""
+ACTIVE_CASSETTE: ContextVar[ActiveCassette | None] = ContextVar("active_cassette", default=None)
+"""The running turn's cassette."""
 ASKED_CASSETTE: ContextVar[str] = ContextVar("asked_cassette", default="")
-"""The name of the cassette that the request asks for; empty if its content is to find one."""
+"""The cassette that the request names; empty: it is found by content."""
 
 
 ASKED_TURN: ContextVar[Turn | None] = ContextVar("asked_turn", default=None)
-"""The turn that is started, as the client asks for it: without what the server remembers."""
+"""The starting turn as the client asks for it, without remembered items."""
 
 
-class Replayed:
-    """Notes each turn of a request before it is started; `recording` records it, too. Implements
-    `runs.recording.RequestTape`.
+class ReplayedRequest:
+    """Notes each turn of a request before it starts, and passes it to `recording`, if any. Implements
+    `runs.recording.RequestRecorder`.
     """
 
-    def __init__(self, recording: RequestTape | None) -> None:
+    def __init__(self, recording: RequestRecorder | None) -> None:
         self._recording = recording
 
-    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnTape | None:
-        PLAYING.set(None)
+    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnRecorder | None:
+        ACTIVE_CASSETTE.set(None)
         ASKED_TURN.set(turn)
         return None if self._recording is None else self._recording.turn(turn, agent, first)
 
-    def answered(self, body: bytes) -> None:
+    def on_final_object(self, body: bytes) -> None:
         if self._recording is not None:
-            self._recording.answered(body)
+            self._recording.on_final_object(body)
 
 
 def pace_of(text: str) -> Pace:
-    """Returns the pace that `--pace` names: `none`, `recorded`, or a factor. Raises `ValueError`."""
+    """Returns the pace for `--pace`: `none`, `recorded`, or a factor. Raises `ValueError`."""
     if text in ("none", ""):
         return lambda _: 0.0
     factor = 1.0 if text == "recorded" else float(text)
@@ -87,7 +87,7 @@ async def _nothing_to_flush() -> None:
 
 
 class ReplayAgent(AgentBase):
-    """An `Agent` that plays a folder of cassettes; turns without one are those of the agent `missing`."""
+    """An `Agent` that plays a folder of cassettes; `missing` gets the turns without one."""
 
     name = NAME
     any_model = True
@@ -99,18 +99,18 @@ class ReplayAgent(AgentBase):
         missing: Agent | None = None,
         flush: Callable[[], Awaitable[None]] = _nothing_to_flush,
     ) -> None:
-        """`flush` waits until the turns of the agent `missing` are in the folder."""
+        """`flush` waits until the turns of `missing` are in the folder."""
         super().__init__()
         self.folder = folder
         self.missing = missing
         self._pace = pace
         self._flush = flush
         self.on_turn: Callable[[Cassette, Turn], None] | None = None
-        """Called with each cassette that is played, and the turn that it answers; None for nothing."""
+        """Called with each played cassette and the turn that it answers, if set."""
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """What the recorded agents could do, all together. A request is never passed on unchanged."""
+        """The capabilities of all recorded agents together, but forwarding."""
         recorded: set[Any] = {name for each in self.folder.cassettes.values() for name in each.capabilities}
         if self.missing is not None:
             recorded |= self.missing.capabilities
@@ -121,15 +121,15 @@ class ReplayAgent(AgentBase):
             await self.missing.start()
 
     async def open(self, turn: Turn) -> AgentSession:
-        playing = PLAYING.get()
+        playing = ACTIVE_CASSETTE.get()
         if playing is None or playing.next_session >= len(playing.cassette.sessions):
             asked = ASKED_TURN.get() or turn
             cassette = await self._cassette(asked)
             if cassette is None:
                 assert self.missing is not None
                 return await self.missing.open(turn)
-            playing = Playing(cassette)
-            PLAYING.set(playing)
+            playing = ActiveCassette(cassette)
+            ACTIVE_CASSETTE.set(playing)
             if self.on_turn is not None:
                 self.on_turn(cassette, asked)
         index = playing.next_session
@@ -137,7 +137,7 @@ class ReplayAgent(AgentBase):
         cassette = playing.cassette
         try:
             chain = self.folder.chain(cassette)
-            session = played_session(chain, index, turn, self._pace, time.time)
+            session = make_played_session(chain, index, turn, self._pace, time.time)
         except UnknownDialectError as error:
             message = f"The cassette {cassette.name} cannot be replayed: {error}."
             raise Fault(Failure(kind=FaultKind.AGENT_MISCONFIGURED, message=message)) from error
@@ -146,9 +146,7 @@ class ReplayAgent(AgentBase):
         return session
 
     async def _cassette(self, turn: Turn) -> Cassette | None:
-        """Returns the cassette for a turn; None if the agent of missing ones is to be asked. Raises `Fault` if there
-        is none.
-        """
+        """Returns a turn's cassette; None if `missing` gets it. Raises `Fault` without one."""
         asked = ASKED_CASSETTE.get()
         if asked:
             found = self.folder.cassettes.get(asked)
@@ -162,7 +160,7 @@ class ReplayAgent(AgentBase):
             self.folder.refresh()
             return self.folder.find(content)
         if cassette is None:
-            raise _fault(self.folder.miss(content))
+            raise _fault(self.folder.describe_miss(content))
         return cassette
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
@@ -188,15 +186,13 @@ def _fault(message: str) -> Fault:
 
 
 class RecordedTools:
-    """The MCP tools of the cassettes, in place of the servers that had them. Implements
-    `admission.server_tools.ToolSource`.
-    """
+    """The cassettes' MCP tools, in place of their servers. Implements `admission.server_tools.ToolSource`."""
 
     def __init__(self, folder: Folder, steps: int, new_id: Callable[[str], str]) -> None:
         self.steps = steps
         self._new_id = new_id
         self._listed: dict[str, dict[str, tuple[Tool, Any]]] = {}
-        """The tools of each server that a request has named, and what the client was told of them."""
+        """The tools of each server that a request has named, as listed for the client."""
         self._operators: dict[str, Tool] = {}
         for cassette in folder.cassettes.values():
             for value in cassette.mcp:
@@ -210,7 +206,7 @@ class RecordedTools:
         self._calls = [call for cassette in folder.cassettes.values() for call in cassette.calls]
 
     def check(self, asked: Sequence[McpOffer]) -> None:
-        """Allows every server, since none is asked."""
+        """Allows every server, since none is contacted."""
 
     async def offer(self, request: McpRequest, owner: str, *, operators: bool) -> ServerTools:
         tools: list[Tool] = []
@@ -230,10 +226,10 @@ class RecordedTools:
         )
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
-        """Returns the next recorded output of the tool in the cassette that is played, else that of any call with the
-        same arguments.
+        """Returns the tool's next recorded output in the played cassette, else that of any call with the same
+        arguments.
         """
-        playing = PLAYING.get()
+        playing = ACTIVE_CASSETTE.get()
         own = [] if playing is None else playing.calls
         call = next((each for each in own if each["tool"] == tool.name), None)
         if call is not None:

@@ -1,5 +1,5 @@
-"""Replaces what is left out of cassettes, before they are written: secrets and names by placeholders, random ids by
-stable ones, times by 0.
+"""Replaces parts of cassettes before they are written: secrets and names by placeholders, random ids by stable ones,
+times by 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ GENERIC: Final = re.compile(
     "|data|item|turn|thread|session",
     re.IGNORECASE,
 )
-"""Names of users and hosts that tell nothing, and that are words of the agents' protocols."""
+"""Names of users and hosts that identify nobody, or are words of agents' protocols."""
 MIN_NAME: Final = 3
 MIN_SECRET: Final = 6
 
@@ -37,9 +37,7 @@ _FIELD: Final = re.compile(
     rb'|client_secret|password|passwd|secret)"\s{0,4}:\s{0,4}"((?:[^"\\\n]|\\.){1,4000})"',
     re.IGNORECASE,
 )
-"""What matches the group is replaced. These are tried only where one of the following texts is, which is a hundred
-times as fast.
-"""
+"""The matched group is replaced. Patterns are tried only at these texts, which is a hundred times as fast."""
 _DASHED: Final = tuple(
     b"sk rk pk ghp gho ghu ghs ghr xoxa xoxb xoxe xoxo xoxp xoxr xoxs hf gsk glpat npm whsec github".split()
 )
@@ -51,16 +49,16 @@ _FIELD_ENDS: Final = tuple(
 
 
 class ScrubError(CassetteError):
-    """A pattern of the operator is no regular expression."""
+    """An operator's pattern is no regular expression."""
 
 
 class Scrubber:
-    """Replaces what is not to be written by placeholders."""
+    """Replaces secrets and names by placeholders."""
 
     def __init__(self, names: Mapping[str, Iterable[str]], patterns: Sequence[str] = ()) -> None:
-        """`names` has the texts of each placeholder: secrets (`<key>`) are replaced everywhere, others unless they
-        are parts of longer words, or empty, short or generic. `patterns` are the operator's regular expressions.
-        Raises `ScrubError` if one is invalid.
+        """`names` has the texts of each placeholder: secrets (`<key>`) are replaced everywhere, others unless they are
+        parts of longer words, empty, short or generic. `patterns` are the operator's. Raises `ScrubError` if one is
+        invalid.
         """
         found = [
             (spelling, placeholder.encode())
@@ -84,7 +82,7 @@ class Scrubber:
             raise ScrubError(f"--scrub {error.pattern!r} is no regular expression: {error}.") from error
 
     def suspects(self, text: bytes, keys: Sequence[bytes] = ()) -> bool:
-        """Returns whether the text may have something to replace."""
+        """Whether the text may need replacements."""
         return bool(
             self._own
             or any(_places(text))
@@ -93,13 +91,13 @@ class Scrubber:
         )
 
     def scrub(self, text: bytes, keys: Sequence[bytes] = ()) -> bytes:
-        """Returns lines of JSON with placeholders. `keys` are further secrets, those of the request."""
+        """Returns lines of JSON with placeholders. `keys` are the request's secrets."""
         for secret in keys:
             text = text.replace(secret, KEY.encode())
         for name, pattern, placeholder in self._names:
             if name in text:
-                text = pattern.sub(lambda found, placeholder=placeholder: _apart(found, placeholder), text)  # type: ignore[misc]
-        text = _without(text, sorted(_secrets_in(text)))
+                text = pattern.sub(lambda found, placeholder=placeholder: _hide(found, placeholder), text)  # type: ignore[misc]
+        text = _without_secrets(text, sorted(_secrets_in(text)))
         if self._own:  # line by line: an expression may match the end of a line
             lines = text.split(b"\n")
             for own in self._own:
@@ -109,9 +107,9 @@ class Scrubber:
 
 
 def _secrets_in(text: bytes) -> Iterator[tuple[int, int]]:
-    """Returns where tokens begin and end, and the values of fields that are secret."""
+    """Yields start and end of tokens, and of secret fields' values."""
     small = text.lower()
-    fields = (small.rfind(b'"', 0, at) for end in _FIELD_ENDS for at in _each(small, end))
+    fields = (small.rfind(b'"', 0, at) for end in _FIELD_ENDS for at in _find_all(small, end))
     for expression, places in ((_TOKEN, _places(text)), (_FIELD, fields)):
         for place in places:
             found = expression.match(text, place)
@@ -120,25 +118,25 @@ def _secrets_in(text: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _places(text: bytes) -> Iterator[int]:
-    """Returns where tokens may begin. It is faster to look for `-` and `_` than for what is before."""
+    """Yields where tokens may begin. Looking for `-` and `_` is faster than for what is before."""
     end = -1
     for word in text.replace(b"_", b"-").split(b"-"):
         end += len(word) + 1
         if word.endswith(_DASHED) and (found := _DASHED_WORD.search(word, max(0, len(word) - 8))):
             yield end - len(found[0])
     for each in _BEGINNINGS:
-        yield from _each(text, each)
+        yield from _find_all(text, each)
 
 
-def _each(text: bytes, part: bytes) -> Iterator[int]:
+def _find_all(text: bytes, part: bytes) -> Iterator[int]:
     at = text.find(part)
     while at >= 0:
         yield at
         at = text.find(part, at + 1)
 
 
-def _without(text: bytes, secrets: Sequence[tuple[int, int]]) -> bytes:
-    """Returns the text with a placeholder for each of the places, which are sorted."""
+def _without_secrets(text: bytes, secrets: Sequence[tuple[int, int]]) -> bytes:
+    """Returns the text with a placeholder for each of these sorted places."""
     pieces, kept = [], 0
     for start, end in secrets:
         if start >= kept:
@@ -147,14 +145,14 @@ def _without(text: bytes, secrets: Sequence[tuple[int, int]]) -> bytes:
     return b"".join([*pieces, text[kept:]])
 
 
-def _apart(found: re.Match[bytes], placeholder: bytes) -> bytes:
-    """Returns the placeholder of a name, unless it is the end of a longer word."""
+def _hide(found: re.Match[bytes], placeholder: bytes) -> bytes:
+    """Returns a name's placeholder, unless the name ends a longer word."""
     before = found.string[found.start() - 1 : found.start()] if found.start() else b""
     return found[0] if before.isalnum() and placeholder != KEY.encode() else placeholder
 
 
 def _spellings(text: str) -> set[bytes]:
-    """Returns a text as it may stand in JSON, also in JSON that is a string of JSON."""
+    """Returns a text as JSON may have it, also JSON in a string."""
     once = json.dumps(text)[1:-1]
     plain = json.dumps(text, ensure_ascii=False)[1:-1]
     return {
@@ -175,7 +173,7 @@ _ID: Final = re.compile(
 )
 _TIME: Final = re.compile(rb'":\s?(?:1[0-9]{9}(?:\.[0-9]{1,9})?|1[0-9]{12})(?=[,}\s])')
 _TIME_KEYS: Final = (b"At", b"AtMs", b"created", b"_at")
-"""How the names of fields with times end."""
+"""The endings of the names of fields with times."""
 _CLOCK: Final = re.compile(
     rb'"20[0-9]{2}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-6][0-9](?:\.[0-9]{1,9})?Z"'
 )
@@ -183,24 +181,20 @@ MAX_IDS: Final = 100_000
 
 
 class StableIds:
-    """Replaces random ids by ids that depend on the content of the turn alone, each by the same one in all turns, and
-    times by 0.
-    """
+    """Replaces random ids by ids that depend on the turn's content alone, the same in all turns, and times by 0."""
 
     def __init__(self) -> None:
         self._ids: dict[bytes, bytes] = {}
 
     def turn(self, key: bytes, request: bytes) -> TurnIds:
-        """Returns what replaces the ids of one turn. `key` depends on its content alone; the ids of its `request`
-        stay.
-        """
+        """Returns the replacer of one turn's ids. `key` depends on its content alone; ids of its `request` stay."""
         if len(self._ids) > MAX_IDS:
             self._ids.clear()
         return TurnIds(self._ids, key, frozenset(_WORD.findall(request)))
 
 
 class TurnIds:
-    """Replaces the ids of one turn."""
+    """Replaces one turn's ids."""
 
     def __init__(self, ids: dict[bytes, bytes], key: bytes, own: frozenset[bytes]) -> None:
         self._ids = ids
@@ -209,12 +203,12 @@ class TurnIds:
         self._count = 0
 
     def known(self, text: bytes) -> bytes:
-        """Returns the text of a request, with those ids replaced that earlier turns have had."""
+        """Returns a request's text with the ids of earlier turns replaced."""
         return _QUOTED.sub(lambda found: b':"%b"' % self._ids.get(found[0][2:-1], found[0][2:-1]), text)
 
     def stable(self, text: bytes) -> bytes:
-        """Returns the text of an agent or of an answer, with its ids and times replaced."""
-        return with_times_zero(_QUOTED.sub(self._replacement, text))
+        """Returns an agent's or answer's text with ids and times replaced."""
+        return zero_times(_QUOTED.sub(self._replacement, text))
 
     def _replacement(self, found: re.Match[bytes]) -> bytes:
         id = found[0][2:-1]
@@ -229,19 +223,19 @@ class TurnIds:
         return b':"%b"' % made
 
 
-def with_times_zero(text: bytes) -> bytes:
-    """Returns JSON with 0 for each time in it, or the first second of 1970."""
-    text = _TIME.sub(_without_time, text)
+def zero_times(text: bytes) -> bytes:
+    """Returns JSON with 0, or the first second of 1970, for each time."""
+    text = _TIME.sub(_zero_time, text)
     return _CLOCK.sub(b'"1970-01-01T00:00:00Z"', text) if b'Z"' in text else text
 
 
-def _without_time(found: re.Match[bytes]) -> bytes:
+def _zero_time(found: re.Match[bytes]) -> bytes:
     key = found.string[max(0, found.start() - 8) : found.start()]
     return b'":0' if key.endswith(_TIME_KEYS) else found[0]
 
 
 def stable_id(like: str, key: bytes, number: int) -> str:
-    """Returns an id of the form of `like` that depends on `key` and `number` alone."""
+    """Returns an id in the form of `like` that depends on `key` and `number` alone."""
     digest = hashlib.sha256(b"%b %d" % (key, number)).hexdigest()
     if like.count("-") == 4:
         return f"{digest[:8]}-{digest[8:12]}-7{digest[12:15]}-8{digest[15:18]}-{digest[18:30]}"

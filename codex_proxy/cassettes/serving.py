@@ -1,4 +1,4 @@
-"""What a server with `--record` or `--replay` is made of: called by `app`."""
+"""The parts of a server with `--record` or `--replay`, made for `app`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from codex_proxy.agents.spec import AgentContext, AgentSpec
 from codex_proxy.cassettes.content import KEY
 from codex_proxy.cassettes.folder import Folder, names_to_match
 from codex_proxy.cassettes.format import Cassette
-from codex_proxy.cassettes.middleware import recording, replaying
+from codex_proxy.cassettes.middleware import recording_middleware, replay_middleware
 from codex_proxy.cassettes.recorder import Recorder
 from codex_proxy.cassettes.replay import NAME, RecordedTools, ReplayAgent, pace_of
 from codex_proxy.cassettes.scrubbing import Scrubber
@@ -60,7 +60,7 @@ SPEC = AgentSpec(
 
 
 def folder_of(settings: Any) -> Folder:
-    """Returns the cassettes of `--replay`. Raises `CassetteError` if they, `--match` or `--pace` cannot be used."""
+    """Returns the cassettes of `--replay`. Raises `CassetteError` if they, `--match` or `--pace` are invalid."""
     own = settings.cassettes
     try:
         pace_of(own.pace)
@@ -85,7 +85,7 @@ def folder_of(settings: Any) -> Folder:
 
 
 def common_settings(cassettes: list[Cassette], settings: Any) -> dict[str, Any]:
-    """Returns the settings that all cassettes were recorded with."""
+    """Returns the settings with which all cassettes were recorded."""
     fields = type(settings).model_fields
     names = {name for each in cassettes for name in each.settings if name in fields}
     found = {}
@@ -97,19 +97,19 @@ def common_settings(cassettes: list[Cassette], settings: Any) -> dict[str, Any]:
 
 
 class Cassettes(msgspec.Struct, frozen=True):
-    """What a server records and replays; nothing if both are None."""
+    """The recorder and the replayed folder of a server, if any."""
 
     settings: Any
-    """The settings of the server: when it replays, with those that were recorded."""
+    """The server's settings; when replaying, with the recorded ones."""
     recorder: Recorder | None = None
     """Records every turn."""
     folder: Folder | None = None
-    """Has the cassettes that answer."""
+    """The cassettes that answer."""
     middlewares: tuple[Any, ...] = ()
     """Further middlewares, for tests."""
 
     async def agent(self, context: AgentContext) -> Agent:
-        """Returns the agent of the server. Raises what `make_agent` raises."""
+        """Returns the server's agent. Raises as `make_agent` does."""
         if self.folder is None:
             return await make_agent(context)
         own = msgspec.structs.replace(
@@ -121,7 +121,7 @@ class Cassettes(msgspec.Struct, frozen=True):
         return ReplayAgent(self.folder, pace, await make_agent(own), self.recorder.flush)
 
     def tools(self, ids: IdSource) -> RecordedTools | None:
-        """Returns the recorded MCP tools; None if the server asks MCP servers, because it does not replay."""
+        """Returns the recorded MCP tools; None if the server does not replay."""
         if self.folder is None or self.recorder is not None:
             return None
         return RecordedTools(self.folder, self.settings.max_tool_call_iterations, ids.new)
@@ -132,7 +132,7 @@ class Cassettes(msgspec.Struct, frozen=True):
             await self.recorder.close()
 
     def banner(self, agent: Agent) -> list[str]:
-        """Returns the lines of the banner that say that turns are recorded or replayed. `agent` is the server's."""
+        """Returns the banner's lines about recording or replaying. `agent` is the server's."""
         lines = []
         if isinstance(agent, ReplayAgent):
             folder, missing = agent.folder, agent.missing
@@ -144,18 +144,18 @@ class Cassettes(msgspec.Struct, frozen=True):
         return lines
 
     def add_to(self, app: web.Application) -> None:
-        """Adds the middlewares. The one that records is the outermost, since it sees the answers of all others."""
+        """Adds the middlewares. The recording one is the outermost, to see the answers of all others."""
         if self.folder is not None:
-            app.middlewares.append(replaying)
+            app.middlewares.append(replay_middleware)
         app.middlewares.extend(self.middlewares)
         recorder = self.recorder
         if recorder is not None:
-            app.middlewares.insert(0, recording(recorder))
+            app.middlewares.insert(0, recording_middleware(recorder))
             app[RECORDING_TROUBLE] = lambda: recorder.trouble
 
 
 def cassettes_of(settings: Any, environ: Mapping[str, str]) -> Cassettes:
-    """Returns what a server with these settings records and replays. Raises `CassetteError`."""
+    """Returns the recorder and folder for a server's settings. Raises `CassetteError`."""
     if settings.cassettes.replay is None:
         return Cassettes(settings, recorder_of(settings, environ))
     folder = folder_of(settings)
@@ -164,9 +164,7 @@ def cassettes_of(settings: Any, environ: Mapping[str, str]) -> Cassettes:
 
 
 def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
-    """Returns what records the server's turns; None if nothing is to be recorded. Raises `CassetteError` if it
-    cannot.
-    """
+    """Returns the recorder of a server's turns, if they are recorded. Raises `CassetteError` if they cannot be."""
     own = settings.cassettes
     if own.record is None:
         return None
@@ -177,7 +175,7 @@ def recorder_of(settings: Any, environ: Mapping[str, str]) -> Recorder | None:
 
 
 def scrubber_of(settings: Any, environ: Mapping[str, str], patterns: list[str]) -> Scrubber:
-    """Returns what removes the secrets of this server and the names of this machine and its user."""
+    """Returns the scrubber of this server's secrets and the names of this machine and its user."""
     keys = [value for name, value in environ.items() if SECRET_WORDS.search(name)]
     own = [getattr(settings, name) for name in type(settings).model_fields] + [settings.webhooks.secret]
     own += [header for table in settings.upstreams.values() for header in table.headers.values()]

@@ -1,4 +1,4 @@
-"""The settings of recording and replaying, and the settings of the server on which an answer depends."""
+"""The settings of recording and replaying, and the server's settings on which an answer depends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ MATTER: Final = (
     *("structured_output", "logprobs", "reasoning_state", "show_activity", "web_search", "responses_profile"),
     *("enable_parallel_tool_calls", "max_tool_call_iterations", "max_output_size", "stream_metrics"),
 )
-"""The settings that decide how a request is read and how its answer is written."""
+"""The settings on which reading a request and writing its answer depend."""
 
 
 class CassetteError(Exception):
-    """Cassettes cannot be recorded or read. The text names the file and line, and what to do."""
+    """Cassettes cannot be recorded or read. The text names file and line, and what to do."""
 
 
 class CassetteSettings(BaseModel):
@@ -41,14 +41,14 @@ class CassetteSettings(BaseModel):
 
 
 def settings_that_matter(settings: Any) -> dict[str, Any]:
-    """Returns those settings of a server that matter and are not the defaults, as JSON."""
+    """Returns a server's settings that matter and are no defaults, as JSON."""
     fields = type(settings).model_fields
     found = {name: getattr(settings, name) for name in MATTER}
     return {name: value for name, value in found.items() if value != fields[name].default}
 
 
 def with_recorded(settings: Any, recorded: Mapping[str, Any]) -> Any:
-    """Returns the settings with those that were recorded, except where the operator has set another value."""
+    """Returns the settings with the recorded ones, except those that the operator has set."""
     own = settings.model_fields_set
     update = {name: value for name, value in recorded.items() if name in MATTER and name not in own}
     return settings.model_copy(update=update)

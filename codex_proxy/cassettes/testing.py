@@ -1,4 +1,4 @@
-"""The servers of the pytest plugin, each in a thread of the test's process."""
+"""The pytest plugin's servers, each in a thread of the test's process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = {
     500: FaultKind.UPSTREAM_ERROR,
     503: FaultKind.UNAVAILABLE,
 }
-"""The fault of each status that a test can ask for."""
+"""The fault for each status that a test can ask for."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Servers:
-    """The servers of a session of tests, which are started when they are first needed."""
+    """The servers of a test session, started when first needed."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` gets the servers' own files."""
@@ -64,24 +64,26 @@ class Servers:
             configure("error", "console")
 
     def fake(self) -> TestServer:
-        """Returns the server of the fake agent."""
-        return self._served("fake", agent="fake", fake_dialect="app-server")
+        """Returns the fake agent's server."""
+        return self._get_server("fake", agent="fake", fake_dialect="app-server")
 
     def cassette(self, folder: Path, mode: str) -> TestServer:
-        """Returns a server that replays the cassettes in `folder`, or records them with the agent of the settings."""
+        """Returns a server that replays the cassettes in `folder`, or records them with the settings' agent."""
         if mode == "replay":
             if not folder.is_dir():
                 raise FileNotFoundError(f"There is no {folder}. Record it with `pytest --cassettes=record`.")
-            return self._served(f"replay {folder}", agent="fake", cassettes={"replay": folder})
+            return self._get_server(f"replay {folder}", agent="fake", cassettes={"replay": folder})
         if mode == "missing":
-            return self._served(f"missing {folder}", own=True, cassettes={"record": folder, "replay": folder})
+            return self._get_server(
+                f"missing {folder}", own=True, cassettes={"record": folder, "replay": folder}
+            )
         if f"record {folder}" not in self._servers:
             for old in folder.glob("*.jsonl"):
                 old.unlink()
-        return self._served(f"record {folder}", own=True, cassettes={"record": folder})
+        return self._get_server(f"record {folder}", own=True, cassettes={"record": folder})
 
-    def _served(self, name: str, *, own: bool = False, **given: Any) -> TestServer:
-        """Returns the server of this name. `own`: it has the settings of the environment, as `codex-proxy serve`."""
+    def _get_server(self, name: str, *, own: bool = False, **given: Any) -> TestServer:
+        """Returns the server of this name. `own`: it reads the environment's settings, as `codex-proxy serve`."""
         if name not in self._servers:
             state = self._folder / f"server-{len(self._servers)}"
             make_folder(state)
@@ -119,23 +121,23 @@ class Servers:
 
 
 class TestServer:
-    """A server for a test: `base_url` and `api_key` are for its SDK, `requests` what it has asked."""
+    """A server for a test: `base_url` and `api_key` are for its SDK, `requests` are those received."""
 
     __test__ = False
 
     def __init__(self) -> None:
         self.root = ""
-        """The address of the server without a path."""
+        """The server's address without a path."""
         self.base_url = ""
-        """The address that an SDK is given."""
+        """The address for an SDK."""
         self.api_key = "sk-test"
         self.requests: list[Request] = []
-        """The requests of the test, oldest first."""
+        """The test's requests, oldest first."""
         self._marker = ""
         self._failures: list[Failure] = []
 
     def for_test(self, path: str) -> TestServer:
-        """Returns the server as a new test gets it. `path` is that of its API."""
+        """Returns the server for a new test. `path` is its API's."""
         self.base_url = self.root + path
         self.requests.clear()
         self._marker, self._failures = "", []
@@ -151,7 +153,7 @@ class TestServer:
         self._marker = f"[[fake:{name}{given}]]"
 
     def fail(self, status: int = 500, *, retry_after: float | None = None, message: str = "") -> None:
-        """Makes the next request of a turn fail with this status."""
+        """Makes the next turn's request fail with this status."""
         if status not in KINDS:
             raise ValueError(
                 f"there is no failure with the status {status}; choose one of {', '.join(map(str, KINDS))}"
@@ -160,14 +162,14 @@ class TestServer:
         self._failures.append(Failure(kind=KINDS[status], message=text, retry_after=retry_after))
 
     def attach(self, server: Server) -> None:
-        """Sees the requests of a server that has not started, and does what the test asks for."""
+        """Attaches to a server that has not started, to see its requests and change its answers."""
         cassettes = server.cassettes or Cassettes(server.settings)
         server.cassettes = msgspec.structs.replace(cassettes, middlewares=(self._middleware(),))
         agent = server.agent
         opened = agent.open
 
         async def open_marked(turn: Turn) -> AgentSession:
-            return await opened(self._marked(turn))
+            return await opened(self._add_marker(turn))
 
         agent.open = open_marked  # type: ignore[method-assign]
 
@@ -178,12 +180,12 @@ class TestServer:
             if endpoint is None or endpoint.kind != "turn" or request.method != "POST":
                 return await handler(request)
 
-            def heard(what: Literal["request", "answer"], data: bytes) -> None:
+            def on_content(what: Literal["request", "answer"], data: bytes) -> None:
                 if what == "request":
                     headers = {name.lower(): value for name, value in request.headers.items()}
                     self.requests.append(Request(request.method, request.path, headers, _json(data)))
 
-            watch_contents(request, heard)
+            watch_contents(request, on_content)
             if self._failures:
                 await read_body(request)
                 raise Fault(self._failures.pop(0))
@@ -191,8 +193,8 @@ class TestServer:
 
         return note
 
-    def _marked(self, turn: Turn) -> Turn:
-        """Returns the turn with what the fake agent is to do behind the newest message of the user."""
+    def _add_marker(self, turn: Turn) -> Turn:
+        """Adds the fake agent's instructions to the user's newest message."""
         history = list(turn.history)
         for index in range(len(history) - 1, -1, -1):
             item = history[index]

@@ -1,4 +1,4 @@
-"""Shows a cassette as a conversation, and makes a scenario of the fake agent from one."""
+"""Shows a cassette as a conversation, or converts it to a scenario of the fake agent."""
 
 from __future__ import annotations
 
@@ -40,31 +40,31 @@ from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
 
 
-class Said(msgspec.Struct):
-    """One item that the agent has put out."""
+class OutputItem(msgspec.Struct):
+    """An output item of the agent."""
 
     kind: str
     """`message`, `refusal`, `reasoning`, `call` or `activity`."""
     text: str = ""
     name: str = ""
-    """The name of a tool, or what an activity did."""
+    """A tool's name, or an activity's kind and text."""
     pieces: list[str] = []
     output: str = ""
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What an agent said in a turn."""
+class TurnOutput(msgspec.Struct, frozen=True):
+    """A turn's output."""
 
-    said: list[Said]
+    items: list[OutputItem]
     usage: dict[str, int] | None
     end: TurnEnded | None
 
 
-def told(chain: Sequence[Cassette]) -> Told:
-    """Returns what the agent said in the last cassette of `chain`, which continues those before."""
+def turn_output(chain: Sequence[Cassette]) -> TurnOutput:
+    """Returns the output of the last cassette of `chain`, which continues those before."""
     repair = TurnRepair()
     events: list[Event] = repair.feed(list(offline_events(chain, turn_of(chain[-1].content))))
-    items: dict[str, Said] = {}
+    items: dict[str, OutputItem] = {}
     usage, end = None, None
     for event in events:
         if isinstance(event, ItemStarted):
@@ -85,25 +85,27 @@ def told(chain: Sequence[Cassette]) -> Told:
             end = event
     calls = {event.call_id: event for event in events if isinstance(event, ToolCallRequested)}
     known = {each.name for each in items.values() if each.kind == "call"}
-    said = [*items.values()]
-    said += [
-        Said("call", each.arguments, each.name, [each.arguments]) for each in calls.values() if not known
+    found = [*items.values()]
+    found += [
+        OutputItem("call", each.arguments, each.name, [each.arguments])
+        for each in calls.values()
+        if not known
     ]
-    return Told(said, usage, end)
+    return TurnOutput(found, usage, end)
 
 
-def _item(item: Any) -> Said:
+def _item(item: Any) -> OutputItem:
     if isinstance(item, Reasoning):
-        return Said("reasoning")
+        return OutputItem("reasoning")
     if isinstance(item, ToolCall):
-        return Said("call", name=item.name)
+        return OutputItem("call", name=item.name)
     if isinstance(item, Activity):
-        return Said("activity", name=f"{item.kind}: {item.text}")
-    return Said("message" if isinstance(item, MessageItem) else "activity")
+        return OutputItem("activity", name=f"{item.kind}: {item.text}")
+    return OutputItem("message" if isinstance(item, MessageItem) else "activity")
 
 
 def turn_of(content: Content) -> Turn:
-    """Returns a turn with this content, as far as a content tells."""
+    """Returns a turn with this content, as far as it is recorded."""
     history: list[HistoryItem] = []
     for each in content["messages"]:
         parts = (TextPart(str(each.get("text", ""))),)
@@ -128,7 +130,7 @@ def turn_of(content: Content) -> Turn:
 # --- as a conversation ----------------------------------------------------------------------------
 
 
-def shown(chain: Sequence[Cassette]) -> str:
+def as_conversation(chain: Sequence[Cassette]) -> str:
     """Returns the last cassette of `chain` as a conversation."""
     cassette = chain[-1]
     lines = [
@@ -144,9 +146,9 @@ def shown(chain: Sequence[Cassette]) -> str:
         lines += ["", *_message_lines(message)]
     for call in cassette.calls:
         lines += ["", f"[MCP call] {call['tool']}({call['arguments']})", call["output"]["text"]]
-    answer = told(chain)
-    for said in answer.said:
-        lines += ["", *_said_lines(said)]
+    answer = turn_output(chain)
+    for item in answer.items:
+        lines += ["", *_item_lines(item)]
     lines += ["", *_end_lines(answer)]
     return "\n".join(lines)
 
@@ -163,16 +165,16 @@ def _message_lines(message: dict[str, Any]) -> Iterator[str]:
         yield message["text"]
 
 
-def _said_lines(said: Said) -> Iterator[str]:
-    if said.kind == "call":
-        yield f"[calls] {said.name}({said.text})"
+def _item_lines(item: OutputItem) -> Iterator[str]:
+    if item.kind == "call":
+        yield f"[calls] {item.name}({item.text})"
         return
-    yield f"[{'assistant' if said.kind == 'message' else said.kind}] {said.name}".rstrip()
-    if said.text or said.output:
-        yield said.text or said.output
+    yield f"[{'assistant' if item.kind == 'message' else item.kind}] {item.name}".rstrip()
+    if item.text or item.output:
+        yield item.text or item.output
 
 
-def _end_lines(answer: Told) -> Iterator[str]:
+def _end_lines(answer: TurnOutput) -> Iterator[str]:
     if answer.usage is not None:
         yield ", ".join(f"{value} {name}" for name, value in answer.usage.items()) + " tokens"
     if answer.end is not None and answer.end.failure is not None:
@@ -185,26 +187,26 @@ def _end_lines(answer: Told) -> Iterator[str]:
 
 
 def scenario(chains: Sequence[Sequence[Cassette]]) -> str:
-    """Returns a scenario of the fake agent with a step for the last cassette of each of `chains`."""
-    steps = [_step(told(chain)) for chain in chains]
+    """Returns a scenario of the fake agent with a step for the last cassette of each chain."""
+    steps = [_step(turn_output(chain)) for chain in chains]
     last = chains[-1][-1]
     text = {"about": f"Recorded from {last.agent} {last.version}".rstrip() + ".", "steps": steps}
     return json.dumps(text, indent=1, ensure_ascii=False)
 
 
-def _step(answer: Told) -> dict[str, Any]:
+def _step(answer: TurnOutput) -> dict[str, Any]:
     actions: list[dict[str, Any]] = []
     calls = []
-    for said in answer.said:
-        if said.kind == "message" and said.text:
-            actions.append({"do": "message", "deltas": said.pieces})
-        elif said.kind == "reasoning" and said.text:
-            actions.append({"do": "reasoning", "parts": [said.pieces]})
-        elif said.kind == "call":
-            calls.append({"name": said.name, "arguments": said.pieces})
-        elif said.kind == "activity" and said.name.startswith("command: "):
-            command = said.name.removeprefix("command: ")
-            actions.append({"do": "command", "command": command, "output": [said.output], "exit_code": 0})
+    for item in answer.items:
+        if item.kind == "message" and item.text:
+            actions.append({"do": "message", "deltas": item.pieces})
+        elif item.kind == "reasoning" and item.text:
+            actions.append({"do": "reasoning", "parts": [item.pieces]})
+        elif item.kind == "call":
+            calls.append({"name": item.name, "arguments": item.pieces})
+        elif item.kind == "activity" and item.name.startswith("command: "):
+            command = item.name.removeprefix("command: ")
+            actions.append({"do": "command", "command": command, "output": [item.output], "exit_code": 0})
     if calls:
         actions.append({"do": "calls", "calls": calls})
     step: dict[str, Any] = {"actions": actions}

@@ -26,7 +26,7 @@ from codex_proxy.app.keyring import others_access, read_keys
 from codex_proxy.app.mcp_tools import McpConfigError, Programs, configured_servers
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.ports import reserve_port
-from codex_proxy.core.checks import Check, Checking, Fact, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.core.keys import KeysError, with_default
 from codex_proxy.mcp.config import StdioServer
 from codex_proxy.process.launch import SpawnError, find_program
@@ -61,7 +61,7 @@ async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Chec
     context = context_of(named, context)
     if reference is None:
         return await spec.check(context)
-    plugin = Checking("agent plugin", plugin=reference, agent=spec.name)
+    plugin = CheckBuilder("agent plugin", plugin=reference, agent=spec.name)
     found = plugin.ok(f"{reference} is the agent {spec.name}.")
     try:
         return [found, *await spec.check(context)]
@@ -69,7 +69,7 @@ async def _checks_of(named: ConfiguredAgent, context: AgentContext) -> list[Chec
         message = (
             f"The check of {reference} failed ({type(error).__name__}: {error}). This is a bug in the plugin."
         )
-        return [found, Checking("agent").failed(message, message)]
+        return [found, CheckBuilder("agent").failed(message, message)]
 
 
 ANSWER_SECONDS = 3.0
@@ -78,7 +78,7 @@ ANSWER_SECONDS = 3.0
 
 async def port_check(settings: Settings) -> Check:
     """`failed` if another program has the port. A codex-proxy there is fine, or a warning if it reports trouble."""
-    check = Checking("port", host=settings.host, port=settings.port, ours=False)
+    check = CheckBuilder("port", host=settings.host, port=settings.port, ours=False)
     if settings.port == 0:
         return check.ok("Any free port is used (port 0).")
     where = f"{settings.host}:{settings.port}"
@@ -94,7 +94,7 @@ async def port_check(settings: Settings) -> Check:
     )
 
 
-def _check_running(check: Checking, where: str, health: dict[str, Any]) -> Check:
+def _check_running(check: CheckBuilder, where: str, health: dict[str, Any]) -> Check:
     check.facts |= {
         "ours": True,
         "server_version": health.get("version"),
@@ -152,7 +152,7 @@ async def machine_checks(settings: Settings, environ: Mapping[str, str]) -> list
 async def spawner_check() -> Check:
     """`ok` also without a spawner: children then only start some milliseconds later."""
     why = await why_no_spawner()
-    check = Checking("spawner", usable=not why)
+    check = CheckBuilder("spawner", usable=not why)
     return check.ok(
         f"Each child process starts an interpreter first: {why}." if why else "Child processes can be forked."
     )
@@ -174,7 +174,7 @@ def folder_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]
 
 def state_check(folder: Path) -> Check:
     """`failed` if this user cannot write to the folder or make it, a warning if others may read it."""
-    check = Checking("state folder", path=str(folder), exists=folder.exists())
+    check = CheckBuilder("state folder", path=str(folder), exists=folder.exists())
     if not folder.exists():
         above = next(each for each in folder.parents if each.exists())
         if above.is_dir() and os.access(above, os.W_OK | os.X_OK):
@@ -201,7 +201,7 @@ def state_check(folder: Path) -> Check:
 def keys_check(settings: Settings) -> Check:
     """`failed` if the keys file is invalid, a warning if others may read or change it, or a needed key is missing."""
     file = settings.keys_path
-    check = Checking("keys", path=str(file), exists=file.exists())
+    check = CheckBuilder("keys", path=str(file), exists=file.exists())
     try:
         keys = with_default(read_keys(file), settings.default_key)
     except KeysError as error:
@@ -229,7 +229,7 @@ def home_check(settings: Settings) -> Check:
     default home is missing.
     """
     folder = settings.codex_home
-    check = Checking("codex home", path=str(folder), exists=folder.is_dir())
+    check = CheckBuilder("codex home", path=str(folder), exists=folder.is_dir())
     if not runs_codex(settings):
         return check.skipped("This agent does not use Codex.")
     if not folder.is_dir():
@@ -252,7 +252,7 @@ def workspace_check(settings: Settings, environ: Mapping[str, str]) -> Check:
     sandbox permits writing.
     """
     folder = settings.workdir
-    check = Checking("workspace", path=str(folder), sandbox=settings.sandbox)
+    check = CheckBuilder("workspace", path=str(folder), sandbox=settings.sandbox)
     if is_plain_only(settings):
         return check.skipped("This agent does not use a workspace.")
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.X_OK):
@@ -274,7 +274,7 @@ def mcp_checks(settings: Settings, environ: Mapping[str, str]) -> list[Check]:
     """`failed` if the file of MCP servers is invalid, a warning if a program is missing. Empty without a file."""
     if settings.mcp_config is None:
         return []
-    check = Checking("mcp servers", path=str(settings.mcp_config))
+    check = CheckBuilder("mcp servers", path=str(settings.mcp_config))
     try:
         servers = configured_servers(settings, environ)
     except McpConfigError as error:

@@ -19,7 +19,7 @@ from codex_proxy.app.start_checks import check as check_settings
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import agent_checks, machine_checks, port_check
 from codex_proxy.commands.checkup import Checkup, Setting
-from codex_proxy.core.checks import Check, Checking, Fact, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, Fact, failed_check
 from codex_proxy.settings.fields import Settings, split_list
 from codex_proxy.settings.flags import KEYS_OF_TABLES, settings_in
 from codex_proxy.settings.load import load, text_of, variables_of
@@ -37,7 +37,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
         sources = setting_sources(flags, config_file, environ)
     except (ValueError, OSError) as error:
         text = settings_error_text(error)
-        return Checkup(checks=(Checking("settings").failed(text, "Fix the setting that is named."),))
+        return Checkup(checks=(CheckBuilder("settings").failed(text, "Fix the setting that is named."),))
     checks = [settings_check(settings, config_file, environ)]
     try:
         async with asyncio.timeout(MAX_SECONDS):
@@ -45,7 +45,7 @@ async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: M
     except TimeoutError:
         message = f"The agent did not answer within {MAX_SECONDS:g} s."
         advice = "Run its program directly (`codex --version`) to see what it waits for."
-        checks.append(Checking("agent").failed(message, advice))
+        checks.append(CheckBuilder("agent").failed(message, advice))
     port = await port_check(settings)
     checks += [port, *await machine_checks(settings, environ)]
     chosen = tuple(
@@ -107,7 +107,7 @@ def settings_error_text(error: Exception) -> str:
 
 def settings_check(settings: Settings, config_file: Path | None, environ: Mapping[str, str]) -> Check:
     file = config_file or default_config_file()
-    check = Checking("settings", file=str(file), file_exists=file.is_file())
+    check = CheckBuilder("settings", file=str(file), file_exists=file.is_file())
     try:
         check_settings(settings, SystemClock(), environ)
     except StartError as error:

@@ -19,7 +19,7 @@ from codex_proxy.app.store_lifecycle import StoreOpenError
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.chat.conversation import ChatError, ChatSession
 from codex_proxy.commands.store import existing_store
-from codex_proxy.core.shown_text import escaped, escaped_json, escaped_lines
+from codex_proxy.core.shown_text import escape, escape_json, escape_lines
 from codex_proxy.settings.fields import Settings
 from codex_proxy.store.usage import HOUR, Figures, UsageQuery
 from codex_proxy.surfaces.models import DEFAULT_NAME
@@ -61,7 +61,7 @@ def _row(figures: Figures) -> dict[str, Any]:
 
 def print_rows(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
-        print(escaped_json(json.dumps(rows, indent=2)))
+        print(escape_json(json.dumps(rows, indent=2)))
         return
     table = _table("day", "key", "model")
     for row in rows:
@@ -74,10 +74,10 @@ def run(base_url: str, key: str | None, *, days: int, as_json: bool) -> int:
     try:
         found = asyncio.run(ask(ChatSession(base_url, DEFAULT_NAME, key), days))
     except ChatError as error:
-        print(escaped_lines(f"codex-proxy: {error}"), file=sys.stderr)
+        print(escape_lines(f"codex-proxy: {error}"), file=sys.stderr)
         return 1
     if as_json:
-        print(escaped_json(json.dumps(found, indent=2)))
+        print(escape_json(json.dumps(found, indent=2)))
     else:
         show(found, Console(highlight=False))
     return 0
@@ -112,7 +112,7 @@ def _table(*heads: str) -> Table:
 
 def _cell(text: str) -> Text:
     """Returns the server's text without markup and control characters."""
-    return Text(escaped(text))
+    return Text(escape(text))
 
 
 def _print(table: Table, console: Console) -> None:

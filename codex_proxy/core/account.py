@@ -24,9 +24,9 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = ""
     """Its agent, with which `id` begins; empty if the server has a single one."""
     serves_unnamed: bool = False
-    """Whether the agent uses it if no name is sent."""
+    """Whether requests without a model name get this model."""
     service_tiers: tuple[str, ...] = ()
-    """Those beside `default`, by OpenAI's names."""
+    """Its service tiers beside `default`, by OpenAI's names."""
     default_tier: str = "default"
     """The tier of requests that name none."""
     verbosity: bool = True
@@ -34,7 +34,7 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool = False
     """Left out of lists; requests may name it."""
     native: bytes = b""
-    """The agent's own JSON entry, for Codex as a client, if any."""
+    """The agent's JSON entry, for Codex as a client, if any."""
 
 
 WindowName: TypeAlias = Literal["primary", "secondary"]
@@ -65,7 +65,7 @@ class AccountLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 _OPENAIS_WORDS: Final = "This model's maximum context length is"
 _TOO_LONG: Final = "The input exceeds the context window of this model (context_length_exceeded)."
-"""Has OpenAI's error code, for which LangChain looks in the text."""
+"""The message, with OpenAI's error code, for which LangChain looks."""
 
 
 def with_context_length(failure: Failure, model: str, models: Sequence[AgentModel]) -> Failure:

@@ -23,8 +23,8 @@ class Check(msgspec.Struct, frozen=True, kw_only=True):
     """Details for `doctor --json`."""
 
 
-class Checking:
-    """Makes the results of one check, with the `facts` so far."""
+class CheckBuilder:
+    """Builds the results of one check; each has the `facts` so far."""
 
     def __init__(self, name: str, **facts: Fact) -> None:
         self._name = name

@@ -73,8 +73,8 @@ class TurnStarted(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnEnded(msgspec.Struct, frozen=True):
-    """`stop` is a `Stop` or a provider's own reason; `choice_stops` are those of choices that differ, by index;
-    `trigger` is the agent's last message.
+    """The end of a turn. `stop` is a `Stop` or a provider's own reason; `choice_stops` has the differing ones by
+    choice; `trigger` is the agent's last message.
     """
 
     stop: str
@@ -115,7 +115,7 @@ class AnnotationAdded(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReasoningDelta(msgspec.Struct, frozen=True, gc=False):
-    """`part` is the index of the summary part (`raw`: of the content part)."""
+    """A piece of reasoning; `part` is the index of its summary part (`raw`: content part)."""
 
     id: str
     text: str
@@ -163,7 +163,7 @@ class StepCompleted(msgspec.Struct, frozen=True, gc=False):
 
 
 class UsageReported(msgspec.Struct, frozen=True, gc=False):
-    """The tokens of *this turn so far*."""
+    """The tokens of this turn so far."""
 
     usage: Usage
     trigger: Trigger = "token_count"
@@ -225,7 +225,7 @@ class RawItem(msgspec.Struct, frozen=True, gc=False):
 
 
 class AccountLimitsReported(msgspec.Struct, frozen=True, gc=False):
-    """`json` is in the agent's own format."""
+    """New account limits; `json` is in the agent's format."""
 
     json: bytes
 

@@ -19,19 +19,19 @@ class FaultKind(StrEnum):
 
     # The client's.
     INVALID_REQUEST = "invalid_request"
-    """`Failure.param` names the field to change."""
+    """The request is invalid; `Failure.param` names the field to change."""
     INVALID_API_KEY = "invalid_api_key"
-    """No API key, or none of this server."""
+    """The request has no API key, or an unknown one."""
     NOT_ALLOWED = "not_allowed"
     """The key, host name, web page or reverse proxy may not do this."""
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     MODEL_NOT_FOUND = "model_not_found"
-    """Neither here nor at the provider."""
+    """No such model, neither here nor at the provider."""
     NOT_FOUND = "not_found"
     """No such path or object, or another key's."""
     METHOD_NOT_ALLOWED = "method_not_allowed"
     REQUEST_TOO_LARGE = "request_too_large"
-    """For this server or the provider."""
+    """The body is too large for this server or the provider."""
     HEADERS_TOO_LARGE = "headers_too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     REJECTED_BY_PROVIDER = "rejected_by_provider"
@@ -53,18 +53,18 @@ class FaultKind(StrEnum):
     SPAWN_FAILED = "spawn_failed"
     """The agent's program did not start."""
     AGENT_CRASHED = "agent_crashed"
-    """It ended during a turn, or has lost the conversation."""
+    """The program ended during a turn, or lost the conversation."""
     AGENT_PROTOCOL = "agent_protocol"
-    """It broke its protocol, or failed without a reason."""
+    """The program broke its protocol, or failed without a reason."""
     AGENT_MISCONFIGURED = "agent_misconfigured"
-    """Its configuration, or the settings for it here, cannot be used."""
+    """The agent's configuration, or its settings here, cannot be used."""
     # The model provider's.
     UPSTREAM_UNAUTHORIZED = "upstream_unauthorized"
-    """It refused the agent's credentials."""
+    """The provider refused the agent's credentials."""
     UPSTREAM_ERROR = "upstream_error"
-    """It failed, or its answer has a wrong form."""
+    """The provider failed, or its answer has a wrong form."""
     UPSTREAM_DISCONNECTED = "upstream_disconnected"
-    """Its answer broke off."""
+    """The provider's answer broke off."""
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     """No connection could be opened."""
     UPSTREAM_TIMEOUT = "upstream_timeout"
@@ -73,7 +73,7 @@ class FaultKind(StrEnum):
     TIMED_OUT = "timed_out"
     """A deadline here ended the turn."""
     UNAVAILABLE = "unavailable"
-    """The agent, the provider, the store or memory for bodies, for now."""
+    """The agent, the provider, the store or memory for bodies is unavailable for now."""
     CANCELLED = "cancelled"
     """The operator has cancelled it."""
     STOPPING = "stopping"
@@ -83,7 +83,7 @@ class FaultKind(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """`message` tells the client's user what to do, without upstream URLs and secrets."""
+    """A failed request or turn. `message` tells the client's user what to do, without upstream URLs and secrets."""
 
     kind: FaultKind
     message: str
@@ -100,20 +100,20 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unquoted(self) -> str:
-        """The message without it, for logs."""
+        """The message without `quoted`, for logs."""
         return self.message.replace(f": {self.quoted}", ".") if self.quoted else self.message
 
 
 STOPPING = Failure(
     kind=FaultKind.STOPPING, message="The server is stopping. Try again in a moment.", retry_after=5
 )
-"""For turns that the stopping server ends or does not begin."""
+"""Ends turns, or refuses them, when the server stops."""
 
 UNFORESEEN = Failure(
     kind=FaultKind.INTERNAL,
     message="The server had an internal error. Its log has the reason under this request's id.",
 )
-"""For a turn that a bug of this server ended."""
+"""Ends a turn after a bug of this server."""
 
 
 class UserError(Exception):

@@ -16,7 +16,7 @@ class TextPart(msgspec.Struct, frozen=True):
 
 
 class ImagePart(msgspec.Struct, frozen=True):
-    """A `data:` URL, or `https:` if the operator allows fetching. `detail` is the resolution asked for."""
+    """An image: a `data:` URL, or `https:` if the operator allows fetching. `detail`: the resolution asked for."""
 
     url: str
     detail: str | None = None
@@ -27,7 +27,7 @@ Role = Literal["developer", "user", "assistant"]
 
 
 class HistoryMessage(msgspec.Struct, frozen=True):
-    """`system` becomes `developer`, because Codex drops `system` messages silently. `phase` is `commentary`,
+    """A message. `system` becomes `developer`, because Codex drops `system` messages. `phase`: `commentary`,
     `final_answer` or None.
     """
 
@@ -69,7 +69,7 @@ class HistoryOutput(msgspec.Struct, frozen=True):
 
 
 class RawHistoryItem(msgspec.Struct, frozen=True):
-    """Goes back to the model exactly as it came, such as encrypted reasoning."""
+    """An item that goes back to the model as it came, such as encrypted reasoning."""
 
     json: bytes
 
@@ -104,9 +104,9 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool = False
     kind: Literal["function", "custom"] = "function"
     mcp: McpOrigin | None = None
-    """Where this server runs it; None: the client does."""
+    """Where this server runs it; None: the client runs it."""
     client_name: ClientName | None = None
-    """If it is not `name`."""
+    """The client's name, if it is not `name`."""
 
 
 # --- what the agent puts out --------------------------------------------------------------------
@@ -115,7 +115,7 @@ ItemStatus = Literal["completed", "incomplete", "failed"]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """The assistant's. `choice`: None for every choice; `phase`: if reported."""
+    """An assistant message. `choice`: None for every choice; `phase`: if reported."""
 
     id: str
     choice: int | None = None

@@ -30,7 +30,7 @@ AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeysError(UserError):
-    """The message is for the author of the keys file."""
+    """An error in the keys file, with a message for its author."""
 
 
 class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -39,25 +39,25 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     name: str
     """The owner of what is stored with it; a new key of this name can access that."""
     sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
-    """Hexadecimal."""
+    """The SHA-256 digest in hexadecimal."""
     created: str = ""
-    """The day; a note for the operator."""
+    """The day of its creation, a note for the operator."""
     rpm: AtLeastOne | None = None
     """Requests in a minute."""
     concurrency: AtLeastOne | None = None
     """Requests at the same time."""
     models: tuple[str, ...] = ()
-    """Those that it may use (`codex-5-low`: with this effort only). Empty: all."""
+    """The models it may use (`codex-5-low`: with this effort only). Empty: all."""
     agents: tuple[str, ...] = ()
-    """Those whose models it may use. Empty: all."""
+    """The agents whose models it may use. Empty: all."""
     sandbox: Sandbox | None = None
-    """The widest of its agent turns, within the server's setting."""
+    """The widest sandbox of its agent turns, within the server's setting."""
     roots: tuple[str, ...] = ()
     """The folders that its agent turns may work in."""
     plain_model: bool = False
-    """Agent turns are refused."""
+    """Whether agent turns are refused."""
     mcp: bool = True
-    """Tools of MCP servers may be used."""
+    """Whether tools of MCP servers may be used."""
 
 
 class KeySet(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class KeySet(msgspec.Struct, frozen=True):
 
     keys: tuple[Key, ...] = ()
     required: bool = False
-    """Requests need one; also after the last was removed."""
+    """Whether requests need a key, also after the last was removed."""
 
     def by_digest(self, digest: str) -> Key | None:
         """Returns the key with this digest in a time that does not depend on it."""

@@ -73,7 +73,7 @@ class StopSequences:
         if found is not None:
             start, self.hit = found
             if start:
-                self._say(event.id, text[:start], out)
+                self._emit(event.id, text[:start], out)
             for id in list(self._held):
                 self._release(id, out)
             out += _closings(self._open, "completed")
@@ -82,9 +82,9 @@ class StopSequences:
         if held:
             self._held[event.id] = text[-held:]
         if held < len(text):
-            self._say(event.id, text[: len(text) - held], out)
+            self._emit(event.id, text[: len(text) - held], out)
 
-    def _say(self, id: str, text: str, out: list[Event]) -> None:
+    def _emit(self, id: str, text: str, out: list[Event]) -> None:
         self.has_content = True
         out.append(TextDelta(id, text))
 
@@ -110,7 +110,7 @@ class StopSequences:
         held = self._held.pop(id, "")
         if held:
             # It was no part of a stop sequence.
-            self._say(id, held, out)
+            self._emit(id, held, out)
 
 
 class MaxTokens:
@@ -206,7 +206,7 @@ class TurnLimits:
         """`chars` is the largest size (`MaxSize`); `stop` and `max_tokens` are the client's."""
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
-        """The one that ended the turn, if any."""
+        """The limit that ended the turn, if any."""
         self.empty: EmptyReason = ""
         """`stop-sequence` if the answer began with one."""
         if stop:

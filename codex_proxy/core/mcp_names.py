@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 MAX_CHARS: Final = 64
-"""The most that models take in a function's name."""
+"""The longest function name that models take."""
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_-]")
 _DIGEST: Final = 8
 
@@ -28,7 +28,7 @@ def offered_name(server_label: str, name: str) -> str:
 
 
 class ListedTool(msgspec.Struct, frozen=True):
-    """`input_schema` and `annotations` are JSON."""
+    """A tool; `input_schema` and `annotations` are JSON."""
 
     name: str
     description: str = ""

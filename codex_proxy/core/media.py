@@ -92,7 +92,7 @@ def check(data: bytes) -> str:
 
 
 def image_info(payload: str) -> ImageInfo | None:
-    """Returns what an image in base64 says; None if incomplete or not supported."""
+    """Returns the header of an image in base64; None if incomplete or not supported."""
     try:
         return _read(decode_base64(payload))
     except (ValueError, IndexError):
@@ -100,7 +100,7 @@ def image_info(payload: str) -> ImageInfo | None:
 
 
 def _read(data: bytes) -> ImageInfo:
-    """Raises `NoImageError`, or `IndexError` at a missing end."""
+    """Reads an image's header. Raises `NoImageError`, or `IndexError` at a missing end."""
     read = next((read for start, read in _READERS.items() if data.startswith(start)), None)
     if read is None:
         raise NoImageError(f"is not {ACCEPTED}")
@@ -118,7 +118,7 @@ def _number(data: bytes, at: int, size: int, *, little: bool = False) -> int:
 
 
 def _png(data: bytes) -> ImageInfo:
-    """Reads every chunk, the critical ones with their checksums."""
+    """Reads every chunk of a PNG, the critical ones with their checksums."""
     view = memoryview(data)
     at = len(_PNG_START)
     info: ImageInfo | None = None
@@ -155,7 +155,7 @@ def _png_header(data: bytes, at: int, kind: bytes, length: int) -> ImageInfo:
 
 
 def _jpeg(data: bytes) -> ImageInfo:
-    """Needs a frame header before the first scan, and the end marker."""
+    """Reads a JPEG; requires a frame header before the first scan, and the end marker."""
     at = 2
     info: ImageInfo | None = None
     while True:
@@ -211,7 +211,7 @@ def _skip_gif_blocks(data: bytes, at: int) -> int:
 
 
 def _webp(data: bytes) -> ImageInfo:
-    """It must be as long as its header says."""
+    """Reads a WebP image, which must be as long as its header says."""
     if data[8:12] != b"WEBP":
         raise NoImageError(f"is not {ACCEPTED}")
     if _number(data, 4, 4, little=True) + 8 > len(data):
@@ -245,7 +245,7 @@ MAX_PDF_BYTES: Final = 20 << 20
 
 
 class Pdf(msgspec.Struct, frozen=True):
-    """`field` is its place: `messages[0].content[1]`."""
+    """A PDF; `field` is its place: `messages[0].content[1]`."""
 
     data: bytes
     field: str
@@ -291,7 +291,7 @@ _PIECE_CHARS: Final = 1 << 20
 def decode_canonical_base64(text: str) -> bytes | None:
     """Decodes base64 of the standard alphabet, padded, without white space; None for any other text."""
     try:
-        data = _decoded(text)
+        data = _decode_in_pieces(text)
     except ValueError:
         return None
     # Bits that no byte needs have to be zero, which Python's decoder does not look at.
@@ -311,10 +311,10 @@ def decode_base64(text: str) -> bytes:
     raw = raw.translate(_URL_SAFE, _SPACES)
     if not raw.endswith(b"="):
         raw += b"=" * (-len(raw) % 4)
-    return _decoded(raw)
+    return _decode_in_pieces(raw)
 
 
-def _decoded(text: str | bytes) -> bytes:
+def _decode_in_pieces(text: str | bytes) -> bytes:
     """Decodes strictly, in pieces between which other threads can run. Raises `ValueError`."""
     pieces = []
     for start in range(0, len(text), _PIECE_CHARS):

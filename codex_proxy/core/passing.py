@@ -15,10 +15,10 @@ PASSED_PATHS: Final = (
     *("/audio/speech", "/audio/transcriptions", "/audio/translations"),
     *("/images/generations", "/images/edits", "/images/variations"),
 )
-"""Without `/v1`."""
+"""Paths without `/v1`."""
 
 Body: TypeAlias = bytes | tuple[memoryview, ...]
-"""In memory, or pieces of a file."""
+"""A body in memory, or pieces of a file."""
 
 
 class RestOfBody(Protocol):
@@ -26,12 +26,12 @@ class RestOfBody(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Some of it was read, so that the request cannot be sent again."""
+        """Whether some was read, so that the request cannot be sent again."""
         ...
 
     @property
     def left(self) -> int | None:
-        """Bytes not read yet, if the client has said how many there are."""
+        """The bytes not read yet, if the client has announced its length."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class RestOfBody(Protocol):
 
 
 class PassedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`body_for` returns the body, given the upstream's name of the model."""
+    """A request to send on. `body_for` returns its body for the upstream's name of the model."""
 
     path: str
     model: str
@@ -60,22 +60,22 @@ class PassedAnswer(Protocol):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """For the client."""
+        """The headers for the client."""
         ...
 
     @property
     def upstream(self) -> str:
-        """The name of the one that answers; empty: the only one."""
+        """The upstream that answers; empty: the only one."""
         ...
 
     @property
     def usage(self) -> Usage | None:
-        """The tokens told of so far, if any."""
+        """The tokens reported so far, if any."""
         ...
 
     @property
     def attempts(self) -> int:
-        """How many requests were made for it."""
+        """How many requests were made for this answer."""
         ...
 
     def chunks(self) -> AsyncIterator[bytes]:
@@ -88,15 +88,15 @@ class PassedAnswer(Protocol):
 
 
 @runtime_checkable
-class PassesOn(Protocol):
-    """An agent that is an upstream."""
+class PassingAgent(Protocol):
+    """An agent that can send requests on to its upstream."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def total_timeout(self) -> float | None:
-        """Seconds of a request with its answer; None: no limit."""
+        """Seconds for a request with its answer; None: no limit."""
         ...
 
     @property

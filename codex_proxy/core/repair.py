@@ -53,11 +53,11 @@ from codex_proxy.core.items import (
 from codex_proxy.core.retries import ARGUMENTS, REFUSAL, TEXT, SentItem, SentStep, TextKey
 
 MAX_OPEN_ITEMS: Final = 1000
-"""All are ended in one go; no agent was seen with a hundred."""
+"""The most open items: all are ended in one go. No agent was seen with a hundred."""
 MAX_ITEMS: Final = 5000
-"""All are in the final object; an hour's work has some hundreds."""
+"""The most items of a turn: all are in the final object. An hour's work has some hundreds."""
 MAX_RETRIES: Final = 200
-"""Retries of a model call."""
+"""The most retries of a model call."""
 
 UNEXPLAINED = Failure(
     kind=FaultKind.AGENT_PROTOCOL, message="The agent reported a failed turn without saying why. Try again."
@@ -89,7 +89,9 @@ ENDS_WELL = frozenset({Stop.STOP, Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
 
 
 class TurnRepair:
-    """`feed` takes a dialect's events and returns those for the log. The other methods append to what it returns."""
+    """Repairs a turn's events. `feed` takes a dialect's events and returns those for the log. The other methods append
+    to what it returns.
+    """
 
     def __init__(self) -> None:
         self.started = False
@@ -130,7 +132,7 @@ class TurnRepair:
             if self.ended:
                 break
             if not self.started and kind not in (TurnStarted, Notice, AccountLimitsReported):
-                self._turn_started(TurnStarted())
+                self._on_turn_started(TurnStarted())
             handler = handlers.get(kind)
             if handler is None:
                 out.append(event)
@@ -158,12 +160,12 @@ class TurnRepair:
 
     # --- the turn -------------------------------------------------------------------------------
 
-    def _turn_started(self, event: TurnStarted) -> None:
+    def _on_turn_started(self, event: TurnStarted) -> None:
         if not self.started:
             self.started = True
             self._out.append(event)
 
-    def _turn_ended(self, event: TurnEnded) -> None:
+    def _on_turn_ended(self, event: TurnEnded) -> None:
         if event.stop in ENDS_WELL and self._step.still_to_repeat:
             event = BROKEN_OFF
         stop, failure = event.stop, event.failure
@@ -182,7 +184,7 @@ class TurnRepair:
         (`core/empty_answers.py`).
         """
         items = self._items.values()
-        if ended.stop not in ENDS_WELL or ended.choice_stops or any(map(_is_said, items)):
+        if ended.stop not in ENDS_WELL or ended.choice_stops or any(map(_has_content, items)):
             return ended
         kinds = {type(held.item) for held in items}
         found = end_of_empty(self._signs, reasoned=Reasoning in kinds, acted=Activity in kinds)
@@ -190,17 +192,17 @@ class TurnRepair:
             return TurnEnded(Stop.FAILED, ended.trigger, found)
         return msgspec.structs.replace(ended, empty=found)
 
-    def _usage_reported(self, event: UsageReported) -> None:
+    def _on_usage_reported(self, event: UsageReported) -> None:
         self._signs.model_answered = self._signs.model_answered or event.usage.output > 0
         self._out.append(event)
 
-    def _asked(self, event: ApprovalRequested | InputRequested) -> None:
+    def _on_question(self, event: ApprovalRequested | InputRequested) -> None:
         self._signs.asked = True
         self._out.append(event)
 
-    def _step_completed(self, event: StepCompleted) -> None:
+    def _on_step_completed(self, event: StepCompleted) -> None:
         if self._step.still_to_repeat:
-            self._turn_ended(BROKEN_OFF)
+            self._on_turn_ended(BROKEN_OFF)
             return
         self._step.complete()
         self._signs.model_answered = True
@@ -211,15 +213,15 @@ class TurnRepair:
         if self.retrying is not None:
             self.retrying, self.retries = None, 0
 
-    def _retrying(self, event: Retrying) -> None:
+    def _on_retrying(self, event: Retrying) -> None:
         self._out.append(Notice("agent_retry", event.message))
         self.retrying = event
         self.retries += 1
         if not self._step.can_retry:
-            self._turn_ended(BROKEN_OFF)
+            self._on_turn_ended(BROKEN_OFF)
             return
         if self._step.retries >= MAX_RETRIES:
-            self._turn_ended(TOO_MANY_RETRIES)
+            self._on_turn_ended(TOO_MANY_RETRIES)
             return
         for held in [held for held in self._open_items if isinstance(held.item, Reasoning)]:
             self._close(held, "incomplete")
@@ -227,7 +229,7 @@ class TurnRepair:
 
     # --- items ----------------------------------------------------------------------------------
 
-    def _item_started(self, event: ItemStarted) -> None:
+    def _on_item_started(self, event: ItemStarted) -> None:
         self._model_spoke()
         item = event.item
         held = self._items.get(item.id)
@@ -256,9 +258,9 @@ class TurnRepair:
             self._step.add(held)
         self._out.append(ItemStarted(named))
         if len(self._open_items) > MAX_OPEN_ITEMS:
-            self._turn_ended(TOO_MANY_OPEN)
+            self._on_turn_ended(TOO_MANY_OPEN)
         elif len(self._used) > MAX_ITEMS:
-            self._turn_ended(TOO_MANY_ITEMS)
+            self._on_turn_ended(TOO_MANY_ITEMS)
 
     def _unused_id(self, id: str) -> str:
         """Returns a new id for another item `id`."""
@@ -268,12 +270,12 @@ class TurnRepair:
         self._copies[id] = number
         return f"{id}~{number}"
 
-    def _item_ended(self, event: ItemEnded) -> None:
+    def _on_item_ended(self, event: ItemEnded) -> None:
         held = self._items.get(event.id)
         if held is None or self._step.waits_for(held):
             return
         if held.still_to_repeat:
-            self._turn_ended(BROKEN_OFF)
+            self._on_turn_ended(BROKEN_OFF)
             return
         held.repetition = None
         if held.open:
@@ -296,12 +298,12 @@ class TurnRepair:
             if implied is None:
                 self._out.append(Notice("stray_delta", kind.__name__))
                 return None
-            self._item_started(ItemStarted(implied))
+            self._on_item_started(ItemStarted(implied))
             held = self._items.get(id)
         if held is None or self.ended:
             return None
         if held.repetition is not None and type(held.item) is kind:
-            self._step.repeats(held)
+            self._step.note_repetition(held)
             return held
         if not held.open or type(held.item) is not kind:
             self._out.append(Notice("late_delta", kind.__name__))
@@ -310,7 +312,7 @@ class TurnRepair:
 
     # --- texts ----------------------------------------------------------------------------------
 
-    def _text_delta(self, event: TextDelta) -> None:
+    def _on_text_delta(self, event: TextDelta) -> None:
         held = self._items.get(event.id)
         if held is None or not held.open or held.repetition is not None or type(held.item) is not Message:
             held = self._inside(event.id, Message, Message(event.id))
@@ -335,13 +337,13 @@ class TurnRepair:
         assert held.repetition is not None
         new = held.repetition.beyond(text)
         if new is None or (new and not held.open):  # another text, or more of one that was complete
-            self._turn_ended(BROKEN_OFF)
+            self._on_turn_ended(BROKEN_OFF)
             return ""
         if new:
             held.repetition = None
         return new
 
-    def _text_whole(self, event: FullText) -> None:
+    def _on_full_text(self, event: FullText) -> None:
         held = self._items.get(event.id)
         if held is not None and not held.open and held.repetition is None:
             return
@@ -351,7 +353,7 @@ class TurnRepair:
         if held.repetition is None:
             self._missing(held, TEXT, event.text, TextDelta)
         elif (rest := held.repetition.rest_of(event.text)) is not None:
-            self._text_delta(TextDelta(event.id, rest))
+            self._on_text_delta(TextDelta(event.id, rest))
         else:
             self._out.append(Notice("revised_text", TEXT[0]))
         held.whole.add(TEXT)
@@ -377,20 +379,20 @@ class TurnRepair:
             return False
         return True
 
-    def _refusal_delta(self, event: RefusalDelta) -> None:
+    def _on_refusal_delta(self, event: RefusalDelta) -> None:
         held = self._inside(event.id, Message, Message(event.id))
         if held is not None and held.open and event.text:
             held.sent.setdefault(REFUSAL, []).append(event.text)
             self._out.append(RefusalDelta(held.id, event.text))
 
-    def _annotation_added(self, event: AnnotationAdded) -> None:
+    def _on_annotation_added(self, event: AnnotationAdded) -> None:
         held = self._items.get(event.id)
         if held is None or not held.open or type(held.item) is not Message:
             self._out.append(Notice("late_delta", "annotation"))
         elif held.repetition is None:  # one that is repeated was sent before
             self._out.append(AnnotationAdded(held.id, event.json))
 
-    def _reasoning_delta(self, event: ReasoningDelta) -> None:
+    def _on_reasoning_delta(self, event: ReasoningDelta) -> None:
         if self._step.mutes_reasoning:
             return
         held = self._inside(event.id, Reasoning, Reasoning(event.id))
@@ -398,7 +400,7 @@ class TurnRepair:
             held.sent.setdefault((event.kind, event.part), []).append(event.text)
             self._out.append(ReasoningDelta(held.id, event.text, event.part, event.kind))
 
-    def _reasoning_whole(self, event: FullReasoning) -> None:
+    def _on_full_reasoning(self, event: FullReasoning) -> None:
         held = self._items.get(event.id)
         if self._step.mutes_reasoning or (held is not None and not held.open):
             return
@@ -411,13 +413,13 @@ class TurnRepair:
                 lambda id, text: ReasoningDelta(id, text, event.part, event.kind),
             )
 
-    def _arguments_delta(self, event: ArgumentsDelta) -> None:
+    def _on_arguments_delta(self, event: ArgumentsDelta) -> None:
         held = self._inside(event.id, self._kind(event.id, CALLS), None)
         if held is not None and event.text and self._is_text_open(held, ARGUMENTS):
             held.sent.setdefault(ARGUMENTS, []).append(event.text)
             self._out.append(ArgumentsDelta(held.id, event.text))
 
-    def _arguments_whole(self, event: FullArguments) -> None:
+    def _on_full_arguments(self, event: FullArguments) -> None:
         held = self._items.get(event.id)
         if held is not None and not held.open:
             return
@@ -425,35 +427,35 @@ class TurnRepair:
         if held is not None:
             self._missing(held, ARGUMENTS, event.text, ArgumentsDelta)
 
-    def _output_delta(self, event: OutputDelta) -> None:
+    def _on_output_delta(self, event: OutputDelta) -> None:
         held = self._inside(event.id, self._kind(event.id, WITH_OUTPUT), None)
         if held is not None and event.text:
             self._out.append(OutputDelta(held.id, event.text))
 
 
-def _is_said(held: SentItem) -> bool:
-    """Whether it is a call, or has text or refusal."""
+def _has_content(held: SentItem) -> bool:
+    """Whether it is a call, or has text or a refusal."""
     return isinstance(held.item, CALLS) or bool(held.sent.get(TEXT) or held.sent.get(REFUSAL))
 
 
 HANDLERS: Final[dict[type, Callable[[TurnRepair, Any], None]]] = {
-    TurnStarted: TurnRepair._turn_started,
-    TurnEnded: TurnRepair._turn_ended,
-    ItemStarted: TurnRepair._item_started,
-    ItemEnded: TurnRepair._item_ended,
-    TextDelta: TurnRepair._text_delta,
-    FullText: TurnRepair._text_whole,
-    RefusalDelta: TurnRepair._refusal_delta,
-    AnnotationAdded: TurnRepair._annotation_added,
-    ReasoningDelta: TurnRepair._reasoning_delta,
-    FullReasoning: TurnRepair._reasoning_whole,
-    ArgumentsDelta: TurnRepair._arguments_delta,
-    FullArguments: TurnRepair._arguments_whole,
-    OutputDelta: TurnRepair._output_delta,
-    StepCompleted: TurnRepair._step_completed,
-    UsageReported: TurnRepair._usage_reported,
-    ApprovalRequested: TurnRepair._asked,
-    InputRequested: TurnRepair._asked,
-    Retrying: TurnRepair._retrying,
+    TurnStarted: TurnRepair._on_turn_started,
+    TurnEnded: TurnRepair._on_turn_ended,
+    ItemStarted: TurnRepair._on_item_started,
+    ItemEnded: TurnRepair._on_item_ended,
+    TextDelta: TurnRepair._on_text_delta,
+    FullText: TurnRepair._on_full_text,
+    RefusalDelta: TurnRepair._on_refusal_delta,
+    AnnotationAdded: TurnRepair._on_annotation_added,
+    ReasoningDelta: TurnRepair._on_reasoning_delta,
+    FullReasoning: TurnRepair._on_full_reasoning,
+    ArgumentsDelta: TurnRepair._on_arguments_delta,
+    FullArguments: TurnRepair._on_full_arguments,
+    OutputDelta: TurnRepair._on_output_delta,
+    StepCompleted: TurnRepair._on_step_completed,
+    UsageReported: TurnRepair._on_usage_reported,
+    ApprovalRequested: TurnRepair._on_question,
+    InputRequested: TurnRepair._on_question,
+    Retrying: TurnRepair._on_retrying,
 }
-"""Other events pass unchanged. Bound methods in each turn would be a reference cycle."""
+"""The methods by event; other events pass unchanged. Bound methods in each turn would be a reference cycle."""

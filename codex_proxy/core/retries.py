@@ -55,7 +55,7 @@ class SentItem:
         self.whole: set[TextKey] = set()
         """Texts sent in full; a later delta repeats a part."""
         self.repetition: Repetition | None = None
-        """What the agent has repeated of it; None: nothing is repeated."""
+        """The message as the agent repeats it, if it does."""
 
     def text(self, key: TextKey) -> str:
         pieces = self.sent.get(key)
@@ -67,7 +67,7 @@ class SentItem:
 
     @property
     def still_to_repeat(self) -> bool:
-        """Whether sent text was not repeated yet."""
+        """Whether the agent must still repeat some of the sent text."""
         return self.repetition is not None and not self.repetition.complete
 
 
@@ -77,7 +77,7 @@ class SentStep:
     def __init__(self) -> None:
         self._items: list[SentItem] = []
         self._to_repeat: OrderedDict[SentItem, None] = OrderedDict()
-        """Messages that it has not begun to repeat, oldest first."""
+        """The messages that the agent has not begun to repeat, oldest first."""
         self.retries = 0
         """How often the call was repeated."""
         self.mutes_reasoning = False
@@ -88,10 +88,11 @@ class SentStep:
 
     @property
     def still_to_repeat(self) -> bool:
+        """Whether the agent must still repeat some message."""
         return any(item.still_to_repeat for item in self._items)
 
     def complete(self) -> None:
-        """The call has succeeded: forgets its items."""
+        """Forgets the items of the call, which has succeeded."""
         for item in self._items:
             item.repetition = None
         self._items.clear()
@@ -105,7 +106,7 @@ class SentStep:
         return not any(isinstance(item.item, ToolCall) or REFUSAL in item.sent for item in self._items)
 
     def retry(self) -> None:
-        """The agent must now repeat every message that has text or is open."""
+        """Notes that the agent must repeat every message that has text or is open."""
         self.retries += 1
         self.mutes_reasoning |= any(isinstance(item.item, Reasoning) and item.sent for item in self._items)
         self._to_repeat.clear()
@@ -123,8 +124,8 @@ class SentStep:
         return item in self._to_repeat
 
     def begin_to_repeat(self, item: SentItem | None) -> SentItem | None:
-        """Returns the sent message that a starting item repeats: that of the same id, else the oldest not begun, or
-        None.
+        """Returns the sent message that a starting item repeats: the one with its id, else the oldest not begun, if
+        any.
         """
         if not self._to_repeat:
             return None
@@ -133,6 +134,6 @@ class SentStep:
         del self._to_repeat[item]
         return item
 
-    def repeats(self, item: SentItem) -> None:
-        """A delta without a new start has begun to repeat this message."""
+    def note_repetition(self, item: SentItem) -> None:
+        """Notes that a delta without a new start begins to repeat this message."""
         self._to_repeat.pop(item, None)

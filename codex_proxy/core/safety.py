@@ -23,9 +23,7 @@ def ip_literal(host: str) -> Address | None:
 
 
 def is_public(text: str) -> bool:
-    """Whether it is a public IP address. An IPv4 address inside decides (mapped, NAT64); 6to4 and Teredo are not
-    public.
-    """
+    """Whether an IP address is public: an IPv4 address inside decides (mapped, NAT64); 6to4 and Teredo are not."""
     address = ip_literal(text.partition("%")[0])
     if address is None or "%" in text:
         return False
@@ -40,7 +38,7 @@ def is_public(text: str) -> bool:
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
-class Protected(msgspec.Struct, frozen=True):
+class ProtectedPath(msgspec.Struct, frozen=True):
     """A path that commands must not change. `what` names it in messages ("the state folder")."""
 
     what: str
@@ -54,7 +52,7 @@ def is_inside(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def find_endangered(root: str, protected: Sequence[Protected]) -> Protected | None:
+def find_endangered(root: str, protected: Sequence[ProtectedPath]) -> ProtectedPath | None:
     """Returns the first protected path in or above the folder `root`, if any. All are resolved."""
     for each in protected:
         if is_inside(each.path, root) or (each.whole and is_inside(root, each.path)):

@@ -11,17 +11,17 @@ import unicodedata
 from typing import Any, Final
 
 _JOINERS: Final = "\u200c\u200d"
-"""They shape Persian and Indic words and join emoji, and do nothing else."""
+"""Characters that only shape Persian and Indic words and join emoji."""
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """Returns one line with every unprintable character escaped."""
     if text.isprintable():
         return text
     return "".join([char if char.isprintable() else _escape(char) for char in text])
 
 
-def escaped_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Returns lines with control characters escaped, but for line breaks, tabs, Unicode spaces and joiners."""
     if text.isprintable():
         return text
@@ -29,13 +29,13 @@ def escaped_lines(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    """Returns a model's text without unprintable characters, but for those of `escaped_lines`."""
+    """Returns a model's text without unprintable characters, but for those of `escape_lines`."""
     if text.isprintable():
         return text
     return "".join([char for char in text if _stays(char)])
 
 
-def escaped_json(text: str) -> str:
+def escape_json(text: str) -> str:
     """Returns JSON with unprintable characters, except line feeds, as JSON escapes."""
     if text.isprintable():
         return text

@@ -11,7 +11,7 @@ C = TypeVar("C", bound=Enum)
 
 
 class ImpossibleChange(Exception):  # noqa: N818 - says what it is
-    """The table has no next state: a bug of this server."""
+    """The table has no next state: a bug."""
 
 
 class StateTable(dict[tuple[S, C], S]):

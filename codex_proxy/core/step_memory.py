@@ -18,20 +18,20 @@ class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     age: float = 86400.0
     """Seconds: a client that has not answered within a day will not."""
     max_entries: int = 100
-    """In RAM (`MAX_CONVERSATION_HISTORY`)."""
+    """The most entries in RAM (`MAX_CONVERSATION_HISTORY`)."""
     max_bytes: int = 64 << 20
-    """In RAM. Encrypted reasoning takes some KiB, an image up to some MiB."""
+    """The most bytes in RAM. Encrypted reasoning takes some KiB, an image up to some MiB."""
 
 
 class StepMemory(Protocol):
-    """Bytes by owner (the name of an API key) and key, kept for `StepMemorySettings.age`."""
+    """Stores bytes by owner (the name of an API key) and key for `StepMemorySettings.age`."""
 
     async def remember(self, owner: str, entries: Mapping[bytes, bytes], *, durable: bool = True) -> None:
         """Saves values by key. `durable=False` (`store: false`): in RAM only. May raise `StoreUnavailable`."""
         ...
 
     async def recall(self, owner: str, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Returns the known values. May raise `StoreUnavailable`."""
+        """Returns the known values by key. May raise `StoreUnavailable`."""
         ...
 
 
@@ -42,7 +42,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class RamStepMemory:
-    """In RAM, limited in number, size and age. Not thread-safe."""
+    """A step memory in RAM, limited in number, size and age. Not thread-safe."""
 
     def __init__(self, settings: StepMemorySettings, epoch: Callable[[], float]) -> None:
         """`epoch`: seconds since 1970."""

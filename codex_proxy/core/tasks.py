@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 
 class Task(Protocol):
-    """What is used of `asyncio.Task`."""
+    """The part of `asyncio.Task` that is used."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> None: ...
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from codex_proxy.core.tokens import DENSE_RUN, SIGNS, SPACE, WORD, piece_cost, pieces
 
 _MARGIN: Final = 1.15
-"""For English and code, where the estimate is off by a tenth."""
+"""The factor for English and code, where the estimate is off by a tenth."""
 _OTHER_LANGUAGE: Final = 2.0
 """The factor for other languages, whose words have more tokens."""
 
@@ -70,7 +70,7 @@ _FEW: Final = 3
 def max_tokens_in(text: str, known: dict[str, Piece] | None = None) -> int:
     """Returns the bound. `known` caches the costs of pieces between calls."""
     known = {} if known is None else known
-    return math.ceil(sum(_chunk(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
+    return math.ceil(sum(_chunk_tokens(text[at : at + _CHUNK], known) for at in range(0, len(text), _CHUNK)))
 
 
 class Piece(NamedTuple):
@@ -81,20 +81,20 @@ class Piece(NamedTuple):
     scaled: float = 0
     """Multiplied by the language's factor: words of ASCII letters."""
     fixed: float = 0
-    """Added as they are."""
+    """Tokens added unchanged."""
 
 
-def _chunk(text: str, known: dict[str, Piece]) -> float:
+def _chunk_tokens(text: str, known: dict[str, Piece]) -> float:
     words = signs = 0
     scaled = fixed = 0.0
     blobs = [found for found in _BLOB.findall(text) if _is_blob(found)]
     if blobs:
-        fixed = sum(map(_blob, blobs))
+        fixed = sum(map(_blob_tokens, blobs))
         text = _BLOB.sub(lambda found: " " if _is_blob(found[0]) else found[0], text)
     for kind, piece in pieces(text):
         found = known.get(piece)
         if found is None:
-            found = known[piece] = _measured(kind, piece)
+            found = known[piece] = _measure(kind, piece)
         words += found[0]
         signs += found[1]
         scaled += found[2]
@@ -105,30 +105,30 @@ def _chunk(text: str, known: dict[str, Piece]) -> float:
 
 
 def _is_blob(text: str) -> bool:
-    """Whether it has lower-case letters, capitals and digits."""
+    """Whether a text has lower-case letters, capitals and digits."""
     return not text.islower() and not text.isupper() and any(map(str.isdigit, text))
 
 
-def _blob(text: str) -> float:
+def _blob_tokens(text: str) -> float:
     return max(len(text) * _BLOB_COST, sum(piece_cost(kind, piece) for kind, piece in pieces(text)))
 
 
-def _measured(kind: int, piece: str) -> Piece:
+def _measure(kind: int, piece: str) -> Piece:
     cost = piece_cost(kind, piece)
     if kind == WORD:
         if piece.isascii():
             return Piece(words=1, scaled=max(cost, len(piece) * _CAPITAL) if piece.isupper() else cost)
-        return Piece(words=1, fixed=max(cost, _by_character(piece)))
+        return Piece(words=1, fixed=max(cost, _tokens_by_character(piece)))
     if kind == SIGNS:
-        return Piece(signs=1, fixed=max(cost * _MARGIN, _signs(piece)))
+        return Piece(signs=1, fixed=max(cost * _MARGIN, _punctuation_tokens(piece)))
     if kind == SPACE:
         return Piece(fixed=max(cost * _MARGIN, len(piece) / (12 if len(set(piece)) == 1 else 2)))
     if kind == DENSE_RUN or not piece.isascii():
-        return Piece(fixed=max(cost, _by_character(piece)))
+        return Piece(fixed=max(cost, _tokens_by_character(piece)))
     return Piece(fixed=cost * (_MARGIN if kind else _CONTROL))
 
 
-def _signs(piece: str) -> float:
+def _punctuation_tokens(piece: str) -> float:
     """Returns the tokens of a run of punctuation: few if short or one repeated character, else about one each."""
     if not piece.isprintable():
         return len(piece) * _CONTROL
@@ -136,8 +136,8 @@ def _signs(piece: str) -> float:
         return 0
     if len(set(piece)) == 1:
         return len(piece) / 6
-    return len(piece) * 0.85 if piece.isascii() else _by_character(piece)
+    return len(piece) * 0.85 if piece.isascii() else _tokens_by_character(piece)
 
 
-def _by_character(piece: str) -> float:
+def _tokens_by_character(piece: str) -> float:
     return sum(_EACH[bisect_left(_LAST, ord(char))] for char in piece)

@@ -100,7 +100,7 @@ class TokenLimit:
         self._block_end = self._position + max(_EXACT, self._position // 8)
 
     def _count(self, part: str) -> tuple[int, int | None]:
-        """Counts a part of the sample. Returns how many characters are settled, and how many fit if the limit is
+        """Counts a part of the sample. Returns how many characters need no recount, and how many fit if the limit is
         reached.
         """
         start = end = 0
@@ -111,7 +111,7 @@ class TokenLimit:
             start, end = match.span()
             kind = match.lastindex or 0
             if piece_cost(kind, part[start:end]) > self._left:
-                return start, start + _fitting(kind, part[start:end], self._left)
+                return start, start + _fitting_length(kind, part[start:end], self._left)
         if end - start > _MAX_PIECE or self._position + end == self._sample_end:
             self._left -= piece_cost(kind, part[start:end])
             start = end
@@ -153,7 +153,7 @@ def piece_cost(kind: int, piece: str) -> int:
     return 1
 
 
-def _fitting(kind: int, piece: str, tokens: int) -> int:
+def _fitting_length(kind: int, piece: str, tokens: int) -> int:
     """Returns the length of a piece's longest beginning within `tokens`."""
     lengths = range(1, len(piece) + 1)
     return bisect_right(lengths, tokens, key=lambda length: piece_cost(kind, piece[:length]))

@@ -19,7 +19,7 @@ SANDBOXES: Final[tuple[Sandbox, ...]] = get_args(Sandbox)
 
 
 MODEL_SEPARATOR: Final = "/"
-"""In `NAME/MODEL`, if the server has several agents."""
+"""Separates agent and model, if there are several agents."""
 
 
 class NamedTools(msgspec.Struct, frozen=True):
@@ -42,11 +42,11 @@ class Origin(msgspec.Struct, frozen=True):
     hops: tuple[str, ...] = ()
     """The codex-proxy servers it has come through, oldest first."""
     key: str = ""
-    """The client's own API key, if the settings pass it on."""
+    """The client's API key, if the settings pass it on."""
     headers: Mapping[str, str] = {}
-    """Those that the settings pass on, by lower-case name."""
+    """The headers that the settings pass on, by lower-case name."""
     agents: frozenset[str] | None = None
-    """Those that the client may use, also as a fallback; None: all."""
+    """The agents that the client may use, also as a fallback; None: all."""
 
     def __repr__(self) -> str:
         return f"Origin(hops={self.hops!r})"
@@ -56,10 +56,10 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A Chat Completions request whose bytes go to the model server, and whose answer to the client, unchanged."""
 
     fields: Mapping[str, msgspec.Raw]
-    """As the client wrote them."""
+    """The body's fields as the client wrote them."""
     stream: bool
     include_usage: bool
-    """In the stream."""
+    """Whether the stream has usage."""
     model_asked: str
     """The client's name of the model, which the answer has too."""
 
@@ -82,11 +82,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     verbosity: str | None = None
     service_tier: str | None = None
     tools: tuple[Tool, ...] = ()
-    """The client's, and MCP tools that this server runs."""
+    """The client's tools, and MCP tools that this server runs."""
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     web_search: bool = False
-    """The agent's own, which its provider runs, is offered."""
+    """Whether the agent's own web search, which its provider runs, is offered."""
     max_server_steps: int = 25
     """Steps whose MCP calls are run here; later ones get an output that tells the model to answer."""
     max_server_calls: int | None = None
@@ -102,11 +102,11 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     confine_reads: bool = False
     """Its commands must not read this server's data; not every agent can enforce that."""
     permissions: str | None = None
-    """What they may do, by the agent's own name for it; no request sets it."""
+    """What the agent's commands may do, by the agent's own name; no request sets it."""
     choices: int = 1
     """OpenAI's `n`."""
     stop: tuple[str, ...] = ()
-    """The answer ends before the first of them."""
+    """Stop sequences: the answer ends before the first."""
     reports_stop: bool = False
     """The client learns which stop sequence ended the answer, which only this server can tell."""
     max_tokens: int | None = None

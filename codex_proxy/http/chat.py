@@ -15,7 +15,7 @@ from codex_proxy.http.body import parse_request
 from codex_proxy.http.exchange import TurnTimings
 from codex_proxy.http.middleware.request_context import CLIENT, NOTES
 from codex_proxy.http.turns import Api, TurnAnswer, serve_turn
-from codex_proxy.runs.recording import REQUEST_TAPE
+from codex_proxy.runs.recording import REQUEST_RECORDER
 from codex_proxy.surfaces.base import Renderer
 from codex_proxy.surfaces.chat.forward import ForwardPolicy
 from codex_proxy.surfaces.chat.forwarded_answer import ForwardedAnswer
@@ -57,7 +57,7 @@ def _forward_policy(request: web.Request, model: str) -> ForwardPolicy | None:
     if "forwarding" not in able:
         return None
     options = app[CHAT_OPTIONS]
-    recorded = REQUEST_TAPE.get() is not None
+    recorded = REQUEST_RECORDER.get() is not None
     own_form = options.profile != "openai" or options.stream_metrics or recorded
     return ForwardPolicy(
         whole=not (own_form or (admission.offers_tools and request[CLIENT].mcp)),

@@ -10,7 +10,7 @@ from codex_proxy import __version__
 from codex_proxy.http.app_keys import CLOCK, RESPONSES
 from codex_proxy.http.endpoint import Endpoint
 from codex_proxy.http.replies import json_response
-from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.surfaces.answer_types import Count
 
 NODE_NAME: Final = web.AppKey("node_name", str)
@@ -47,7 +47,7 @@ class Cluster(TypedDict):
 
 async def retrieve_cluster(request: web.Request) -> web.Response:
     """Raises `Fault` INVALID_REQUEST without a store, and UNAVAILABLE if it cannot be read."""
-    clock, store = request.app[CLOCK], required_store(request.app[RESPONSES].store)
+    clock, store = request.app[CLOCK], require_store(request.app[RESPONSES].store)
     asked = clock.monotonic()
     with store_errors_as_faults():
         nodes = await store.leases.nodes()

@@ -18,7 +18,7 @@ from codex_proxy.http.listing import check_include, decode_item, list_object, li
 from codex_proxy.http.middleware.request_context import OWNER
 from codex_proxy.http.replies import json_response
 from codex_proxy.responses.service import ResponsesService
-from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
     ContextTooLarge,
@@ -40,7 +40,7 @@ from codex_proxy.surfaces.items import ItemDict, with_ids
 async def create_conversation(request: web.Request) -> web.Response:
     """Returns the conversation without its items."""
     service = request.app[RESPONSES]
-    required_store(service.store)
+    require_store(service.store)
     given = await parse_body(request, await read_body(request), parse_create)
     now = service.clock.epoch()
     made = StoredConversation(
@@ -86,7 +86,7 @@ async def delete_conversation(request: web.Request) -> web.Response:
 
 
 async def list_conversation_items(request: web.Request) -> web.Response:
-    store = required_store(request.app[RESPONSES].store)
+    store = require_store(request.app[RESPONSES].store)
     return json_response(
         await list_page(
             request,
@@ -101,7 +101,7 @@ async def list_conversation_items(request: web.Request) -> web.Response:
 async def create_conversation_items(request: web.Request) -> web.Response:
     """Adds up to 20 items, all or none, and returns them as a list."""
     service = request.app[RESPONSES]
-    required_store(service.store)
+    require_store(service.store)
     check_include(request)
     given = await parse_body(request, await read_body(request), parse_items)
     items = _new_items(given, service, service.clock.epoch())
@@ -141,7 +141,7 @@ def _store_of(request: web.Request, given: Sequence[ItemDict] = ()) -> Iterator[
     """
     with store_errors_as_faults():
         try:
-            yield required_store(request.app[RESPONSES].store)
+            yield require_store(request.app[RESPONSES].store)
         except NotStored as error:
             if error.kind == "conversation":
                 raise _not_found(request) from None

@@ -14,7 +14,7 @@ from aiohttp import web
 from codex_proxy.admission.clients import model_not_allowed
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.faults import Fault, FaultKind, bad_request
-from codex_proxy.core.passing import PassesOn
+from codex_proxy.core.passing import PassingAgent
 from codex_proxy.core.turn import Turn
 from codex_proxy.http.app_keys import CLOCK, RUNS
 from codex_proxy.http.body import parse_request, read_body
@@ -194,7 +194,7 @@ async def show(request: web.Request) -> web.Response:
     agent = agent_for(request.app[RUNS].agent, resolve(name, client.catalog).agent_model)
     since = time_text(request.app[STARTED])
     able: set[str] = set(agent.capabilities)
-    if isinstance(agent, PassesOn) and "/embeddings" in (agent.passed_paths or ()):
+    if isinstance(agent, PassingAgent) and "/embeddings" in (agent.passed_paths or ()):
         able.add("embedding")
     return json_response(model_details(name, agent.name, model, able, since))
 

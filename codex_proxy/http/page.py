@@ -25,7 +25,7 @@ from codex_proxy.http.replies import json_response
 from codex_proxy.http.server_info import STARTED, WORKER, agent_health, agents_for, root
 from codex_proxy.http.sse import EventStream
 from codex_proxy.runs.turn_records import WORKER_TURNS, TurnRecord, TurnRecords
-from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import NotStored, StoredResponse
 
@@ -269,7 +269,7 @@ def _store_of(request: web.Request) -> Iterator[Store]:
     """Raises `Fault` without a store, and for its errors."""
     try:
         with store_errors_as_faults():
-            yield required_store(request.app[RESPONSES].store)
+            yield require_store(request.app[RESPONSES].store)
     except NotStored as error:
         raise _not_found(f"There is no {error.kind} {error.id!r}.") from error
 

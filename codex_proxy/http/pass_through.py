@@ -17,7 +17,7 @@ from codex_proxy.admission.clients import model_not_allowed
 from codex_proxy.agents.agent import agent_for
 from codex_proxy.core.events import Spending, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind
-from codex_proxy.core.passing import PassedAnswer, PassedRequest, PassesOn
+from codex_proxy.core.passing import PassedAnswer, PassedRequest, PassingAgent
 from codex_proxy.core.turn import MODEL_SEPARATOR
 from codex_proxy.http.app_keys import RUNS, USAGE
 from codex_proxy.http.body import BodyReader, coding_of, read_body
@@ -189,7 +189,7 @@ def _note_attempts(request: web.Request, answer: PassedAnswer) -> None:
         request[REPLY_HEADERS]["x-codex-upstream"] = request[NOTES]["upstream"] = answer.upstream
 
 
-def _too_late(upstream: PassesOn) -> Failure:
+def _too_late(upstream: PassingAgent) -> Failure:
     message = (
         f"The model server took longer than {upstream.total_timeout:g} s for the whole answer. Try again, or raise "
         "the time limit (total_timeout)."
@@ -197,7 +197,7 @@ def _too_late(upstream: PassesOn) -> Failure:
     return Failure(kind=FaultKind.TIMED_OUT, message=message)
 
 
-def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassesOn, str] | None:
+def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[PassingAgent, str] | None:
     """Returns the upstream that has the model which the client asks for, and its name for it; or None. Raises `Fault`
     if the key may not use the model, or several agents have it.
     """
@@ -211,13 +211,13 @@ def upstream_for(request: web.Request, asked: str | None, path: str) -> tuple[Pa
             raise
     else:
         found = agent_for(agent, resolved.agent_model)
-        if isinstance(found, PassesOn) and (found.passed_paths is None or path in found.passed_paths):
+        if isinstance(found, PassingAgent) and (found.passed_paths is None or path in found.passed_paths):
             if not client.may_use(name):
                 raise model_not_allowed(name)
             own = resolved.agent_model
             return found, own.partition(MODEL_SEPARATOR)[2] if agent.members else own
     for member in (agent.members or {agent.name: agent}).values():
         allowed = client.catalog.only is None or member.name in client.catalog.only
-        if allowed and isinstance(member, PassesOn) and path in (member.passed_paths or ()):
+        if allowed and isinstance(member, PassingAgent) and path in (member.passed_paths or ()):
             return member, asked or ""
     return None

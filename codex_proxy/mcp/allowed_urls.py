@@ -24,11 +24,11 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 _AMBIGUOUS: Final = re.compile(r"[\\\x00-\x20\x7f]|%(?:2e|2f|5c)|/\.{1,2}(?:[/?#]|$)", re.IGNORECASE)
-"""What clients and servers read differently, and steps out of the permitted folder."""
+"""Characters that clients and servers read differently, and steps out of the permitted folder."""
 
 
 class ForbiddenAddressError(Exception):
-    """A permitted name leads to an address that is not public."""
+    """A permitted name has an address that is not public."""
 
 
 class NormalizedUrl(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class NormalizedUrl(msgspec.Struct, frozen=True):
         return other.path == self.path or other.path.startswith(folder)
 
 
-def normalized_url(url: str) -> NormalizedUrl:
+def normalize_url(url: str) -> NormalizedUrl:
     """Parses a URL for the list. Raises `ValueError` for one that can never be permitted: not http(s), with a user
     name, an ambiguous path, or a host that is not ASCII.
     """
@@ -70,8 +70,8 @@ class AllowedUrls:
     """The operator's list of permitted URLs."""
 
     def __init__(self, allowed: tuple[str, ...], resolve: Resolve | None = None) -> None:
-        """Raises `ValueError` for an entry that is no http(s) URL, or has a query or fragment. `resolve`: None for the
-        system's.
+        """`resolve`: None for the system's. Raises `ValueError` for an entry that is no http(s) URL, or has a query or
+        fragment.
         """
         self._allowed = tuple(map(_entry, allowed))
         self._resolve = resolve or resolve_with_system
@@ -79,7 +79,7 @@ class AllowedUrls:
     def permits(self, url: str) -> bool:
         """Whether an entry covers the URL."""
         try:
-            normalized = normalized_url(url)
+            normalized = normalize_url(url)
         except ValueError:
             return False
         return any(entry.covers(normalized) for entry in self._allowed)
@@ -110,6 +110,6 @@ def _entry(text: str) -> NormalizedUrl:
     try:
         if "?" in text or "#" in text:
             raise ValueError("it contains a query or a fragment")
-        return normalized_url(text.strip())
+        return normalize_url(text.strip())
     except ValueError as error:
         raise ValueError(f"{SETTING}: {text!r} is not a URL of an MCP server: {error}") from None

@@ -36,17 +36,17 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}
-    """Beside the variables of every child."""
+    """Variables added to those of every child."""
     cwd: str | None = None
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no message may contain."""
+        """Values that no message may contain."""
         return tuple(self.env.values())
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A URL; `headers` go with every request. `either`: Streamable HTTP, then SSE."""
+    """A server at a URL; `headers` go with every request. `either`: tries Streamable HTTP, then SSE."""
 
     label: str
     url: str
@@ -55,7 +55,7 @@ class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What no message may contain."""
+        """Values that no message may contain."""
         return (*self.headers.values(), self.url)
 
 
@@ -77,12 +77,12 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """Decoded one by one, so that an error can name the server."""
+    """The file. Servers are decoded one by one, so that an error can name them."""
 
     servers: dict[str, msgspec.Raw] = msgspec.field(name="mcpServers")
 
 
-def redacted(text: str, secrets: Iterable[str]) -> str:
+def redact(text: str, secrets: Iterable[str]) -> str:
     """Returns the text with `[...]` for each secret, and for the last word of one with spaces (`Bearer abc`); short
     ones stay.
     """
@@ -108,14 +108,14 @@ def parse_servers(text: str | bytes, variables: Mapping[str, str]) -> dict[str, 
         try:
             entry = msgspec.json.decode(raw, type=_Entry)
             if entry.enabled and not entry.disabled:
-                servers[label] = _definition(label, _expanded(entry, variables))
+                servers[label] = _definition(label, _replace_variables(entry, variables))
         except (msgspec.MsgspecError, ValueError) as error:
             raise ValueError(f"MCP server '{label}': {error}") from None
     return servers
 
 
 def _definition(label: str, entry: _Entry) -> Definition:
-    """Raises `ValueError` if its fields do not fit together."""
+    """Returns the server of an entry. Raises `ValueError` if its fields do not fit together."""
     if (entry.command is None) == (entry.url is None):
         raise ValueError("it needs a `command` or a `url`, and not both")
     if entry.command is not None:
@@ -133,7 +133,7 @@ def _definition(label: str, entry: _Entry) -> Definition:
     return HttpServer(label=label, url=url, headers=entry.headers, transport=_TRANSPORTS[entry.type])
 
 
-def _expanded(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
+def _replace_variables(entry: _Entry, variables: Mapping[str, str]) -> _Entry:
     """Replaces the variables. Raises `ValueError` for one that is not set."""
 
     def expand(value: Any) -> Any:

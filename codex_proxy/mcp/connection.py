@@ -27,7 +27,7 @@ from mcp_types import (
 )
 from pydantic import ValidationError
 
-from codex_proxy.mcp.config import Definition, redacted
+from codex_proxy.mcp.config import Definition, redact
 from codex_proxy.mcp.results import result_of
 from codex_proxy.mcp.values import (
     McpError,
@@ -44,18 +44,18 @@ T = TypeVar("T")
 
 
 class TransportReport:
-    """How a transport failed, which the `mcp` package does not report. `fault` is the last failure; None if the server
-    has accepted a message since.
+    """Notes how a transport failed, which the `mcp` package does not report. `fault`: the last failure; None if the
+    server has accepted a message since.
     """
 
     def __init__(self) -> None:
         self.fault: McpFault | None = None
         self.refused_status: int | None = None
-        """With which the server refused the last message, if it did."""
+        """The status with which the server refused the last message, if any."""
         self.session_lost = False
-        """The server no longer knows the session, and has not processed the last message."""
+        """Whether the server no longer knows the session, and has not processed the last message."""
         self.ended = asyncio.Event()
-        """The server will send nothing more."""
+        """Set when the server will send nothing more."""
 
 
 OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManager[TransportStreams]]
@@ -73,7 +73,7 @@ for _name in ("mcp", "client", "httpx2", "httpcore2"):
 
 
 class McpConnection:
-    """Create it, `start` it, `close` it."""
+    """A connection to one MCP server: `start` it, `close` it."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class McpConnection:
 
     @property
     def session_lost(self) -> bool:
-        """The server no longer knew the session, so that it has not run the last call."""
+        """Whether the server no longer knew the session, and so has not run the last call."""
         return self._report.session_lost
 
     async def start(self) -> None:
@@ -160,13 +160,13 @@ class McpConnection:
                 mine = self._tool(tool)
                 size += len(mine.name) + len(mine.description) + len(mine.input_schema)
                 if len(found) >= self._limits.max_tools or size > self._limits.schema_bytes:
-                    return self._truncated(found)
+                    return self._truncated_listing(found)
                 found[mine.name] = mine
             following = page.next_cursor
             if not following or following == cursor:
                 return McpListing(tuple(found.values()))
             cursor = following
-        return self._truncated(found)
+        return self._truncated_listing(found)
 
     async def call(self, tool: str, arguments: dict[str, Any], timeout_seconds: float) -> McpResult:
         """Runs a tool; one that fails has a result too (`is_error`). Raises `McpError` for a protocol error, no answer
@@ -190,7 +190,7 @@ class McpConnection:
         )
 
     async def _request(self, send: Callable[[ClientSession], Awaitable[T]], invalid: str) -> T:
-        """Sends a request. Raises `McpError`; `invalid` is its text for an invalid answer."""
+        """Sends a request. Raises `McpError`, with the text `invalid` for an invalid answer."""
         if self._session is None:
             raise McpError(self.fault())
         try:
@@ -214,7 +214,7 @@ class McpConnection:
     # --- the session's task ---------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Runs the session over the first transport that the server supports. Raises why it failed."""
+        """Runs the session over the first transport that the server supports. Raises the cause of a failure."""
         *others, last = self._transports
         for open_transport in others:
             try:
@@ -272,14 +272,14 @@ class McpConnection:
             annotations=hints.model_dump_json(by_alias=True, exclude_none=True).encode() if hints else None,
         )
 
-    def _truncated(self, found: dict[str, McpTool]) -> McpListing:
-        """Returns a listing with the fault that there are more."""
+    def _truncated_listing(self, found: dict[str, McpTool]) -> McpListing:
+        """Returns a listing of the tools `found`, with the fault that there are more."""
         what = f"has too many tools: all but the first {len(found)} are left out."
         return McpListing(tuple(found.values()), (self._fault(McpFaultKind.PROTOCOL, what),))
 
     def _error_text(self, error: MCPError) -> str:
-        """Returns a server's error without secrets, cut."""
-        return redacted(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
+        """Returns a server's error, shortened and without secrets."""
+        return redact(error.message, self._definition.secrets)[:MAX_ERROR_CHARS]
 
     def _fault(self, kind: McpFaultKind, what: str) -> McpFault:
         return fault_of(self._label, kind, what)
@@ -292,7 +292,7 @@ def _retrieve_exception(task: asyncio.Task[None]) -> None:
 
 
 def _first_cause(error: BaseException | None) -> BaseException | None:
-    """Returns the first in nested groups: the task that fails first cancels the others."""
+    """Returns the first error in nested groups: the task that fails first cancels the others."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -33,9 +33,7 @@ _NOTIFICATION: Final = b'"method":"notifications/'
 async def streamable_transport(
     server: HttpServer, allowed_urls: AllowedUrls | None, limits: McpLimits, report: TransportReport
 ) -> AsyncGenerator[TransportStreams, None]:
-    """Opens Streamable HTTP. `allowed_urls`: None permits any, for the operator's servers. Failures go
-    into `report`.
-    """
+    """Opens Streamable HTTP. `allowed_urls`: None permits any, for the operator's servers. `report` gets failures."""
     guard = _GuardedTransport(server, allowed_urls, limits, report)
     most = limits.message_bytes
     async with (
@@ -69,8 +67,8 @@ def _client(server: HttpServer, guard: _GuardedTransport) -> httpx2.AsyncClient:
 
 
 class _GuardedTransport(httpx2.AsyncBaseTransport):
-    """Raises `httpx2.ConnectError` for what `allowed_urls` does not permit; `report.fault` says why the last request
-    failed.
+    """Sends requests to permitted addresses only. Raises `httpx2.ConnectError` for others; `report.fault` says why the
+    last request failed.
     """
 
     def __init__(
@@ -103,14 +101,14 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
                 self._report.ended.set()
             raise
         self._note_status(request, response)
-        return self._limited(request, response)
+        return self._limit_body(request, response)
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
-        """Sends it to the first address of its host that connects. Raises `httpx2.ConnectError` if URL or address is
-        not permitted.
+        """Sends a request to the first address of its host that connects. Raises `httpx2.ConnectError` if URL or
+        address is not permitted.
         """
         if self._allowed_urls is None:
             return await self._inner.handle_async_request(request)
@@ -159,8 +157,8 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         else:
             self._note(McpFaultKind.UNREACHABLE, f"answered with status {status}.")
 
-    def _limited(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
-        """Limits the body; the end of an SSE event stream sets `ended`."""
+    def _limit_body(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Limits a response's body; the end of an SSE stream sets `ended`."""
         events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         stream = response.stream
         assert isinstance(stream, httpx2.AsyncByteStream)
@@ -180,7 +178,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         self._note(McpFaultKind.PROTOCOL, "sent an answer that is too large.")
 
     def _note(self, kind: McpFaultKind, what: str) -> None:
-        """`what` continues `MCP server 'label' ...`."""
+        """Reports a fault; `what` continues `MCP server 'label' ...`."""
         self._report.fault = fault_of(self._label, kind, what)
 
 
@@ -217,7 +215,7 @@ class _LimitedBody(httpx2.AsyncByteStream):
 
 
 def _with_address(address: str, request: httpx2.Request) -> httpx2.Request:
-    """`Host` stays, and the certificate is checked for the name."""
+    """Returns the request for this IP address: `Host` stays, and the certificate is checked for the name."""
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=address),

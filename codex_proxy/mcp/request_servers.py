@@ -17,7 +17,7 @@ import msgspec
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.core.tasks import keep_until_done
-from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normalized_url
+from codex_proxy.mcp.allowed_urls import SETTING, AllowedUrls, Resolve, normalize_url
 from codex_proxy.mcp.config import HttpServer, Transport
 from codex_proxy.mcp.servers import REFRESH_INTERVAL, McpServer
 from codex_proxy.mcp.values import (
@@ -44,26 +44,26 @@ _FORBIDDEN_HEADERS: Final = frozenset(
         *("mcp-session-id", "mcp-protocol-version", "last-event-id"),
     }
 )
-"""They redirect the message (`Host`) or belong to connection or protocol."""
+"""Headers that redirect the message (`Host`) or belong to connection or protocol."""
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server in the request's `tools`."""
+    """An MCP server in the request's `tools`."""
 
     server_label: str
     server_url: str
     headers: dict[str, str] = {}
     authorization: str | None = None
-    """For `Authorization: Bearer ...`, in place of a header of that name."""
+    """The token for `Authorization: Bearer ...`, in place of that header."""
     allowed_tools: tuple[str, ...] | None = None
-    """None permits all."""
+    """The permitted tools; None: all."""
 
     def allows(self, tool: str) -> bool:
         return self.allowed_tools is None or tool in self.allowed_tools
 
 
 class _Session:
-    """An owner's session, `users` requests use it; `expiry` closes it after `idle_seconds` without any."""
+    """An owner's session, used by `users` requests; `expiry` closes it after `idle_seconds` without any."""
 
     def __init__(self, mcp_server: McpServer) -> None:
         self.mcp_server = mcp_server
@@ -72,7 +72,7 @@ class _Session:
 
 
 class RequestServers:
-    """Sessions with the servers of requests; unused ones are kept for a while. `close` it."""
+    """Sessions with the servers that requests name; unused ones are kept for a while. `close` it."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class RequestServers:
     def check(self, server: NamedServer, param: str = "tools") -> None:
         """Raises `Fault` INVALID_REQUEST for `param` unless URL, headers and authorization are valid and permitted."""
         try:
-            normalized_url(server.server_url)
+            normalize_url(server.server_url)
         except ValueError as error:
             raise self._invalid(server, f"has no valid `server_url`: {error}.", param) from None
         if not self._allowed_urls.permits(server.server_url):
@@ -146,7 +146,7 @@ class RequestServers:
 
     @property
     def open_sessions(self) -> int:
-        """How many are open."""
+        """How many sessions are open."""
         return len(self._sessions)
 
     async def close(self) -> None:
@@ -161,8 +161,8 @@ class RequestServers:
 
     @contextmanager
     def _session(self, server: NamedServer, owner: str) -> Iterator[McpServer]:
-        """The owner's session for the `with`; after its last user the timer that closes it starts. Raises `McpError` if
-        this object is closed or all `max_sessions` are in use.
+        """Yields the owner's session; after its last user the timer that closes it starts. Raises `McpError` if this
+        object is closed or all `max_sessions` are in use.
         """
         if self._closed:
             what = "is no longer available: this server is shutting down."
@@ -205,8 +205,8 @@ class RequestServers:
         keep_until_done(self._closing, asyncio.create_task(session.mcp_server.close()))
 
     def _new_server(self, server: NamedServer, headers: dict[str, str]) -> McpServer:
-        """A path that ends with `/sse` gets the SSE transport."""
-        path = normalized_url(server.server_url).path.rstrip("/")
+        """Returns a client; a path that ends with `/sse` gets the SSE transport."""
+        path = normalize_url(server.server_url).path.rstrip("/")
         transport: Transport = "sse" if path.endswith("/sse") else "either"
         definition = HttpServer(
             label=server.server_label, url=server.server_url, headers=headers, transport=transport
@@ -234,5 +234,5 @@ def _headers(server: NamedServer) -> dict[str, str]:
 
 
 def _digest(label: str, headers: dict[str, str]) -> bytes:
-    """Other credentials get another session, and no dictionary contains them."""
+    """Returns a session's key: other credentials get another session, and no dictionary contains them."""
     return hashlib.sha256(msgspec.json.encode((label, sorted(headers.items())))).digest()

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""For other images a provider would refuse the whole request."""
+"""Supported images: for others a provider would refuse the whole request."""
 _PRINTABLE: Final = re.compile(r"[\w.+/-]{1,100}")
 
 
 class _ResultBuilder:
-    """Collects the parts within the limits, and what was left out (`omissions`)."""
+    """Collects a result's parts within the limits, and what was left out (`omissions`)."""
 
     def __init__(self, limits: McpLimits) -> None:
         self._limits = limits
@@ -67,11 +67,11 @@ class _ResultBuilder:
 
 
 def result_of(answer: CallToolResult, limits: McpLimits) -> McpResult:
-    """Structured content without text becomes a text."""
+    """Converts a server's answer; structured content without text becomes a text."""
     result = _ResultBuilder(limits)
     for block in answer.content:
         _add_block(result, block)
-    structured = _structured(answer.structured_content, result, limits)
+    structured = _encode_structured(answer.structured_content, result, limits)
     if structured is not None and not any(isinstance(part, TextPart) for part in result.parts):
         result.add_text(structured.decode())
     if result.omissions:
@@ -106,7 +106,7 @@ def _add_block(result: _ResultBuilder, block: Any) -> None:
             result.add_text(f"[content that cannot be shown: {_type_name(kind)}]")
 
 
-def _structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
+def _encode_structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
     """Returns structured content as JSON; None if there is none, or (noted) too large."""
     if content is None:
         return None

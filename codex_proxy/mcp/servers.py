@@ -95,7 +95,7 @@ class McpServer:
         """Runs a tool with JSON `arguments`, connecting within `timeout_seconds` too."""
         deadline = self._clock.monotonic() + timeout_seconds
         try:
-            decoded = self._decoded(arguments)
+            decoded = self._decode_arguments(arguments)
             for last in (False, True):
                 connection = await self._connect(deadline - self._clock.monotonic())
                 try:
@@ -126,7 +126,7 @@ class McpServer:
     # --- connecting -----------------------------------------------------------------------------
 
     def _wait_seconds(self) -> float:
-        """What a request waits for the start: `limits.list_seconds` since it began; 0 if the last start
+        """Returns how long a request waits for the start: `limits.list_seconds` since it began; 0 if the last start
         took too long.
         """
         if self._last_fault is not None and self._last_fault.kind is McpFaultKind.TIMED_OUT:
@@ -213,7 +213,7 @@ class McpServer:
             self._retry_at = self._clock.monotonic() + wait
 
     async def _transports(self) -> Sequence[OpenTransport]:
-        """What opens a transport, in the order to try."""
+        """Returns openers of transports, in the order to try."""
         definition, limits = self._definition, self._limits
         if isinstance(definition, StdioServer):
             await asyncio.to_thread(importlib.import_module, "codex_proxy.mcp.stdio_transport")
@@ -231,11 +231,11 @@ class McpServer:
     # --- tools ----------------------------------------------------------------------------------
 
     def _on_tools_changed(self) -> None:
-        """The next request fetches them."""
+        """Makes the next request list the tools again."""
         self._changed = True
 
     async def _refresh(self, connection: McpConnection) -> None:
-        """Lists again within `limits.refresh_seconds`; otherwise the cached list stays."""
+        """Lists the tools again within `limits.refresh_seconds`; otherwise the cached list stays."""
         if self._listing is None:
             self._listing = asyncio.create_task(
                 self._fetch_listing(connection), name=f"mcp tools {self._label}"
@@ -244,13 +244,13 @@ class McpServer:
         await asyncio.wait((self._listing,), timeout=self._limits.refresh_seconds)
 
     def _on_listed(self, listing: asyncio.Task[None]) -> None:
-        """A failure is ignored: the cached list stays, and `McpConnection.fault` has a connection's end."""
+        """Ignores a failure: the cached list stays, and `McpConnection.fault` has a connection's end."""
         self._listing = None
         if not listing.cancelled():
             listing.exception()  # retrieved, so that asyncio does not log it
 
     async def _fetch_listing(self, connection: McpConnection) -> None:
-        """Raises `McpError`, also after `limits.list_seconds`."""
+        """Lists the tools. Raises `McpError`, also after `limits.list_seconds`."""
         self._changed = False  # before the request: a change that comes meanwhile is fetched again
         try:
             async with asyncio.timeout(self._limits.list_seconds):
@@ -262,8 +262,8 @@ class McpServer:
 
     # --- values and messages --------------------------------------------------------------------
 
-    def _decoded(self, arguments: str) -> dict[str, Any]:
-        """Raises `McpError` unless it is a JSON object or empty."""
+    def _decode_arguments(self, arguments: str) -> dict[str, Any]:
+        """Decodes a call's arguments. Raises `McpError` unless they are a JSON object or empty."""
         try:
             return msgspec.json.decode(arguments or "{}", type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeEncodeError):
@@ -300,11 +300,11 @@ class OperatorServers:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """In the file's order."""
+        """The servers' names in the file's order."""
         return tuple(self._servers)
 
     async def tools(self) -> McpListing:
-        """Asks all at once. Returns their tools, and a fault for each that lacks some."""
+        """Asks all servers at once. Returns their tools, and a fault for each that lacks some."""
         listings = await asyncio.gather(*(server.tools() for server in self._servers.values()))
         return McpListing(
             tuple(tool for listing in listings for tool in listing.tools),

@@ -16,7 +16,7 @@ from mcp_types import jsonrpc_message_adapter
 from pydantic import ValidationError
 
 from codex_proxy.core.json_cost import has_too_many_values
-from codex_proxy.mcp.config import StdioServer, redacted
+from codex_proxy.mcp.config import StdioServer, redact
 from codex_proxy.mcp.connection import TransportReport
 from codex_proxy.mcp.values import MIB, McpError, McpFault, McpFaultKind, McpLimits, fault_of
 from codex_proxy.process.child import Child, Command, Exit, SpawnError, spawn
@@ -38,7 +38,7 @@ async def stdio_transport(
     try:
         process = await spawn(command, lines)
     except SpawnError as error:
-        what = redacted(f"could not start {error.program}: {error.reason}", server.secrets)
+        what = redact(f"could not start {error.program}: {error.reason}", server.secrets)
         raise McpError(fault_of(server.label, McpFaultKind.UNREACHABLE, what)) from None
     lines.process = process
     try:
@@ -71,7 +71,7 @@ async def stdio_transport(
 
 
 class _StdoutLines:
-    """The lines of stdout, until its end, or a line above `limit` bytes or with too many values."""
+    """Yields the lines of stdout, until its end, or a line above `limit` bytes or with too many values."""
 
     def __init__(self, limit: int) -> None:
         self.process: Child | None = None
@@ -126,7 +126,7 @@ class _StdoutLines:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """None if the line has none."""
+    """Returns the message in a line, if any."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:
@@ -140,10 +140,10 @@ def _line(message: SessionMessage) -> bytes:
 
 
 def _end_fault(server: StdioServer, lines: _StdoutLines) -> McpFault:
-    """Returns why the lines have ended."""
+    """Returns why the server's output has ended."""
     if lines.too_long or lines.exit is None:
         return fault_of(server.label, McpFaultKind.PROTOCOL, "sent a message that is too long.")
     exit = lines.exit
     how = f"with code {exit.code}" if exit.signal is None else f"by signal {exit.signal}"
-    detail = redacted(exit.stderr_tail[-MAX_DETAIL_CHARS:], server.secrets)
+    detail = redact(exit.stderr_tail[-MAX_DETAIL_CHARS:], server.secrets)
     return fault_of(server.label, McpFaultKind.DIED, f"ended {how}.", detail)

@@ -16,21 +16,21 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of one server (seconds, bytes), so that it neither delays turns nor fills the memory."""
 
     start_seconds: float = 60.0
-    """Until the tools are listed. A package runner downloads a server at its first start."""
+    """The time until the tools are listed. A package runner downloads a server at its first start."""
     list_seconds: float = 10.0
-    """What a request waits for tools; a slower server goes on starting."""
+    """The time that a request waits for tools; a slower server goes on starting."""
     refresh_seconds: float = 2.0
-    """What a request waits for a newer list."""
+    """The time that a request waits for a newer list."""
     stable_seconds: float = 30.0
     """A server that ran this long is restarted at once."""
     max_backoff_seconds: float = 60.0
     """The longest delay between two restarts."""
     close_seconds: float = 5.0
-    """For ending by itself."""
+    """The time for a server to end by itself."""
     message_bytes: int = 32 * MIB
     """A larger message ends a program's session, or fails a request to a URL."""
     unsent_bytes: int = 32 * MIB
-    """What a server may leave unread before its session is ended."""
+    """The data that a server may leave unread before its session is ended."""
     text_bytes: int = MIB
     """All texts of a result: about 250,000 tokens, more than most context windows."""
     image_bytes: int = 20 * MIB
@@ -40,9 +40,9 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_pages: int = 100
     """The most pages of a list of tools, in case it never ends."""
     max_tools: int = 1000
-    """No model takes more in a request."""
+    """The most tools: no model takes more in a request."""
     schema_bytes: int = 4 * MIB
-    """Names, descriptions and schemas of the tools, which every request to the model contains."""
+    """The size of the tools' names, descriptions and schemas, which every request to the model contains."""
 
 
 class McpTool(ListedTool, frozen=True, kw_only=True):
@@ -55,33 +55,33 @@ class McpFaultKind(StrEnum):
     """What went wrong."""
 
     UNREACHABLE = "unreachable"
-    """It could not be started or connected to."""
+    """The server could not be started or connected to."""
     STARTING = "starting"
-    """It is still starting."""
+    """The server is still starting."""
     UNAUTHORIZED = "unauthorized"
-    """It refused the credentials, or asks for some."""
+    """The server refused the credentials, or asks for some."""
     FORBIDDEN = "forbidden"
-    """Its URL leads to an address that is not permitted."""
+    """The server's URL leads to an address that is not permitted."""
     DIED = "died"
-    """It or its connection ended."""
+    """The server or its connection ended."""
     TIMED_OUT = "timed_out"
     """No answer in time."""
     PROTOCOL = "protocol"
-    """It broke MCP, or a limit."""
+    """The server broke MCP, or a limit."""
     UNKNOWN_SERVER = "unknown_server"
     """There is no such server."""
     BAD_ARGUMENTS = "bad_arguments"
-    """They are no JSON object."""
+    """The arguments are no JSON object."""
     NOT_ALLOWED = "not_allowed"
     """The request does not allow the tool."""
     TOOL_ERROR = "tool_error"
     """A protocol error, usually because there is no such tool."""
     CLOSED = "closed"
-    """The proxy stops."""
+    """This server stops."""
 
 
 class McpFault(msgspec.Struct, frozen=True, kw_only=True):
-    """`message` says what to do, without header, key or URL."""
+    """A failure. `message` says what to do, without header, key or URL."""
 
     kind: McpFaultKind
     server_label: str
@@ -97,7 +97,7 @@ def fault_of(server_label: str, kind: McpFaultKind, what: str, detail: str = "")
 
 
 class McpError(Exception):
-    """Carries a fault inside this package; public functions return it."""
+    """Carries a fault inside this package; public functions return the fault."""
 
     def __init__(self, fault: McpFault) -> None:
         super().__init__(fault.message)
@@ -105,24 +105,24 @@ class McpError(Exception):
 
 
 class McpListing(msgspec.Struct, frozen=True):
-    """Tools, and faults of servers whose tools are missing or incomplete."""
+    """Tools, and the faults of servers whose tools are missing or incomplete."""
 
     tools: tuple[McpTool, ...]
     faults: tuple[McpFault, ...] = ()
 
 
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a tool call; a failed one too (`is_error`), for the model."""
+    """The result of a tool call, for the model; `is_error`: it failed."""
 
     text: str
     """The texts as a JSON array (docs/contract.md#mcp-calls)."""
     parts: tuple[Part, ...]
-    """For the model: texts, and images as data URLs, in order."""
+    """The model's texts, and images as data URLs, in order."""
     structured: bytes | None = None
     """Structured content as JSON, if any."""
     is_error: bool = False
     truncated: bool = False
-    """Something was left out; the last part says what."""
+    """Whether something was left out; the last part says what."""
     fault: McpFault | None = None
     """Why there is no answer, if there is none."""
 

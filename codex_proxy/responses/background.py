@@ -32,7 +32,7 @@ from codex_proxy.responses.saving import conversation_append, end_stored_respons
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
 from codex_proxy.runs.run import Run
-from codex_proxy.store.health import failure_of, required_store, store_errors_as_faults
+from codex_proxy.store.health import failure_of, require_store, store_errors_as_faults
 from codex_proxy.store.leases import FIRST_EPOCH
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import (
@@ -295,7 +295,7 @@ async def create_in_background(
     responses, or a failed store.
     """
     refuse_without_store(service)
-    store = required_store(service.store)
+    store = require_store(service.store)
     owner, background, now = client.name, service.background, service.clock.epoch()
     with background.room(owner, client.concurrency):
         context = await read_context(parsed, store, owner, service.ids, now)

@@ -15,7 +15,7 @@ from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.model_items import ModelItem, as_history, with_whole_calls
-from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import ContextTooLarge, NotFinished, NotStored, StoredItem
 from codex_proxy.surfaces import conversations as conversation_objects
@@ -132,7 +132,7 @@ async def _visit_earlier(
     if request.conversation is not None:
         with store_errors_as_faults():
             try:
-                await required_store(store).scan_conversation(owner, request.conversation, visit)
+                await require_store(store).scan_conversation(owner, request.conversation, visit)
             except NotStored:
                 raise conversation_objects.not_found(request.conversation) from None
             except ContextTooLarge as error:

@@ -13,7 +13,7 @@ from codex_proxy.core.faults import Failure, FaultKind, bad_request
 from codex_proxy.responses.background import BackgroundResponse
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Push
-from codex_proxy.store.health import required_store, store_errors_as_faults
+from codex_proxy.store.health import require_store, store_errors_as_faults
 from codex_proxy.store.leases import Watch
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import UNFINISHED, Frame, NotStored, StoredResponse
@@ -74,7 +74,7 @@ class Follower:
         """`owner`: the name of the client's key. Raises `Fault` INVALID_REQUEST without a store."""
         self.finished = False
         self._service = service
-        self._store = required_store(service.store)
+        self._store = require_store(service.store)
         self._owner = owner
         self._id = id
         self._after = after

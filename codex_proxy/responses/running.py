@@ -21,7 +21,7 @@ from codex_proxy.responses.live import ServerTasks
 from codex_proxy.responses.prepare import PreparedResponse, renderer_of
 from codex_proxy.responses.service import ResponsesService
 from codex_proxy.runs.event_log import Cursor
-from codex_proxy.runs.recording import REQUEST_TAPE
+from codex_proxy.runs.recording import REQUEST_RECORDER
 from codex_proxy.runs.run import Run
 from codex_proxy.store.health import failure_of
 from codex_proxy.store.values import StoreError
@@ -247,9 +247,9 @@ class RunningResponse(ABC):
         if failure is None or (self._delivery == "sse" and renderer.sends_as_event(failure)):
             self._shown = True
         self.final, self.failure = final, failure
-        recording = REQUEST_TAPE.get()
+        recording = REQUEST_RECORDER.get()
         if recording is not None:
-            recording.answered(json_bytes(final))
+            recording.on_final_object(json_bytes(final))
         await self._complete(frames)
 
     async def _try_to_save(self, final: dict[str, Any], frames: Frames, ended: TurnEnded) -> Failure | None:

@@ -12,7 +12,7 @@ from codex_proxy.core.interfaces import TimerHandle, Timers
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """Seconds. `first`: until the client sees something; `idle`: between two events; `total`: the whole turn."""
+    """Seconds: `first` until the client sees something, `idle` between two events, `total` for the turn."""
 
     first: float = 60.0
     idle: float = 300.0
@@ -20,7 +20,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """`on_expired` is called once, with a TIMED_OUT failure."""
+    """Calls `on_expired` once, with a TIMED_OUT failure."""
 
     def __init__(self, deadlines: Deadlines, timers: Timers, on_expired: Callable[[Failure], None]) -> None:
         self._deadlines = deadlines
@@ -28,14 +28,14 @@ class DeadlineWatch:
         self._on_expired: Callable[[Failure], None] | None = on_expired
         self._began = self._last = timers.time()
         self.visible = False
-        """There was an event that the client sees."""
+        """Whether there was an event that the client sees."""
         self.paused = False
-        """The agent waits for this server."""
+        """Whether the agent waits for this server."""
         self._timer: TimerHandle | None = None
         self._arm()
 
-    def alive(self, *, visible: bool) -> None:
-        """There was an event; a `visible` one meets `first`."""
+    def note_event(self, *, visible: bool) -> None:
+        """Notes an event; a `visible` one meets `first`."""
         self._last = self._timers.time()
         self.visible = self.visible or visible
 
@@ -44,7 +44,7 @@ class DeadlineWatch:
         self.paused = True
 
     def resume(self) -> None:
-        """Starts it again, with its full time."""
+        """Starts the idle deadline again, with its full time."""
         self.paused = False
         self._last = self._timers.time()
         if self._timer is not None:

@@ -91,7 +91,7 @@ class Wakeup:
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """The events of one read of the agent's pipe, and its bytes."""
+    """Events of one read of the agent's pipe; `size` is its bytes."""
 
     events: list[Event]
     size: int
@@ -136,8 +136,8 @@ def _pieces(event: Event) -> Iterator[Event]:
 
 
 class EventLog:
-    """The backlog is the bytes that the slowest reader has not delivered. `on_backlog(bytes)` is called on changes
-    above `LOW_WATER`, and once when it falls below.
+    """A turn's events and readers. The backlog is the bytes that the slowest reader has not delivered.
+    `on_backlog(bytes)` is called on changes above `LOW_WATER`, and once below.
     """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
@@ -146,7 +146,7 @@ class EventLog:
         """Bytes of all batches."""
         self._batches: deque[Batch] = deque()
         self._dropped = 0
-        """Batches that every reader has seen."""
+        """The number of batches that every reader has seen."""
         self._cursors: list[Cursor] = []
         self._on_backlog = on_backlog
         self._reported = 0
@@ -175,7 +175,7 @@ class EventLog:
 
     @property
     def backlog(self) -> int:
-        """0 without readers."""
+        """The backlog in bytes; 0 without readers."""
         if len(self._cursors) == 1:
             return self.appended - self._cursors[0].seen
         return max((self.appended - cursor.seen for cursor in self._cursors), default=0)
@@ -187,11 +187,11 @@ class EventLog:
 
     @property
     def end(self) -> int:
-        """Behind the last batch."""
+        """The position behind the last batch."""
         return self._dropped + len(self._batches)
 
     def trim(self) -> None:
-        """Removes what every reader has taken."""
+        """Removes the batches that every reader has taken."""
         if not self._cursors:
             return
         oldest = self._cursors[0].position
@@ -225,14 +225,14 @@ class Cursor:
         """About the bytes of the taken events."""
         self._taken = seen
         self._took_part = False
-        """The last `take` has left something."""
+        """Whether the last `take` left some events."""
         self.wakeup = Wakeup()
-        """The log wakes it for each batch."""
+        """Woken by the log for each batch."""
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
         """Returns new events without waiting; of very many the first ones, and `wait` then returns at once.
-        `passed_on=False`: they are backlog until `pass_on`.
+        `passed_on=False`: they count as backlog until `pass_on`.
         """
         batches = self._next()
         if not batches:
@@ -250,7 +250,7 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def _next(self) -> list[Batch]:
-        """At least one batch: up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
+        """Returns at least one batch: up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
         batches: list[Batch] = []
         size = events = 0
         for batch in self._log.after(self.position):
@@ -262,7 +262,7 @@ class Cursor:
         return batches
 
     def pass_on(self) -> None:
-        """The client has all events taken so far."""
+        """Notes that the client has all events taken so far."""
         if self.seen != self._taken:
             self.seen = self._taken
             self._log.report()
@@ -277,7 +277,7 @@ class Cursor:
 
     @property
     def finished(self) -> bool:
-        """The log has ended, and all was taken."""
+        """Whether the log has ended, and all was taken."""
         return self._log.ended and self.position == self._log.end
 
     def detach(self) -> None:

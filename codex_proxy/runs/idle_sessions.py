@@ -72,7 +72,7 @@ def _is_assistant(item: HistoryItem) -> bool:
 
 
 def _is_by_server(item: HistoryItem) -> bool:
-    """A call of this server, or its output."""
+    """Whether it is a call of this server, or its output."""
     return isinstance(item, HistoryCall | HistoryOutput) and item.by_server
 
 
@@ -123,14 +123,14 @@ CLOSED_SECONDS: Final = 24 * 3600.0
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many are kept (1.4 MiB each; 0: none; the longest idle is closed first), and for how many seconds."""
+    """How many sessions are kept (1.4 MiB each; the longest idle is closed first), and for how many seconds."""
 
     count: int = 32
     seconds: float = 300.0
 
 
 INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
-"""In the form that coding agents have long used."""
+"""Marks instructions in an output, in the form that coding agents use."""
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
@@ -155,7 +155,7 @@ class _IdleSession(msgspec.Struct, frozen=True):
 
     @property
     def thread(self) -> str:
-        """The id to open it again, or empty: outputs that a closed session waited for are lost."""
+        """The id for reopening it; empty if it waits for outputs, which closing loses."""
         return "" if self.pending.visible or self.pending.hidden else self.session.thread
 
 
@@ -166,7 +166,7 @@ class ClosedSession(msgspec.Struct, frozen=True):
     new_items: tuple[HistoryItem, ...]
 
 
-class _Closed(msgspec.Struct, frozen=True):
+class _ClosedRecord(msgspec.Struct, frozen=True):
     """What is kept of a closed session: its `thread_key`, and what it has seen."""
 
     key: bytes
@@ -213,10 +213,10 @@ class IdleSessions:
         self._timers = timers
         self._kept: OrderedDict[int, _IdleSession] = OrderedDict()
         """The idle sessions by identity, the longest idle first."""
-        self._closed: OrderedDict[str, _Closed] = OrderedDict()
+        self._closed: OrderedDict[str, _ClosedRecord] = OrderedDict()
         """The closed sessions by the agent's ids, the longest closed first."""
         self._timer: TimerHandle | None = None
-        """For the one that has been idle longest."""
+        """The timer for the session that has been idle longest."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -312,7 +312,7 @@ class IdleSessions:
         if thread:
             self._closed.pop(thread, None)
             until = self._timers().time() + CLOSED_SECONDS
-            self._closed[thread] = _Closed(kept.key, kept.digests, until)
+            self._closed[thread] = _ClosedRecord(kept.key, kept.digests, until)
             if len(self._closed) > MAX_CLOSED:
                 self._closed.popitem(last=False)
 
@@ -353,7 +353,7 @@ def _accepted_items(
 
 
 def _reach_the_model(session: AgentSession, items: Sequence[HistoryItem]) -> bool:
-    """Whether the agent gives the outputs to its model whole."""
+    """Whether the agent gives these outputs to its model whole."""
     return all(session.takes_whole(item.parts) for item in items if isinstance(item, HistoryOutput))
 
 

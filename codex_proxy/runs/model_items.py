@@ -25,7 +25,7 @@ _KINDS: dict[str, Kind] = {
 
 
 class ModelItem(msgspec.Struct, frozen=True):
-    """JSON of Responses: of the model, or this server's output for a call."""
+    """A Responses item as JSON: of the model, or this server's output for a call."""
 
     model: str
     """Agent and model, which alone can read its reasoning."""
@@ -58,7 +58,7 @@ class ItemHead(msgspec.Struct, frozen=True):
 
 
 def model_items(run: Run, identity: str) -> list[ModelItem]:
-    """Returns the run's items for the model `identity`, in order, then outputs of hidden calls."""
+    """Returns the run's items for the model `identity`, in order, then the outputs of hidden calls."""
     remembered = remembered_turn(run.raw, run.attempt.policy, identity)
     answers = [
         {"type": "function_call_output", "call_id": call_id, "output": remembered.hidden[call_id]}
@@ -70,7 +70,7 @@ def model_items(run: Run, identity: str) -> list[ModelItem]:
 
 
 def as_history(item: ModelItem, identity: str) -> RawHistoryItem | None:
-    """None for another model's reasoning."""
+    """Returns the item for a turn's history; None for another model's reasoning."""
     if item.model != identity and item.head.kind == "reasoning":
         return None
     return RawHistoryItem(bytes(item.item))
@@ -104,12 +104,12 @@ def with_whole_calls(history: list[HistoryItem]) -> tuple[HistoryItem, ...]:
 def _in_order(
     group: list[HistoryItem], called: dict[str, int], heads: dict[int, tuple[str, str]]
 ) -> list[HistoryItem]:
-    """`called`: places by id."""
+    """Sorts outputs by their calls' places in `called`."""
     return sorted(group, key=lambda item: called.get(heads[id(item)][1], len(heads)))
 
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
-    """`call` or `output` and the call id; another word and "" for other items."""
+    """Returns `call` or `output`, and the call id; another word and "" for other items."""
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

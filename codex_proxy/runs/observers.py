@@ -1,4 +1,4 @@
-"""What watches turns: the page's records, and traces."""
+"""Observers of turns: the page's records, and traces."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class TurnObserver(Protocol):
 
 
 class TurnWatcher(Protocol):
-    """Watches all turns of a server."""
+    """Makes an observer for each turn of a server."""
 
     def begin(self, turn: Turn, agent: str) -> TurnObserver:
-        """Returns what watches a turn that starts now, in its request's context."""
+        """Returns the observer of a turn that starts now, in its request's context."""
         ...

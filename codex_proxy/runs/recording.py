@@ -1,6 +1,6 @@
-"""What records a request, each of its turns, and a turn of each session.
+"""Interfaces for recording a request, its turns, and a turn of each session.
 
-A turn that starts in a context with `REQUEST_TAPE` is recorded.
+A turn that starts in a context with `REQUEST_RECORDER` is recorded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import ToolRunner
 
 
-class TurnTape(Protocol):
+class TurnRecorder(Protocol):
     """Records one turn."""
 
     on_written: Callable[[Path], None]
@@ -33,29 +33,27 @@ class TurnTape(Protocol):
         ...
 
     def failed(self, failure: Failure) -> None:
-        """This server ends the turn with a failure."""
+        """Called when this server ends the turn with a failure."""
         ...
 
     def ended(self, end: TurnEnded) -> None:
-        """The turn is over."""
+        """Called when the turn is over."""
         ...
 
 
-class RequestTape(Protocol):
+class RequestRecorder(Protocol):
     """Records one request of a client."""
 
-    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnTape | None:
-        """Called before a turn starts, as the client asks for it; `first` are the events before the agent's. Returns
-        what records it, if anything.
+    def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnRecorder | None:
+        """Returns a recorder for a turn that is about to start, if it is recorded. `first`: the events before the
+        agent's.
         """
         ...
 
-    def answered(self, body: bytes) -> None:
-        """Takes the final response object, which a client gets by another request if the response is made in the
-        background.
-        """
+    def on_final_object(self, body: bytes) -> None:
+        """Takes the final object of a background response."""
         ...
 
 
-REQUEST_TAPE: ContextVar[RequestTape | None] = ContextVar("request_tape", default=None)
-"""Records the request that is being answered, if anything."""
+REQUEST_RECORDER: ContextVar[RequestRecorder | None] = ContextVar("request_recorder", default=None)
+"""Records the request that is being answered; None: not recorded."""

@@ -38,7 +38,7 @@ from codex_proxy.runs.deadlines import Deadlines, DeadlineWatch, deadline_failur
 from codex_proxy.runs.event_log import CUT_WATER, HIGH_WATER, LOW_WATER, EventLog
 from codex_proxy.runs.idle_sessions import ReusedSession
 from codex_proxy.runs.observers import TurnObserver
-from codex_proxy.runs.recording import TurnTape
+from codex_proxy.runs.recording import TurnRecorder
 from codex_proxy.runs.server_calls import ServerCalls
 from codex_proxy.tools.attempt import Attempt
 from codex_proxy.tools.checks import Verdict
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 DECLINED = Decision(approve=False)
 
 HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
-"""Those that a run handles itself."""
+"""Events that a run handles itself."""
 
 SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
 TOO_SLOW = Failure(
@@ -67,14 +67,14 @@ class _AttemptsUsage:
 
     def __init__(self) -> None:
         self._before = Usage()
-        """The tokens of a first attempt that was discarded."""
+        """The tokens of a discarded first attempt."""
         self._newest: UsageReported | None = None
         """The current attempt's newest report."""
         self._uncounted = False
-        """An attempt was discarded whose tokens were not reported."""
+        """Whether an attempt was discarded whose tokens were not reported."""
 
     def add(self, reported: UsageReported) -> UsageReported:
-        """Returns the report plus a discarded attempt's usage."""
+        """Returns the report plus the discarded attempt's usage."""
         self._newest = reported
         partial = self._uncounted or reported.partial
         return UsageReported(self._before + reported.usage, reported.trigger, partial=partial)
@@ -93,7 +93,7 @@ class _AttemptsUsage:
 
 
 class Run:
-    """One turn. `limits` are those that the agent does not keep itself; `observers` get all its events."""
+    """One turn. `limits` are those that the agent cannot enforce; `observers` get all its events."""
 
     def __init__(
         self,
@@ -105,47 +105,47 @@ class Run:
         *,
         limits: TurnLimits,
         calls: ServerCalls,
-        tape: TurnTape | None,
+        recorder: TurnRecorder | None,
         observers: Sequence[TurnObserver],
     ) -> None:
         self.turn = turn
-        """As the client asked, with its owner."""
+        """The turn as the client asked for it, with its owner."""
         self.attempt = attempt
         self.log = EventLog(self._on_backlog)
         self.observers = observers
         self.raw: list[bytes] = []
         """The current attempt's raw items, which the model has to see again."""
         self._awaited_events: frozenset[type[Event]] | None = None
-        """What the attempt has to see at present; None: all."""
+        """The types of events that the attempt needs now; None: all."""
         self._forwards = turn.forwarded is not None
         self._repair = TurnRepair()
         self._limits = limits
         self._usage = _AttemptsUsage()
         self._host = host
-        self._tape = tape
-        """If it is recorded."""
+        self._recorder = recorder
+        """Records the turn, if set."""
         self._calls = calls
         self._calls_running = 0
         self._checking = False
-        """A worker checks texts; events wait in the policy."""
+        """Whether a worker checks texts; events wait in the policy."""
         self._acted = False
-        """This server ran calls, which may have changed something."""
+        """Whether this server ran calls, which may have changed something."""
         self._session: AgentSession | None = None
         self.continued = False
-        """Its session has seen the conversation so far."""
+        """Whether its session has seen the conversation so far."""
         self._restartable: Literal["", "until_output", "until_visible"] = ""
         """When another session may take over because the process ended. `until_visible`: while the client has seen
         nothing (kept sessions); `until_output`: while the process has sent nothing (new ones).
         """
         self._restarted = False
         self._paused = False
-        self._watch = DeadlineWatch(deadlines, timers, self._deadline_passed)
+        self._watch = DeadlineWatch(deadlines, timers, self._on_deadline)
 
     # --- what the host does ---------------------------------------------------------------------
 
     @property
     def ended(self) -> bool:
-        """The log may still get the last events."""
+        """Whether the turn has ended; the log may still get the last events."""
         return self._repair.ended
 
     @property
@@ -182,8 +182,8 @@ class Run:
             self._restartable = "until_visible"
         else:
             self._restartable = "until_output" if session.ran_before and not self._restarted else ""
-        if self._tape is not None:
-            self._tape.session(session)
+        if self._recorder is not None:
+            self._recorder.session(session)
         session.begin()
 
     def resume_session(self, reused: ReusedSession) -> None:
@@ -195,8 +195,8 @@ class Run:
         self._session = reused.session
         self.continued = True
         self._restartable = "until_visible"
-        if self._tape is not None:
-            self._tape.session(reused.session)
+        if self._recorder is not None:
+            self._recorder.session(reused.session)
         reused.session.listener = self
         reused.session.resume(self.attempt.turn, reused.new_items)
         for answered in reused.hidden:
@@ -213,11 +213,11 @@ class Run:
 
     def fail(self, failure: Failure) -> None:
         """Ends the turn with this server's failure."""
-        if self._tape is not None and not self._repair.ended:
-            self._tape.failed(failure)
+        if self._recorder is not None and not self._repair.ended:
+            self._recorder.failed(failure)
         self._end(TurnEnded(Stop.FAILED, "provider", failure))
 
-    def _deadline_passed(self, failure: Failure) -> None:
+    def _on_deadline(self, failure: Failure) -> None:
         hint = self._session.silence_hint if self._session is not None else ""
         if self.turn.schema_field and not self._watch.visible:
             failure = msgspec.structs.replace(failure, param=self.turn.schema_field)
@@ -235,13 +235,13 @@ class Run:
         if size and self._restartable == "until_output":
             self._restartable = ""
         if self._forwards and len(events) == 1 and type(events[0]) is ForwardedBytes:
-            self._watch.alive(visible=True)
+            self._watch.note_event(visible=True)
             self._log(events, size)  # no stage has anything to do with it
             return
         if self._awaited_events is None or not self._awaited_events.isdisjoint(map(type, events)):
             if not VISIBLE.isdisjoint(map(type, events)):
                 # The agent has begun, also where its answer is held to be checked.
-                self._watch.alive(visible=True)
+                self._watch.note_event(visible=True)
             self._apply(self.attempt.feed(events), session, size)
         else:  # most batches are text alone
             self._log_events(events, size)
@@ -249,14 +249,14 @@ class Run:
                 self._release_session()
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None:
-        """Continues with the output of this server's call, unless the turn is over."""
+        """Continues the turn, unless over, with the output of this server's call."""
         self._calls_running -= 1
         self._resume_idle_deadline()
         if self._session is not None and not self._repair.ended:
             self._apply(self.attempt.tool_finished(request_id, output), self._session, 0)
 
     def on_verdicts(self, attempt: Attempt, verdicts: Sequence[Verdict]) -> None:
-        """Continues with the results of an attempt's checks, unless it is over."""
+        """Continues the turn, unless the attempt is over, with the results of its checks."""
         session = self._session
         if attempt is not self.attempt or self._repair.ended or session is None:
             return
@@ -306,13 +306,13 @@ class Run:
         visible = not VISIBLE.isdisjoint(map(type, events))
         if visible:
             self._restartable = ""
-        self._watch.alive(visible=visible)
+        self._watch.note_event(visible=visible)
         if not HANDLED_EVENTS.isdisjoint(map(type, events)):
             self._handle_own_events(events)
         self._append(events, size)
 
     def _handle_own_events(self, events: list[Event]) -> None:
-        """Keeps raw items, replaces usage by the sum, declines requests, passes account limits on. They stay in the
+        """Keeps raw items, replaces usage by the sum, declines requests, reports account limits. The events stay in the
         list.
         """
         for index, event in enumerate(events):
@@ -327,7 +327,7 @@ class Run:
                 if self._session is not None:  # at once; the agent continues
                     self._session.answer(event.request_id, DECLINED)  # type: ignore[union-attr]
             elif kind is AccountLimitsReported:
-                self._host.limits_reported(self, event.json)  # type: ignore[union-attr]
+                self._host.report_limits(self, event.json)  # type: ignore[union-attr]
 
     def _append(self, events: list[Event], size: int) -> None:
         """Logs the events within the limits; at a limit, the turn's end."""
@@ -368,18 +368,18 @@ class Run:
         remembering.add_done_callback(lambda _: self._close_log([ended], 0))
 
     def _close_log(self, events: list[Event], size: int) -> None:
-        if self._tape is not None:
-            self._tape.ended(events[-1])  # type: ignore[arg-type]
-            self._tape = None
+        if self._recorder is not None:
+            self._recorder.ended(events[-1])  # type: ignore[arg-type]
+            self._recorder = None
         self._log(events, size, ended=True)
-        self._host.run_ended(self)
+        self._host.release_run(self)
 
     def _restart(self) -> None:
         """Starts again on another session, because its own was lost. Only while `_restartable`, so once, with nothing
         sent.
         """
         self._restarted = True
-        self._begin_again(self.attempt.restarted(self.turn))
+        self._begin_again(self.attempt.restart(self.turn))
 
     def _begin_again(self, attempt: Attempt, *, begun: bool = False) -> None:
         """Discards this attempt but for its usage, and begins `attempt` on a new session."""
@@ -445,6 +445,6 @@ class Run:
         session.resume_reading()
 
     def _resume_idle_deadline(self) -> None:
-        """Unless a call, a check or a slow client is still waited for."""
+        """Resumes the idle deadline unless the turn waits for a call, a check or a slow client."""
         if not (self._calls_running or self._checking or self._paused):
             self._watch.resume()

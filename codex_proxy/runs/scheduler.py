@@ -37,7 +37,7 @@ from codex_proxy.runs.idle_sessions import (
     thread_key,
 )
 from codex_proxy.runs.observers import TurnObserver, TurnWatcher
-from codex_proxy.runs.recording import REQUEST_TAPE, TurnTape
+from codex_proxy.runs.recording import REQUEST_RECORDER, TurnRecorder
 from codex_proxy.runs.run import Run
 from codex_proxy.runs.server_calls import ServerCalls, ToolRunner, approved_calls, with_outputs
 from codex_proxy.runs.turn_records import TurnRecord, TurnRecords, activity_of
@@ -80,7 +80,7 @@ class RunLimits(msgspec.Struct, frozen=True):
 
 
 class _RunState(msgspec.Struct):
-    """What is kept of a run: its slot, and arguments of `start`."""
+    """A run's slot, and arguments of `start`."""
 
     slot: Slot
     durable: bool
@@ -126,11 +126,11 @@ class RunScheduler:
         self._tasks: set[asyncio.Task[None]] = set()
         self._drain_begun = asyncio.Event()
         self._stopped = False
-        """Running turns' time is over; later ones end at once."""
+        """Whether running turns must end at once."""
 
     @property
     def running(self) -> int:
-        """With a slot, also while they are started."""
+        """How many turns have a slot, also while they are started."""
         return self._slots.running
 
     @property
@@ -139,12 +139,12 @@ class RunScheduler:
 
     @property
     def draining(self) -> bool:
-        """The server stops, and takes no new turns."""
+        """Whether the server stops, and takes no new turns."""
         return self._drain_begun.is_set()
 
     def cancel(self, record: TurnRecord) -> bool:
-        """Ends a turn with an error for its client, at once or when its session has started. Returns False if it runs
-        no more.
+        """Ends a turn with an error for its client, at once or when its session has started. Returns False if it has
+        ended.
         """
         if record.has_ended:
             return False
@@ -154,7 +154,7 @@ class RunScheduler:
         return True
 
     def _fail_if_too_late(self, run: Run) -> None:
-        """Ends a run that was cancelled, perhaps before it began, and any once the server's time is over."""
+        """Fails a run that was cancelled, perhaps before it began, and any once the server must stop."""
         if not self._cancelled.isdisjoint(run.observers):
             self._cancelled.difference_update(run.observers)
             run.fail(CANCELLED)
@@ -186,7 +186,7 @@ class RunScheduler:
         to_run = bool(approved_calls(turn))
         agent = self.agent_of(turn)
         observers = [watcher.begin(turn, agent.name) for watcher in self.watchers]
-        tape = _tape_of(turn, agent, first, observers)
+        recorder = _recorder_of(turn, agent, first, observers)
         try:
             session: ReusedSession | AgentSession | None = None
             if to_run:
@@ -202,13 +202,13 @@ class RunScheduler:
         # No await between here and the run's begin: it owns the session from now on, and its end gives it back.
         loop = asyncio.get_running_loop()
         context = copy_context()
-        runner = runner if tape is None else tape.runner(runner)
+        runner = runner if recorder is None else recorder.runner(runner)
         calls = ServerCalls(runner, lambda work: self._spawn(work, context))
         max_tokens = None if "max_tokens" in agent.capabilities else turn.max_tokens
         limits = TurnLimits(chars=self._limits.max_chars, stop=turn.stop, max_tokens=max_tokens)
         run = Run(
             turn, attempt, loop, self._deadlines_of(turn), self,
-            limits=limits, calls=calls, tape=tape, observers=observers,
+            limits=limits, calls=calls, recorder=recorder, observers=observers,
         )  # fmt: skip
         state = self._runs[run] = _RunState(slot, durable, remembers, replay, context)
         if first:
@@ -234,7 +234,7 @@ class RunScheduler:
 
     async def _begin_with_approved_calls(self, run: Run, calls: ServerCalls) -> None:
         """Runs approved MCP calls, then begins with their outputs."""
-        with self._failing(run):
+        with self._fail_on_error(run):
             run.turn = await calls.run_approved(run, run.turn)
             if run.ended:
                 return
@@ -246,8 +246,8 @@ class RunScheduler:
             self._begin(run, session)
 
     @contextlib.contextmanager
-    def _failing(self, run: Run) -> Iterator[None]:
-        """A `Fault` ends the run with its failure; any other exception is logged and ends it with `UNFORESEEN`."""
+    def _fail_on_error(self, run: Run) -> Iterator[None]:
+        """Ends the run with a raised `Fault`'s failure; logs any other exception and ends it with `UNFORESEEN`."""
         try:
             yield
         except Fault as fault:
@@ -271,9 +271,9 @@ class RunScheduler:
             if reused is not None:
                 return attempt, reused
             closed = self.idle_sessions.take_closed(key, turn)
-        given = await self._with_memory(_replayed(turn, turn, replay), owner)
+        given = await self._with_memory(_with_replay(turn, turn, replay), owner)
         if given is not turn:
-            attempt = attempt.restarted(given)
+            attempt = attempt.restart(given)
         opened = await self.agent.open(attempt.turn)
         if closed is not None:
             opened.reopen(closed.thread, closed.new_items)
@@ -291,11 +291,11 @@ class RunScheduler:
         return turn if history is turn.history else msgspec.structs.replace(turn, history=history)
 
     def identity(self, turn: Turn) -> str:
-        """`AGENT/MODEL`, under which raw items are stored: no other can read encrypted reasoning."""
+        """Returns `AGENT/MODEL`, under which raw items are stored: no other can read encrypted reasoning."""
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:
-        """The agent that has the turn's model."""
+        """Returns the agent that has the turn's model."""
         return agent_for(self.agent, turn.model)
 
     # --- what runs ask of their host ------------------------------------------------------------
@@ -305,16 +305,16 @@ class RunScheduler:
         self._spawn(self._open_session(run, attempt), self._context_of(run))
 
     async def _open_session(self, run: Run, attempt: Attempt) -> None:
-        with self._failing(run):
+        with self._fail_on_error(run):
             state = self._runs.get(run)
-            given = _replayed(attempt.turn, run.turn, state.replay if state else None)
+            given = _with_replay(attempt.turn, run.turn, state.replay if state else None)
             opened = await self.agent.open(await self._with_memory(given, run.turn.owner))
             self._begin_session(run, opened)
 
     async def check(self, run: Run, attempt: Attempt, checks: Sequence[TextCheck]) -> None:
         """Checks texts for `run.on_verdicts`, or fails the run."""
 
-        with self._failing(run):
+        with self._fail_on_error(run):
             run.on_verdicts(attempt, await self.checks.check_texts(checks))
 
     def keep(self, run: Run, session: AgentSession) -> bool:
@@ -348,7 +348,7 @@ class RunScheduler:
         except Exception:
             log.exception("step_memory_failed")  # without it the answer is still right
 
-    def limits_reported(self, run: Run, json: bytes) -> None:
+    def report_limits(self, run: Run, json: bytes) -> None:
         self.agent_of(run.turn).limits.update(json)
 
     def with_details(self, run: Run, failure: Failure) -> Failure:
@@ -358,7 +358,7 @@ class RunScheduler:
         failure = with_reset(failure, known, reported_at=now - age, now=now)
         return with_context_length(failure, run.turn.model, self.agent.models())
 
-    def run_ended(self, run: Run) -> None:
+    def release_run(self, run: Run) -> None:
         """Forgets the run and frees its slot, once."""
         state = self._runs.pop(run, None)
         if state is not None:
@@ -439,23 +439,23 @@ class RunScheduler:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _replayed(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
+def _with_replay(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
     """Puts `replay`, if any, in place of the history as `asked`; later items stay."""
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))
 
 
-def _tape_of(
+def _recorder_of(
     turn: Turn, agent: Agent, first: Sequence[Event], observers: Sequence[TurnObserver]
-) -> TurnTape | None:
-    """Returns what records the turn, if anything, and tells the page's record where that is written."""
-    request = REQUEST_TAPE.get()
-    tape = None if request is None else request.turn(turn, agent, first)
+) -> TurnRecorder | None:
+    """Returns the turn's recorder, if any, which tells the page's record the written file."""
+    request = REQUEST_RECORDER.get()
+    recorder = None if request is None else request.turn(turn, agent, first)
     record = next((each for each in observers if isinstance(each, TurnRecord)), None)
-    if tape is not None and record is not None:
-        tape.on_written = record.recorded
-    return tape
+    if recorder is not None and record is not None:
+        recorder.on_written = record.recorded
+    return recorder
 
 
 def _end_of(error: BaseException) -> TurnEnded:

@@ -39,7 +39,7 @@ class ToolRunner(Protocol):
 
 
 class Caller(Protocol):
-    """The run: `add_events` for approved calls, `tool_finished` for the output of others."""
+    """Gets `add_events` for approved calls, `tool_finished` for the output of others."""
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...
@@ -49,7 +49,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], asyncio.Task[None]]
 
 
 class ServerCalls:
-    """The calls of one turn. Without a `runner` an output says that there is no such tool. `spawn` starts a task that
+    """The calls of one turn. Without `runner` the output says that the tool does not exist. `spawn` starts a task that
     is awaited when the server stops.
     """
 
@@ -59,16 +59,16 @@ class ServerCalls:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, caller: Caller, calls: Iterable[ServerCall]) -> None:
-        """Each output goes to `caller.tool_finished`."""
+        """Starts the calls; each output goes to `caller.tool_finished`."""
         for call in calls:
             keep_until_done(self._tasks, self._spawn(self._one(caller, call)))
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
-        """Cancelled at the turn's end too."""
+        """Starts other work, cancelled at the turn's end too."""
         keep_until_done(self._tasks, self._spawn(work))
 
     def cancel(self) -> None:
-        """Cancels all but the calling task."""
+        """Cancels all tasks but the calling one."""
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()

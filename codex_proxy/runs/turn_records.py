@@ -1,6 +1,6 @@
-"""What the server remembers of its turns for the operator's page: those that run, and the last that have ended.
+"""Records of turns for the operator's page: the running ones, and the last that have ended.
 
-A record has names, times, counts and kinds of events, and no text of a client or an agent but a failure's message.
+A record has names, times, counts and kinds of events; its only text is a failure's message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ACTIVITIES: Final[dict[str, str]] = {
 WORKER_TURNS: Final = 1_000_000
 """The distance between the first numbers of two processes' turns."""
 CHARS_OF_TOKEN: Final = 4
-"""For the estimate until the agent reports tokens: about right for English."""
+"""Characters of a token, for estimates: about right for English."""
 _WRITTEN: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 _WORDS: Final = VISIBLE - {TurnEnded}
 _RECORDED: Final = frozenset(
@@ -60,7 +60,7 @@ _RECORDED: Final = frozenset(
 
 
 class TurnOrigin(msgspec.Struct, frozen=True):
-    """A turn's request. Empty for one that continues after a restart of the server."""
+    """A turn's request; empty if it continues after a restart of the server."""
 
     request_id: str = ""
     api: str = ""
@@ -104,7 +104,7 @@ class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnRecord:
-    """One turn. `on_change` is called after each change."""
+    """The record of one turn. `on_change` is called after each change."""
 
     def __init__(
         self,
@@ -130,13 +130,13 @@ class TurnRecord:
         self._seconds: float | None = None
         self._doing = activity_of(None)
         self._kinds: dict[str, str] = {}
-        """What the open items are, by id."""
+        """The kinds of the open items, by id."""
         self._tokens: tuple[int, int] | None = None
         self._chars = 0
-        """Written by the model."""
+        """Characters written by the model."""
         self._ended: TurnEnded | None = None
         self.recording: Path | None = None
-        """Its file, once written."""
+        """The recording's file, once written."""
         on_change(self)
 
     def add(self, events: Sequence[Event]) -> None:
@@ -176,7 +176,7 @@ class TurnRecord:
 
     @property
     def estimated(self) -> int:
-        """Tokens that the model has written."""
+        """Estimates the tokens that the model has written."""
         return -(-self._chars // CHARS_OF_TOKEN)
 
     @property
@@ -225,7 +225,7 @@ class TurnRecords:
         request about another process's turn finds one here.
         """
         self.version = 0
-        """Counts all changes."""
+        """The number of changes so far."""
         self._clock = clock
         self._last_id = worker * WORKER_TURNS
         self._running: dict[int, TurnRecord] = {}
@@ -247,11 +247,11 @@ class TurnRecords:
         return sorted(found, key=lambda record: -record.id)
 
     def estimates(self, owner: str) -> dict[int, int]:
-        """Estimated tokens of the owner's running turns, by number."""
+        """Returns estimated tokens of the owner's running turns, by number."""
         return {each.id: each.estimated for each in self._running.values() if each.owner == owner}
 
     def find(self, owner: str, id: int) -> TurnRecord | None:
-        """None if there is none (any more)."""
+        """Returns a turn's record, if still kept."""
         return next((each for each in self.of_owner(owner) if each.id == id), None)
 
     def _on_change(self, record: TurnRecord) -> None:

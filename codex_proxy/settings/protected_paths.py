@@ -16,7 +16,7 @@ import msgspec
 from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.configured.agents import codex_settings, is_plain_only, plugin_references
 from codex_proxy.agents.registry import code_of
-from codex_proxy.core.safety import Protected, find_endangered
+from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.settings.fields import Settings
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ def paths_to(path: str | os.PathLike[str]) -> tuple[str, ...]:
     return (*found, here)
 
 
-def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[Protected, ...]:
+def protected_paths(settings: Settings, environ: Mapping[str, str]) -> tuple[ProtectedPath, ...]:
     """Returns settings, state folder, the code of the server, of Python and of a plugin, each Codex's program and
     home, and links in these paths.
     """
     return tuple(
         dict.fromkeys(
-            Protected(what, place, whole)
+            ProtectedPath(what, place, whole)
             for what, path, whole in (
                 *_own_files(settings),
                 *_code(),
@@ -182,7 +182,7 @@ def write_conflict(settings: Settings, environ: Mapping[str, str]) -> str | None
     return None
 
 
-def _root_conflict(settings: Settings, protected: tuple[Protected, ...]) -> str | None:
+def _root_conflict(settings: Settings, protected: tuple[ProtectedPath, ...]) -> str | None:
     """Returns a message about one Codex's first `writable_roots` that contains a protected path; None if none does,
     or the file cannot be read.
     """

@@ -16,7 +16,7 @@ ROWS_AT_ONCE: Final = 200
 
 
 def checksum(data: object) -> int:
-    """-1 for another type than bytes, which is damage."""
+    """Returns the CRC-32 of bytes; -1 for another type, which is damage."""
     return zlib.crc32(data) if isinstance(data, bytes) else -1
 
 
@@ -28,14 +28,14 @@ def item_digest(json: object, raw: object) -> bytes:
     return blake2b(length + json + raw, digest_size=16).digest()
 
 
-def checked(data: bytes, stored: int, what: str) -> bytes:
-    """Returns `data`; raises `StoreDamaged` with the name `what` if its checksum is another."""
+def verify(data: bytes, stored: int, what: str) -> bytes:
+    """Returns `data`; raises `StoreDamaged`, naming it `what`, if its checksum is not `stored`."""
     if checksum(data) != stored:
-        raise damaged(what)
+        raise damage_error(what)
     return data
 
 
-def damaged(what: str) -> StoreDamaged:
+def damage_error(what: str) -> StoreDamaged:
     return StoreDamaged(
         f"{what} in the store is damaged: its checksum does not match; see `codex-proxy store check`"
     )
@@ -47,7 +47,7 @@ def _checksums_match(*bodies_and_sums: Any) -> bool:
 
 
 class CheckedTable(NamedTuple):
-    """How a table is checked, in SQL of all engines. `what` names such a row."""
+    """A table whose rows have checksums, in SQL of all engines. `what` names a row in errors."""
 
     what: str
     columns: str
@@ -60,12 +60,12 @@ class CheckedTable(NamedTuple):
 
     @property
     def first_key(self) -> tuple[int, ...]:
-        """Sorts before every row."""
+        """A key that sorts before every row."""
         return (-1,) * len(self.key)
 
     @property
     def sql(self) -> str:
-        """Selects rows after a key; its values are the key and the most rows."""
+        """Selects the rows after a key. The parameters are this key and the most rows to return."""
         *after, limit = (f"?{number}" for number in range(1, len(self.key) + 2))
         key = ", ".join(self.key)
         where = f"({key}) > ({', '.join(after)})"

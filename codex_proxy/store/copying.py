@@ -11,17 +11,17 @@ from codex_proxy.store.usage import FIGURES
 from codex_proxy.store.values import StoreRefused
 
 Row: TypeAlias = Sequence[Any]
-"""In the order of `CopiedTable.columns`."""
+"""A row's values, in the order of `CopiedTable.columns`."""
 
 
 class CopiedTable(NamedTuple):
-    """A table of all engines."""
+    """A table to copy, the same in all engines."""
 
     name: str
     key: tuple[str, ...]
     """The primary key."""
     others: tuple[str, ...]
-    """All but those that an engine makes itself."""
+    """The other columns, but those that an engine fills itself."""
     at_once: int = 500
     """The most rows in memory."""
 
@@ -58,10 +58,10 @@ TABLES: Final = (
     CopiedTable("usage", ("owner", "hour", "model"), FIGURES),
     CopiedTable("webhooks", ("seq",), ("event_id", "url", "body", "tries")),
 )
-"""Each after those that it refers to."""
+"""The tables, each after those that it refers to."""
 
 FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
-"""Columns that are true or false, which SQLite has as numbers."""
+"""Boolean columns, which SQLite has as numbers."""
 
 
 class CopyableStore(Protocol):
@@ -76,13 +76,13 @@ class CopyableStore(Protocol):
         ...
 
     async def add_rows(self, table: CopiedTable, rows: Sequence[Row]) -> None:
-        """All or none."""
+        """Adds all rows, or none."""
         ...
 
 
-async def copy(source: CopyableStore, target: CopyableStore, tell: Callable[[str, int], object]) -> int:
-    """Copies what the target does not have, and returns how many rows. Calls `tell` with a table and how many of its
-    rows were copied. Raises `StoreRefused`, before any change, if the target has other data.
+async def copy(source: CopyableStore, target: CopyableStore, on_copied: Callable[[str, int], object]) -> int:
+    """Copies what the target does not have, and returns how many rows. Calls `on_copied` with a table and its number of
+    copied rows. Raises `StoreRefused`, before any change, if the target has other data.
     """
     lasts = [await target.last_row(table) for table in TABLES]
     for table, last in zip(TABLES, lasts, strict=True):
@@ -94,7 +94,7 @@ async def copy(source: CopyableStore, target: CopyableStore, tell: Callable[[str
         while rows := await _rows_after(source, table, last):
             await target.add_rows(table, rows)
             last, copied = rows[-1], copied + len(rows)
-            tell(table.name, copied)
+            on_copied(table.name, copied)
         total += copied
     return total
 

@@ -16,7 +16,9 @@ AT_ONCE: Final = 20
 
 
 def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:
-    """Returns the line for the columns `RESPONSE` or `CONVERSATION`, with sides and items. Raises `StoreDamaged`."""
+    """Returns an object's line. `columns` are `RESPONSE` or `CONVERSATION`; each item has its side. Raises
+    `StoreDamaged`.
+    """
     line: dict[str, object]
     if kind == "conversation":
         conversation = conversation_of(columns)

@@ -33,7 +33,7 @@ ANSWER_SECONDS: Final = 2.0
 
 
 class WriteCheck:
-    """Checks once for all callers of a moment."""
+    """Checks whether the store can be written; simultaneous callers share one check."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
@@ -45,21 +45,21 @@ class WriteCheck:
     async def is_writable(self) -> bool:
         if self._clock.monotonic() >= self._good_until:
             if self._check is None or self._check.done():
-                self._check = asyncio.get_running_loop().create_task(self._look())
+                self._check = asyncio.get_running_loop().create_task(self._check_store())
             done, _ = await asyncio.wait({self._check}, timeout=ANSWER_SECONDS)
             if not done:
-                self._found("it does not answer")
+                self._set_result("it does not answer")
         return self._writable
 
-    async def _look(self) -> None:
+    async def _check_store(self) -> None:
         try:
             await self._store.check_writable()
         except StoreUnavailable as error:
-            self._found(str(error))
+            self._set_result(str(error))
         else:
-            self._found(None)
+            self._set_result(None)
 
-    def _found(self, trouble: str | None) -> None:
+    def _set_result(self, trouble: str | None) -> None:
         if trouble is not None and self._writable:
             log.error("store_takes_no_writes", reason=trouble)
         elif trouble is None and not self._writable:
@@ -100,7 +100,7 @@ def store_errors_as_faults() -> Iterator[None]:
         raise Fault(UNAVAILABLE) from error
 
 
-def required_store(store: Store | None) -> Store:
+def require_store(store: Store | None) -> Store:
     """Raises `Fault` INVALID_REQUEST if the server runs without a store."""
     if store is None:
         raise Fault(OFF)

@@ -1,4 +1,4 @@
-"""The leases of a store's nodes: what one of them holds, so that no other acts on it.
+"""The leases of a store's nodes: no other node acts on what one holds.
 
 A node is a server process with its store object. It holds the background responses that it runs and the conversations
 of its turns, and renews these leases every `RENEW_SECONDS`; after `LEASE_SECONDS` another node may take them over. The
@@ -128,7 +128,7 @@ class Leases(Protocol):
         ...
 
     async def renew(self, held: Collection[ResponseLease]) -> list[ResponseLease]:
-        """Renews the leases of these and of this node's conversations. Returns those that it no longer holds."""
+        """Renews the leases `held` and those of this node's conversations. Returns the leases that it has lost."""
         ...
 
     async def until_renewal(self) -> None:
@@ -140,11 +140,11 @@ class Leases(Protocol):
         ...
 
     async def enter_conversation(self, owner: str, id: str) -> ConversationLease:
-        """Waits for the conversation's other turns on all nodes, then holds it."""
+        """Waits for the conversation's other turns on all nodes, then returns its lease."""
         ...
 
     def watch(self, id: str) -> Watch:
-        """On a response or a conversation."""
+        """Returns a watch on a response or conversation."""
         ...
 
     async def announce(self, node: Node) -> None:
@@ -152,5 +152,5 @@ class Leases(Protocol):
         ...
 
     async def nodes(self) -> list[Node]:
-        """Those that live, oldest first."""
+        """Returns the live nodes, oldest first."""
         ...

@@ -1,6 +1,6 @@
 """Lets only one server use a store: a second would take the responses that the first runs for interrupted ones. The
-lock is the system's (`flock`), and ends with the process; it is on a file beside the store, because closing a
-descriptor of the store's own would release SQLite's locks.
+lock (`flock`) ends with the process. It is on a file beside the store, because closing another descriptor of the store
+would release SQLite's locks.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from codex_proxy.files.private import file_problem, make_folder
 from codex_proxy.store.values import StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
-"""To wait for the lock, which children of a killed server hold for a moment; between two attempts."""
+"""Seconds to wait for the lock, which children of a killed server hold for a moment, and between two attempts."""
 
 
 class StoreLock:
-    """Held by one server."""
+    """The lock on a store, held by one server."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @classmethod
     async def take(cls, store: Path, *, within: float = WAIT_SECONDS) -> StoreLock:
-        """Raises `StoreRefused` if another server holds it after `within` seconds, or it cannot be made."""
+        """Locks a store. Raises `StoreRefused` if it cannot, or another server holds it after `within` seconds."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within
         descriptor = _open(store)
         try:
-            while not _is_locked(descriptor):
+            while not _try_lock(descriptor):
                 if loop.time() >= deadline:
                     raise StoreRefused(
                         f"another server{_holder(descriptor)} keeps its responses in {store}; use or stop that server, "
@@ -52,7 +52,7 @@ class StoreLock:
         os.pwrite(self._descriptor, b"%d %b\n" % (os.getpid(), url.encode()), 0)
 
     def release(self) -> None:
-        """Its file stays."""
+        """Releases the lock; its file stays."""
         # Another process may be waiting for a lock on the file.
         os.close(self._descriptor)
 
@@ -72,7 +72,7 @@ def _open(store: Path) -> int:
         raise StoreRefused(f"the store {store} cannot be opened: {error.strerror}") from error
 
 
-def _is_locked(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Locks the file unless another server holds it; returns whether it is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

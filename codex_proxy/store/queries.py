@@ -1,5 +1,4 @@
-"""What the store reads, for every engine: statements in the SQL that SQLite and PostgreSQL share, and what is made of
-their rows.
+"""The statements that read, in the SQL that SQLite and PostgreSQL share, and the conversions of their rows.
 
 `@` stands before the name of a table and `?1` for the first value; `Dialect.write` replaces both.
 """
@@ -11,7 +10,7 @@ from functools import cache, partial
 from itertools import chain
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from codex_proxy.store.checksums import checked
+from codex_proxy.store.checksums import verify
 from codex_proxy.store.rows import (
     CONVERSATION,
     INPUT,
@@ -50,7 +49,7 @@ BEYOND: Final = 1 << 62
 
 
 class Query(NamedTuple, Generic[T]):
-    """A statement that reads, and what makes the result of its rows."""
+    """A statement that reads, and the function that converts its rows to the result."""
 
     sql: str
     values: tuple[object, ...]
@@ -60,7 +59,7 @@ class Query(NamedTuple, Generic[T]):
 
 
 class Dialect(NamedTuple):
-    """What SQL does not say in one way."""
+    """SQL expressions that differ between engines."""
 
     prefix: str
     """What stands before the name of a table."""
@@ -99,7 +98,7 @@ def row_of(kind: Kind, owner: str, id: str) -> Query[int]:
     """The number of an object's row. Raises `NotStored`."""
 
     sql = _FOUND.format(kind=kind)
-    return Query(sql, (owner, id), lambda rows: int(_existing(rows, kind, id)[0]))
+    return Query(sql, (owner, id), lambda rows: int(_require_row(rows, kind, id)[0]))
 
 
 def _first(make: Callable[[Row], T], rows: Iterator[Row]) -> T | None:
@@ -107,7 +106,7 @@ def _first(make: Callable[[Row], T], rows: Iterator[Row]) -> T | None:
     return None if row is None else make(row)
 
 
-def _existing(rows: Iterator[Row], kind: Kind, id: str) -> Row:
+def _require_row(rows: Iterator[Row], kind: Kind, id: str) -> Row:
     """Returns the first row, or raises `NotStored`."""
     row = next(rows, None)
     if row is None:
@@ -120,7 +119,7 @@ def _existing(rows: Iterator[Row], kind: Kind, id: str) -> Row:
 
 @cache
 def _page(kind: Kind, order: Order, *, behind: bool) -> str:
-    """A page of a list, `behind` the item `?4` or from its beginning."""
+    """Returns the statement for a page of a list: after the item `?4` if `behind`, else from the beginning."""
     found = _FOUND.format(kind=kind)
     side = f"AND side = {INPUT}" if kind == "response" else ""
     held = f"@{kind}_items AS held", f"{kind} = ({found}) {side} AND visible"
@@ -133,15 +132,15 @@ ORDER BY position {direction} LIMIT ?3"""
 
 
 def page_of(kind: Kind, owner: str, id: str, page: PageRequest) -> Query[Page[StoredItem]]:
-    """A page of a response's input or of a conversation. It is empty, too, if there is no such list, or no item before
-    it (`is_listed`).
+    """Returns a page of a response's input or of a conversation. It is also empty if the list or the item before it is
+    missing (`is_listed`).
     """
     behind = page.after is not None
     values = (owner, id, page.limit + 1, *([page.after] if behind else []))
-    return Query(_page(kind, page.order, behind=behind), values, partial(_page_made, item_of, page.limit))
+    return Query(_page(kind, page.order, behind=behind), values, partial(_make_page, item_of, page.limit))
 
 
-def _page_made(make: Callable[[Row], T], limit: int, rows: Iterator[Row]) -> Page[T]:
+def _make_page(make: Callable[[Row], T], limit: int, rows: Iterator[Row]) -> Page[T]:
     """Returns a page of at most `limit`, of which one row more was asked for."""
     found = [make(row) for row in rows]
     return Page(tuple(found[:limit]), has_more=len(found) > limit)
@@ -155,7 +154,7 @@ def is_listed(kind: Kind, owner: str, id: str, item_id: str) -> Query[bool]:
         f"SELECT held.item FROM ({_FOUND.format(kind=kind)}) AS found LEFT JOIN @{kind}_items AS held"
         f" ON {kind} = found.seq {side} AND item_id = ?3 AND visible"
     )
-    return Query(sql, (owner, id, item_id), lambda rows: _existing(rows, kind, id)[0] is not None)
+    return Query(sql, (owner, id, item_id), lambda rows: _require_row(rows, kind, id)[0] is not None)
 
 
 def find(owner: str, ids: Sequence[str]) -> Query[dict[str, StoredItem]]:
@@ -191,10 +190,10 @@ WHERE list.owner = ?1 AND list.id = ?2 AND NOT deleted ORDER BY position"""
 
 
 def item(owner: str, id: str, item_id: str) -> Query[StoredItem | None]:
-    """An item that clients see. Raises `NotStored` without the conversation."""
+    """Returns an item that clients see. Raises `NotStored` without the conversation."""
 
     def convert(rows: Iterator[Row]) -> StoredItem | None:
-        row = _existing(rows, "conversation", id)
+        row = _require_row(rows, "conversation", id)
         return None if row[0] is None else item_of(row)
 
     return Query(_ITEM, (owner, id, item_id), convert)
@@ -206,7 +205,7 @@ def scan_conversation(
     """See `Store.scan_conversation`."""
 
     def convert(rows: Iterator[Row]) -> None:
-        visit_items(_existing(rows, "conversation", id), rows, limits, visit)
+        visit_items(_require_row(rows, "conversation", id), rows, limits, visit)
 
     most = [BEYOND if limit is None else limit for limit in (limits.max_items, limits.max_bytes)]
     return Query(_ITEMS, (owner, id, *most), convert, is_slow=True)
@@ -215,8 +214,8 @@ def scan_conversation(
 def visit_items(
     first: Row, others: Iterable[Row], limits: ContextLimits, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with the items of rows with the number and bytes of all items and the columns `ITEM`, which are
-    null if there are none, or more than the limits. Raises `ContextTooLarge`, or `StoreDamaged`.
+    """Calls `visit` with each row's item. A row has the number and bytes of all items, and the columns `ITEM`: null
+    without items, or above the limits. Raises `ContextTooLarge`, or `StoreDamaged`.
     """
     limits.check(first[0], first[1])
     for row in (first,) if first[2] is None else chain([first], others):
@@ -228,7 +227,7 @@ def context(dialect: Dialect, owner: str, id: str) -> Query[list[ChainTurn]]:
     """See `Store.context`."""
 
     def convert(rows: Iterator[Row]) -> list[ChainTurn]:
-        return turns_of(chain([_existing(rows, "response", id)], rows))
+        return turns_of(chain([_require_row(rows, "response", id)], rows))
 
     return Query(dialect.context, (owner, id), convert)
 
@@ -244,13 +243,13 @@ _NEWEST: Final = f"""
 def newest(
     dialect: Dialect, kind: Kind, owner: str, search: str, before: int, limit: int, make: Callable[[Row], T]
 ) -> Query[Page[T]]:
-    """The newest objects before a row, and whether there are more. See `Store.newest_responses`."""
+    """Returns the newest objects before a row, and whether there are more. See `Store.newest_responses`."""
     select, text = (_RESPONSES, "json") if kind == "response" else (_CONVERSATIONS, "metadata")
     has_id, has_text = (dialect.has_text.format(each) for each in (dialect.as_bytes.format("id"), text))
 
     sql = _NEWEST.format(select=select, kind=kind, id=has_id, text=has_text)
     values = (owner, before, search.encode().lower(), limit + 1)
-    return Query(sql, values, partial(_page_made, make, limit))
+    return Query(sql, values, partial(_make_page, make, limit))
 
 
 _TREE: Final = f""", root AS (
@@ -269,7 +268,7 @@ def tree(dialect: Dialect, owner: str, id: str) -> Query[list[TreeNode]]:
     """See `Store.response_tree`."""
 
     def convert(rows: Iterator[Row]) -> list[TreeNode]:
-        found = chain([_existing(rows, "response", id)], rows)
+        found = chain([_require_row(rows, "response", id)], rows)
         return [TreeNode(id, previous, bool(deleted)) for id, previous, deleted in found]
 
     return Query(f"{dialect.chain}{_TREE}", (owner, id), convert)
@@ -285,10 +284,10 @@ SELECT seq, NULL, NULL FROM found UNION ALL SELECT * FROM (
 
 
 def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -> Query[list[Frame]]:
-    """`after` may be any integer of a client."""
+    """Returns events after the number `after`, any integer that a client sends."""
 
     def convert(rows: Iterator[Row]) -> list[Frame]:
-        _existing(rows, "response", id)
+        _require_row(rows, "response", id)
         return frames_of(rows, id, max_bytes)
 
     return Query(_FRAMES, (owner, id, max(-1, min(after, BEYOND)), limit), convert)
@@ -298,13 +297,13 @@ def frames(owner: str, id: str, after: int, limit: int, max_bytes: int | None) -
 
 
 def steps(owner: str, keys: Sequence[bytes], since: float) -> Query[dict[bytes, bytes]]:
-    """Entries saved after `since` (seconds since 1970). Raises `StoreDamaged`."""
+    """Returns the entries saved after `since` (seconds since 1970). Raises `StoreDamaged`."""
 
     sql = f"""
 SELECT key, value, value_sum FROM @steps WHERE owner = ?1 AND created > ?2 AND key IN ({_places(3, len(keys))})"""
     values = (owner, since, *keys)
     return Query(
-        sql, values, lambda rows: {key: checked(value, stored, "a tool step") for key, value, stored in rows}
+        sql, values, lambda rows: {key: verify(value, stored, "a tool step") for key, value, stored in rows}
     )
 
 
@@ -342,12 +341,12 @@ SELECT (SELECT count(*) FROM @responses WHERE NOT deleted), (SELECT count(*) FRO
     (),
     lambda rows: dict(zip(_COUNTED, next(rows), strict=True)),
 )
-"""With the names of `StoreStats`."""
+"""The counts by their names in `StoreStats`."""
 
 
-def exported(kind: Kind, after: int, limit: int) -> tuple[Query[list[Row]], Query[list[Row]]]:
-    """The next objects behind the row `after`, each with its row; and their items, each with the row of its object and
-    its side.
+def next_to_export(kind: Kind, after: int, limit: int) -> tuple[Query[list[Row]], Query[list[Row]]]:
+    """Returns queries for the next objects behind the row `after`, each with its row, and for their items, each with
+    its object's row and its side.
     """
     select, side = (_RESPONSES, "side") if kind == "response" else (_CONVERSATIONS, str(INPUT))
     next_rows = f"SELECT seq FROM @{kind}s WHERE seq > ?1 AND NOT deleted ORDER BY seq LIMIT ?2"

@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from codex_proxy.store.values import Pruned, Retention
+from codex_proxy.store.values import PruneResult, Retention
 
 OBJECTS_AT_ONCE: Final = 50
 """Objects that one write removes, in some ms."""
 ROWS_AT_ONCE: Final = 1000
 """Steps or frames that one write removes."""
 
-NOTHING: Final = Pruned()
+NOTHING: Final = PruneResult()
 
 
 What: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversations", "objects"]
 
 
 class Rule(NamedTuple):
-    """Removes the oldest rows or objects (`objects`: of both kinds) from before `before` (seconds since 1970)."""
+    """Removes the oldest rows, or objects of both kinds (`objects`), from before `before` (seconds since 1970)."""
 
     what: What
     before: float
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
 
 
 def rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:
-    """For `now` (seconds since 1970); older steps than `step_age` seconds go."""
+    """Yields the rules at the time `now` (seconds since 1970). Steps are kept for `step_age` seconds."""
     yield Rule("steps", now - step_age)
     yield Rule("frames", now - retention.frames_age)
     if retention.usage_age is not None:

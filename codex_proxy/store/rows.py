@@ -1,4 +1,4 @@
-"""The columns to select, and what is made of them, for every engine. Raises `StoreDamaged`."""
+"""The columns to select, and their conversions, for every engine. Raises `StoreDamaged`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.store.checksums import checked, damaged, item_digest
+from codex_proxy.store.checksums import damage_error, item_digest, verify
 from codex_proxy.store.values import (
     MAX_METADATA_KEYS,
     ChainTurn,
@@ -36,15 +36,15 @@ def item_of(row: Iterable[Any]) -> StoredItem:
     """Returns the item of the columns `ITEM`."""
     id, json, raw, created, digest = row
     if item_digest(json, raw) != digest:
-        raise damaged(f"the item {id}")
+        raise damage_error(f"the item {id}")
     return StoredItem(id, json, raw, created)
 
 
 def response_of(row: Iterable[Any]) -> StoredResponse:
     """Returns the response of the columns `RESPONSE`."""
     owner, id, status, created, json, previous_id, conversation_id, background, recovery, *sums = row
-    checked(json, sums[0], f"the response {id}")
-    checked(recovery, sums[1], f"the response {id}")
+    verify(json, sums[0], f"the response {id}")
+    verify(recovery, sums[1], f"the response {id}")
     return StoredResponse(
         owner=owner,
         id=id,
@@ -61,23 +61,23 @@ def response_of(row: Iterable[Any]) -> StoredResponse:
 def conversation_of(row: Iterable[Any]) -> StoredConversation:
     """Returns the conversation of the columns `CONVERSATION`."""
     owner, id, created, version, metadata, stored = row
-    checked(metadata, stored, f"the metadata of the conversation {id}")
+    verify(metadata, stored, f"the metadata of the conversation {id}")
     return StoredConversation(
         owner=owner, id=id, created=created, version=version, metadata=_metadata.decode(metadata)
     )
 
 
-def encoded_metadata(metadata: Mapping[str, str]) -> bytes:
-    """Raises `StoreConflict` for too many keys."""
+def encode_metadata(metadata: Mapping[str, str]) -> bytes:
+    """Returns metadata as JSON. Raises `StoreConflict` for too many keys."""
     if len(metadata) > MAX_METADATA_KEYS:
         raise StoreConflict("too_many_keys", f"metadata may have at most {MAX_METADATA_KEYS} keys")
     return msgspec.json.encode(metadata)
 
 
-def merged_metadata(metadata: Mapping[str, str], changes: Mapping[str, str | None]) -> bytes:
-    """Merges `changes`, of which None deletes a key. Raises `StoreConflict`."""
+def merge_metadata(metadata: Mapping[str, str], changes: Mapping[str, str | None]) -> bytes:
+    """Returns metadata with `changes` as JSON; None deletes a key. Raises `StoreConflict`."""
     merged = {**metadata, **changes}
-    return encoded_metadata({key: value for key, value in merged.items() if value is not None})
+    return encode_metadata({key: value for key, value in merged.items() if value is not None})
 
 
 def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
@@ -93,7 +93,7 @@ def turns_of(rows: Iterable[Sequence[Any]]) -> list[ChainTurn]:
 
 
 def frames_of(rows: Iterable[Sequence[Any]], response_id: str, max_bytes: int | None) -> list[Frame]:
-    """Returns the frames of rows with number, data and checksum, at most `max_bytes` unless it is one."""
+    """Returns the frames of rows with number, data and checksum: at most `max_bytes`, but at least one."""
     what = f"an event of the response {response_id}"
     found: list[Frame] = []
     size = 0
@@ -101,5 +101,5 @@ def frames_of(rows: Iterable[Sequence[Any]], response_id: str, max_bytes: int | 
         size += len(data)
         if found and max_bytes is not None and size > max_bytes:
             break
-        found.append(Frame(number, checked(data, stored, what)))
+        found.append(Frame(number, verify(data, stored, what)))
     return found

@@ -19,7 +19,7 @@ from codex_proxy.store.leases import (
     ResponseLease,
     Watch,
 )
-from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, not_held
+from codex_proxy.store.values import DELIVERY_SECONDS, PendingWebhook, lease_lost
 
 
 class SingleNodeLeases:
@@ -32,7 +32,7 @@ class SingleNodeLeases:
         self._held: dict[Key, int] = {}
         """The epoch of each response that this node holds."""
         self._epochs: dict[Key, int] = {}
-        """The last ones of responses that were given up."""
+        """The last epochs of responses that were given up."""
         self._all_held = False
         """Whether every unfinished response is held."""
         self._conversations = ConversationLocks()
@@ -89,12 +89,12 @@ class SingleNodeLeases:
         self._held.pop((owner, id), None)
 
     def check(self, owner: str, id: str, epoch: int | None, *, ended: bool = False) -> None:
-        """Raises `StoreConflict` unless the response is held with this epoch (None: any), or has ended and that is all
-        right (`ended`).
+        """Raises `StoreConflict` unless the response is held with this epoch (None: any), or has ended and `ended`
+        permits that.
         """
         held = self._held.get((owner, id))
         if epoch is not None and held != epoch and not (held is None and ended):
-            raise not_held(id)
+            raise lease_lost(id)
 
 
 class ReservedWebhooks:

@@ -24,7 +24,7 @@ from codex_proxy.store.usage import UsageEntry, UsageQuery, UsageSum
 from codex_proxy.store.values import (
     Append,
     ChainTurn,
-    Checked,
+    CheckResult,
     ContextLimits,
     Frame,
     NewItem,
@@ -32,7 +32,7 @@ from codex_proxy.store.values import (
     Page,
     PageRequest,
     PendingWebhook,
-    Pruned,
+    PruneResult,
     Retention,
     StoredConversation,
     StoredItem,
@@ -71,7 +71,7 @@ class Store(ABC):
     leases: Leases
     """What this node holds."""
     team: Team | None
-    """What all nodes share besides; None if there is only one."""
+    """The keys and requests of all nodes; None if there is only one."""
 
     def __init__(self, **options: Unpack[StoreOptions]) -> None:
         self._clock = options["clock"]
@@ -110,8 +110,8 @@ class Store(ABC):
         output: Sequence[StoredItem] = (),
         append: Append | None = None,
     ) -> None:
-        """Saves a response with its items, and appends those that it does not have to the conversation of `append`. A
-        background response that has not ended is then held by this node.
+        """Saves a response with its items, and appends new ones to the conversation of `append`. This node then holds a
+        background response that has not ended.
 
         Raises `NotStored` without the previous response or the conversation, `StoreConflict` if an id is taken or the
         conversation has another version.
@@ -146,9 +146,8 @@ class Store(ABC):
     async def newest_responses(
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> Page[StoredResponse]:
-        """Returns the owner's responses, newest first, behind the response `after`. `search` is a text that id or
-        object contain, in any case of ASCII letters, among `MAX_SEARCHED` responses. Raises `NotStored` without
-        `after`.
+        """Returns the owner's responses, newest first, behind the response `after`: those whose id or object contains
+        the text `search` (in any case of ASCII letters), among `MAX_SEARCHED`. Raises `NotStored` without `after`.
         """
         before = await self._row_before("response", owner, after)
         query = queries.newest(self._dialect, "response", owner, search, before, limit, response_of)
@@ -160,7 +159,7 @@ class Store(ABC):
 
     @abstractmethod
     async def delete_response(self, owner: str, id: str) -> bool:
-        """Returns False if there is none. Its items stay in the context of those that continue it."""
+        """Deletes a response; returns False without one. Its items stay in the context of those that continue it."""
 
     async def input_items(self, owner: str, response_id: str, page: PageRequest) -> Page[StoredItem]:
         """Returns a page of the input that clients see. Raises `NotStored` without the response or the item `after`."""
@@ -178,7 +177,7 @@ class Store(ABC):
         """
 
     async def find_items(self, owner: str, ids: Sequence[str]) -> dict[str, StoredItem]:
-        """Returns the owner's items that clients see, of several with one id the newest."""
+        """Returns the owner's items that clients see, by id: the newest of several."""
         return await self._ask(queries.find(owner, list(dict.fromkeys(ids))))
 
     @abstractmethod
@@ -198,7 +197,7 @@ class Store(ABC):
         limit: int = 1000,
         max_bytes: int | None = None,
     ) -> list[Frame]:
-        """Returns at most `limit` events above the number `after`, of at most `max_bytes` unless it is one. Raises
+        """Returns at most `limit` events above the number `after`, of at most `max_bytes`, but at least one. Raises
         `NotStored`.
         """
         return await self._ask(queries.frames(owner, response_id, after, limit, max_bytes))
@@ -209,7 +208,7 @@ class Store(ABC):
             self._continued.move_to_end((owner, response_id))
 
     def _in_use(self) -> frozenset[tuple[str, str]]:
-        """Responses whose chains are not removed for their number."""
+        """Returns owner and id of responses whose chains `max_conversations` does not remove."""
         since = self._now - self._retention.spared
         while self._continued and next(iter(self._continued.values())) < since:
             self._continued.popitem(last=False)
@@ -221,8 +220,8 @@ class Store(ABC):
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        """Returns its items, with references resolved. Raises `StoreConflict` if an id is taken, `NotStored` for a
-        missing reference, and `ContextTooLarge`.
+        """Adds a conversation; returns its items, with references resolved. Raises `StoreConflict` if an id is taken,
+        `NotStored` for a missing reference, and `ContextTooLarge`.
         """
 
     async def conversation(self, owner: str, id: str) -> StoredConversation | None:
@@ -246,7 +245,7 @@ class Store(ABC):
 
     @abstractmethod
     async def delete_conversation(self, owner: str, id: str) -> bool:
-        """Returns False if there is none."""
+        """Deletes a conversation; returns False if there is none."""
 
     @abstractmethod
     async def append_items(
@@ -258,21 +257,22 @@ class Store(ABC):
         version: int | None = None,
         limited: bool = True,
     ) -> tuple[StoredItem, ...]:
-        """Appends all or none; returns them, with references resolved. Raises `NotStored` without the conversation or a
-        referenced item, `StoreConflict` if an id is taken or `version` is another, `ContextTooLarge` if `limited`.
+        """Appends all items or none; returns them, with references resolved. Raises `NotStored` without the
+        conversation or a referenced item, `StoreConflict` if an id is taken or the version is not `version`, and
+        `ContextTooLarge` if `limited`.
         """
 
     async def items(self, owner: str, conversation_id: str, page: PageRequest) -> Page[StoredItem]:
-        """Returns a page of those that clients see. Raises `NotStored`."""
+        """Returns a page of the items that clients see. Raises `NotStored`."""
         return await self._page_of("conversation", owner, conversation_id, page)
 
     async def item(self, owner: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        """None unless clients see it. Raises `NotStored` without the conversation."""
+        """Returns an item, if clients see it. Raises `NotStored` without the conversation."""
         return await self._ask(queries.item(owner, conversation_id, item_id))
 
     @abstractmethod
     async def delete_item(self, owner: str, conversation_id: str, item_id: str) -> StoredConversation:
-        """Removes it from this conversation, which is returned. Raises `NotStored`."""
+        """Removes an item from this conversation, and returns the conversation. Raises `NotStored`."""
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
         """As `scan_context`; raises `NotStored`, or `ContextTooLarge`."""
@@ -324,15 +324,15 @@ class Store(ABC):
 
     @abstractmethod
     async def claim_webhooks(self, limit: int) -> list[PendingWebhook]:
-        """Returns the oldest, at most `limit`, and reserves them for this node for `DELIVERY_SECONDS`."""
+        """Returns the oldest webhooks, at most `limit`, and reserves them for this node for `DELIVERY_SECONDS`."""
 
     @abstractmethod
     async def retry_webhook(self, pending: PendingWebhook, delay: float) -> None:
-        """Saves `pending.tries`; any node may claim it again after `delay` seconds."""
+        """Saves `pending.tries`; after `delay` seconds any node may claim the webhook again."""
 
     @abstractmethod
     async def drop_webhook(self, event_id: str, url: str) -> None:
-        """Removes it, if it is there."""
+        """Removes a webhook, if it is there."""
 
     # --- removal --------------------------------------------------------------------------------
 
@@ -362,16 +362,16 @@ class Store(ABC):
             self._sweeping.cancel()
             await asyncio.wait([self._sweeping])
 
-    async def prune(self, now: float | None = None) -> Pruned:
-        """Removes in small writes what `Retention` does not permit at `now` (None: the present), and old entries of the
-        step memory.
+    async def prune(self, now: float | None = None) -> PruneResult:
+        """Removes in small writes what exceeds `Retention` at `now` (None: the present), and old entries of the step
+        memory.
         """
         now = self._now if now is None else now
         self._ram.expire(now)
         return await self._prune(now)
 
-    async def _prune(self, now: float) -> Pruned:
-        total, nothing = Pruned(), Pruned()
+    async def _prune(self, now: float) -> PruneResult:
+        total, nothing = PruneResult(), PruneResult()
         await self.sweep()
         for rule in rules(self._retention, self._memory.age, now):
             while (gone := await self._apply(rule)) != nothing:
@@ -380,7 +380,7 @@ class Store(ABC):
         return total
 
     @abstractmethod
-    async def _apply(self, rule: Rule) -> Pruned:
+    async def _apply(self, rule: Rule) -> PruneResult:
         """Applies a rule in one short write. Returns how much it removed."""
 
     # --- the operator's commands ----------------------------------------------------------------
@@ -408,7 +408,7 @@ class Store(ABC):
             after = 0
             while True:
                 # In parts, since SQLite's write-ahead log cannot be emptied, nor PostgreSQL's rows, during a read.
-                objects, items = await self._ask_both(*queries.exported(kind, after, AT_ONCE))
+                objects, items = await self._ask_both(*queries.next_to_export(kind, after, AT_ONCE))
                 if not objects:
                     break
                 held: dict[int, list[tuple[int, StoredItem]]] = {}
@@ -419,7 +419,7 @@ class Store(ABC):
                 total, after = total + len(objects), objects[-1][0]
         return total
 
-    async def check(self) -> Checked:
+    async def check(self) -> CheckResult:
         """Compares every row with its checksum, in small reads."""
         rows, damaged = 0, []
         for table in TABLES:
@@ -431,7 +431,7 @@ class Store(ABC):
                     break
                 rows += count
                 damaged += found
-        return Checked(rows, tuple(damaged))
+        return CheckResult(rows, tuple(damaged))
 
     @abstractmethod
     async def vacuum(self) -> int:

@@ -1,5 +1,5 @@
-"""What the servers that share a store have in common besides: the keys of clients, and the requests that count against
-a key's limits.
+"""What servers with one store share besides its content: the keys of clients, and the requests that count against a
+key's limits.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ class Team(Protocol):
     """The keys and requests of all nodes. Methods raise `StoreUnavailable`."""
 
     async def exchange(self, own: Mapping[str, KeyRequests]) -> Exchange:
-        """Reports this node's requests by key; one without a change may be left out."""
+        """Reports this node's requests by key (unchanged ones may be left out); returns the others'."""
         ...
 
     async def keys(self) -> tuple[Key, ...]:
-        """In the order of their names."""
+        """Returns the keys, sorted by name."""
         ...
 
     async def put_key(self, key: Key, *, replace: bool) -> bool:
-        """Returns whether it replaced one. Raises `KeysError` if there is one and `replace` is false, or there are too
-        many.
+        """Saves a key; returns whether it replaced one. Raises `KeysError` if it exists and `replace` is false, or
+        there are too many.
         """
         ...
 
     async def remove_key(self, name: str) -> bool:
-        """Returns False if there is none."""
+        """Removes a key; returns False if there is none."""
         ...

@@ -54,7 +54,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(msgspec.Struct, frozen=True):
-    """The bucket that begins at `start`. `model` is empty for all, `owner` if the query names one."""
+    """The sums of the bucket that begins at `start`. `model` is empty for all, `owner` if the query names one."""
 
     start: int
     model: str
@@ -66,11 +66,11 @@ class UsageLedger(Protocol):
     """Sums by hour, owner and model, kept for about a year."""
 
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        """All of them, or none if it raises."""
+        """Adds all entries, or none if it raises."""
         ...
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
-        """Ordered by time, owner and model, without empty buckets."""
+        """Returns the sums, ordered by time, owner and model, without empty buckets."""
         ...
 
 
@@ -81,7 +81,7 @@ NOTHING: Final = Figures()
 
 
 class RamUsage:
-    """In RAM; the oldest entries are dropped above `max_entries`."""
+    """A `UsageLedger` in RAM, which drops the oldest entries above `max_entries`."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries

@@ -27,14 +27,14 @@ MAX_MODEL: Final = 128
 NOTHING: Final = Figures()
 
 
-class Spender(Protocol):
+class UsageSource(Protocol):
     """Knows the tokens that a turn has used so far, and whether it has failed."""
 
     def spending(self) -> Spending: ...
 
 
 class UsageRecorder:
-    """`durable`: the ledger's sums survive a restart."""
+    """Records the usage of turns. `durable`: the ledger's sums survive a restart."""
 
     def __init__(self, ledger: UsageLedger, clock: Clock, *, durable: bool) -> None:
         self.ledger = ledger
@@ -47,8 +47,8 @@ class UsageRecorder:
         self._writing = asyncio.Lock()
 
     @contextlib.contextmanager
-    def turn(self, owner: str, model: str, spender: Spender) -> Iterator[None]:
-        """Records at its exit what `spender` reports. A `Fault` counts as failed."""
+    def turn(self, owner: str, model: str, source: UsageSource) -> Iterator[None]:
+        """Records at its exit what `source` reports. A `Fault` counts as failed."""
         failed = False
         try:
             yield
@@ -56,7 +56,7 @@ class UsageRecorder:
             failed = True
             raise
         finally:
-            self._note(owner, model, spender.spending(), failed=failed)
+            self._note(owner, model, source.spending(), failed=failed)
 
     def _note(self, owner: str, model: str, spending: Spending, *, failed: bool) -> None:
         now = int(self._clock.epoch())
@@ -79,11 +79,11 @@ class UsageRecorder:
 
     @property
     def waiting(self) -> bool:
-        """There are sums that are not in the ledger yet."""
+        """Whether there are sums that are not in the ledger yet."""
         return bool(self._waiting) or self._writing.locked()
 
     async def flush(self) -> None:
-        """Raises `StoreError`, and keeps the sums."""
+        """Writes the sums. If that fails, keeps them and raises `StoreError`."""
         async with self._writing:
             waiting, self._waiting = self._waiting, {}
             if not waiting:
@@ -109,13 +109,13 @@ def _figures(spending: Spending, *, failed: bool) -> Figures:
         turns=1,
         failed=int(failed or spending.failed),
         estimated=int(spending.estimated),
-        input=_bounded(tokens.input),
-        cached=_bounded(tokens.cached),
-        output=_bounded(tokens.output),
-        reasoning=_bounded(tokens.reasoning),
+        input=_limit_count(tokens.input),
+        cached=_limit_count(tokens.cached),
+        output=_limit_count(tokens.output),
+        reasoning=_limit_count(tokens.reasoning),
     )
 
 
-def _bounded(count: int) -> int:
+def _limit_count(count: int) -> int:
     # An agent may report any number.
     return max(0, min(count, MAX_FIGURE))

@@ -26,19 +26,19 @@ MAX_METADATA_KEYS: Final = 16
 
 
 class StoreError(Exception):
-    """The message is for the operator."""
+    """An error with a message for the operator."""
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
-    """Not usable now: locked, full, closed, overloaded or out of reach."""
+    """The store is locked, full, closed, overloaded or out of reach."""
 
 
 class StoreDamaged(StoreUnavailable):
-    """A row does not match its checksum, and is not returned."""
+    """A row does not match its checksum, so it is not returned."""
 
 
 class StoreRefused(StoreError):  # noqa: N818
-    """The store is damaged, of a newer version, or none; nothing was changed."""
+    """The store is damaged, of a newer version, or no store; nothing was changed."""
 
 
 class NotStored(StoreError):  # noqa: N818
@@ -69,8 +69,8 @@ class StoreConflict(StoreError):  # noqa: N818
         self.reason = reason
 
 
-def not_held(id: str) -> StoreConflict:
-    """For a write to a response that this node no longer holds."""
+def lease_lost(id: str) -> StoreConflict:
+    """Returns the error for writing a response that this node no longer holds."""
     return StoreConflict("lease", f"this server no longer runs the response {id!r}")
 
 
@@ -101,9 +101,9 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     frames_age: float = 86400.0
     """Seconds for which a finished background response's events are kept."""
     max_responses: int | None = 100_000
-    """So many take some hundred MB."""
+    """The most responses: so many take some hundred MB."""
     max_conversations: int | None = None
-    """Chains that are not of a conversation. `spared` protects only those that a turn is continuing, and background
+    """The most chains outside conversations. `spared` protects only those that a turn is continuing, and background
     responses that have just ended.
     """
     max_bytes: int | None = 4 << 30
@@ -121,7 +121,7 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Twice the largest body; a turn holds this much in memory."""
 
     def check(self, items: int, size: int) -> None:
-        """Raises `ContextTooLarge`."""
+        """Raises `ContextTooLarge` above the limits."""
         too_many = self.max_items is not None and items > self.max_items
         if too_many or (self.max_bytes is not None and size > self.max_bytes):
             raise ContextTooLarge(items, size, self)
@@ -131,13 +131,13 @@ class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoredItem(msgspec.Struct, frozen=True):
-    """Its id is unique in its response or conversation. `created`: seconds since 1970."""
+    """An item, whose id is unique in its response or conversation. `created`: seconds since 1970."""
 
     id: str
     json: bytes
-    """For clients; empty if only the model sees it."""
+    """The item as clients get it; empty if only the model sees it."""
     raw: bytes = b""
-    """For the model, unless it is `json`."""
+    """The item as the model gets it, if that differs."""
     created: float = 0.0
 
     @property
@@ -150,13 +150,13 @@ class StoredItem(msgspec.Struct, frozen=True):
 
 
 class ItemReference(msgspec.Struct, frozen=True):
-    """An item of the same owner, in any response or conversation."""
+    """A reference to an item of the same owner, in any response or conversation."""
 
     id: str
 
 
 class StoredResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Without its items; `json` is the client's object, `created` in seconds since 1970."""
+    """A response without its items; `json` is the client's object, `created` in seconds since 1970."""
 
     owner: str
     id: str
@@ -197,7 +197,7 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
-    """Without its items."""
+    """A conversation without its items."""
 
     owner: str
     id: str
@@ -216,7 +216,7 @@ class Append(msgspec.Struct, frozen=True):
 
 
 class PageRequest(msgspec.Struct, frozen=True):
-    """At most `limit` items after the item `after` (None: from the beginning)."""
+    """A request for at most `limit` items after the item `after` (None: from the beginning)."""
 
     limit: int = 20
     order: Order = "desc"
@@ -225,7 +225,7 @@ class PageRequest(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """`has_more`: others follow."""
+    """A page of a list; `has_more`: other items follow."""
 
     items: tuple[T, ...]
     has_more: bool
@@ -240,7 +240,7 @@ class TreeNode(msgspec.Struct, frozen=True):
 
 
 class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
-    """`unfinished`: background responses; `steps`: of the step memory; `frames`: stream events."""
+    """Counts of objects. `unfinished`: background responses; `steps`: of the step memory; `frames`: stream events."""
 
     location: str
     """Path or URL, or a name for one in RAM."""
@@ -248,7 +248,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """The version of the tables."""
     bytes_used: int
     bytes_free: int
-    """In the file, which `vacuum` gives back."""
+    """Unused bytes of the file, which `vacuum` gives back."""
     responses: int
     unfinished: int
     conversations: int
@@ -259,15 +259,15 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """When the oldest response was created, in seconds since 1970."""
 
 
-class Checked(msgspec.Struct, frozen=True):
+class CheckResult(msgspec.Struct, frozen=True):
     """How many rows were checked, and the names of damaged ones."""
 
     rows: int
     damaged: tuple[str, ...]
 
 
-class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """How many objects were removed. `usage` are hourly sums."""
+class PruneResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How many objects were removed; `usage` counts hourly sums."""
 
     responses: int = 0
     conversations: int = 0
@@ -275,9 +275,9 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     usage: int = 0
 
-    def __add__(self, other: Pruned) -> Pruned:
+    def __add__(self, other: PruneResult) -> PruneResult:
         names = self.__struct_fields__
-        return Pruned(**{name: getattr(self, name) + getattr(other, name) for name in names})
+        return PruneResult(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 NewItem: TypeAlias = StoredItem | ItemReference

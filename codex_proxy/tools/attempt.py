@@ -16,8 +16,8 @@ from codex_proxy.tools.policy import PolicyResult, ToolOutput, ToolPolicy, with_
 
 
 class Attempt:
-    """Passes events through the tool policy and then the check of the answer, if there is a schema. The methods return
-    what may be passed on and what the caller has to do. While `PolicyResult.checks` run nothing is passed on.
+    """Passes events through the tool policy and then the check of the answer, if any. The methods return what may be
+    passed on and what the caller has to do. While `PolicyResult.checks` run nothing is passed on.
     """
 
     def __init__(
@@ -51,10 +51,11 @@ class Attempt:
                 json_object=form is None,
             )
         self.turn = given
-        """As the agent gets it."""
+        """The turn as the agent gets it."""
         self.policy = ToolPolicy(turn, second_try=again)
         self.as_asked = given.history is turn.history
-        """The agent got the client's history without messages of this server, so that the session may be kept."""
+        """Whether the agent got the client's history without messages of this server, so that the session may be kept.
+        """
         self._form = form
         self._keeps_choice = keeps_choice
 
@@ -71,12 +72,12 @@ class Attempt:
         return self._check_answer(self.policy.tool_finished(request_id, output))
 
     def with_verdicts(self, verdicts: Sequence[Verdict]) -> PolicyResult:
-        """Takes the results of the last `checks`, in their order; returns what depended on them."""
+        """Takes the results of the last `checks`, in order; returns what depended on them."""
         if self.check is not None and self.check.checks:
             return self._with_check(PolicyResult(self.check.with_verdicts(verdicts)))
         return self._check_answer(self.policy.with_verdicts(verdicts))
 
-    def restarted(self, turn: Turn) -> Attempt:
+    def restart(self, turn: Turn) -> Attempt:
         """Returns a new first attempt at `turn`."""
         return Attempt(turn, self._form, keeps_choice=self._keeps_choice)
 

@@ -13,7 +13,7 @@ class TextCheck(msgspec.Struct, frozen=True):
     schema: bytes
     text: str
     in_strict_form: bool = False
-    """Written for the strict form, whose placeholders are removed first."""
+    """Whether the text is for the strict form, whose placeholders are removed first."""
 
 
 class StrictForm(msgspec.Struct, frozen=True):
@@ -23,7 +23,7 @@ class StrictForm(msgspec.Struct, frozen=True):
 
     schema: bytes
     to_undo: bool = False
-    """Answers contain placeholders."""
+    """Whether answers contain placeholders."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """The strict form, if asked for and possible."""
 
 
-def not_checked(what: str, reason: str) -> Failure:
+def unchecked_failure(what: str, reason: str) -> Failure:
     """Returns the failure for a text (`what`: `The answer`) that could not be checked."""
     return Failure(
         kind=FaultKind.UPSTREAM_ERROR,

@@ -25,7 +25,7 @@ from codex_proxy.core.faults import Failure, FaultKind
 from codex_proxy.core.items import SERVER_ITEMS, HistoryMessage, Message, TextPart
 from codex_proxy.core.repair import TurnRepair
 from codex_proxy.core.turn import Turn
-from codex_proxy.tools.checks import TextCheck, Verdict, not_checked
+from codex_proxy.tools.checks import TextCheck, Verdict, unchecked_failure
 from codex_proxy.tools.policy import NEVER_HELD
 from codex_proxy.tools.replay import assistant_text
 
@@ -52,8 +52,8 @@ class _Text(msgspec.Struct, frozen=True):
 
 class OutputCheck:
     """Holds a turn's answer until its end, and checks it. `second_try`: a wrong answer fails the turn; otherwise it
-    sets `wrong`. `streams`: the provider has the schema of an object, so an answer that begins with `{` passes while it
-    is written. `in_strict_form`: it has placeholders.
+    sets `wrong`. `streams`: the provider enforces an object's schema, so an answer that begins with `{` passes at once.
+    `in_strict_form`: it has placeholders.
     """
 
     def __init__(
@@ -66,16 +66,16 @@ class OutputCheck:
         """False once it begins without `{`."""
         self._held: list[Event] = []
         self._shown: list[Event] = []
-        """What has already passed, where it is not held."""
+        """Events that were passed on without being held."""
         self._ours: set[str] = set()
-        """Items that this server put in, such as calls of MCP tools."""
+        """Ids of items that this server added, such as calls of MCP tools."""
         self._over = False
         self._end: TurnEnded | None = None
-        """Waits for the check."""
+        """The turn's end, which waits for the check."""
         self._texts: list[_Text] = []
         """The texts of an answer that has ended, in the order of `checks`."""
         self._rewritten: dict[str, str] = {}
-        """The client's text, by the model's."""
+        """The text that the client got, by the model's text."""
         self.checks: list[TextCheck] = []
         """Checks to run; nothing passes until `with_verdicts` has their results."""
         self.wrong: str | None = None
@@ -105,7 +105,7 @@ class OutputCheck:
         return out
 
     def _passes(self, event: Event) -> bool:
-        """Whether it is a raw item, or of an item that this server made."""
+        """Whether the event is a raw item, or belongs to an item of this server."""
         if type(event) is RawItem:
             return True
         if type(event) is ItemStarted and isinstance(event.item, SERVER_ITEMS):
@@ -144,13 +144,13 @@ class OutputCheck:
     def _apply_verdicts(self, event: TurnEnded, verdicts: Sequence[Verdict]) -> list[Event]:
         unchecked = next((each.unchecked for each in verdicts if each.unchecked is not None), None)
         if unchecked is not None:
-            return [TurnEnded(Stop.FAILED, event.trigger, not_checked("The answer", unchecked))]
+            return [TurnEnded(Stop.FAILED, event.trigger, unchecked_failure("The answer", unchecked))]
         for text, verdict in zip(self._texts, verdicts, strict=True):
             if verdict.rewritten is not None:
                 self._rewritten[text.text] = verdict.rewritten
         wrong = next((each.wrong for each in verdicts if each.wrong is not None), None)
         if wrong is None:
-            return [*(self._held_rewritten() if self._rewritten else self._held), event]
+            return [*(self._rewrite_held() if self._rewritten else self._held), event]
         if not (self._second_try or self._shown):
             self.wrong = wrong
             return []
@@ -161,7 +161,7 @@ class OutputCheck:
         )
         return [TurnEnded(Stop.FAILED, event.trigger, failure)]
 
-    def _held_rewritten(self) -> list[Event]:
+    def _rewrite_held(self) -> list[Event]:
         """Returns the held events; in each choice the last message has the whole text as one delta, the others are left
         out.
         """
@@ -173,7 +173,7 @@ class OutputCheck:
             texts[last] = self._rewritten.get(each.text, each.text)
             merged.update(others)
         out: list[Event] = []
-        for event in self._repaired():
+        for event in self._repair_held():
             id = event.item.id if type(event) is ItemStarted else getattr(event, "id", None)
             if id in merged or type(event) in (TurnStarted, TurnEnded):
                 continue
@@ -184,15 +184,15 @@ class OutputCheck:
                 texts[id] = ""
         return out
 
-    def _repaired(self) -> list[Event]:
-        """The held events, with each text once."""
+    def _repair_held(self) -> list[Event]:
+        """Returns the held events, with each text once."""
         return TurnRepair().feed([*self._shown, *self._held, TurnEnded(Stop.STOP)])
 
     def _texts_of(self, event: TurnEnded) -> list[_Text]:
         """Returns each choice's text, without choices that did not end normally; none if the model refused."""
         texts: dict[str, str] = {}
         of_choice: dict[int | None, list[str]] = {}
-        for each in self._repaired():
+        for each in self._repair_held():
             if type(each) is RefusalDelta:
                 return []
             if type(each) is ItemStarted and isinstance(each.item, Message):

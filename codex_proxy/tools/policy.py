@@ -45,7 +45,7 @@ from codex_proxy.core.items import (
     ToolCall,
 )
 from codex_proxy.core.turn import NamedTools, Turn
-from codex_proxy.tools.checks import TextCheck, Verdict, not_checked
+from codex_proxy.tools.checks import TextCheck, Verdict, unchecked_failure
 
 
 class ServerCall(msgspec.Struct, frozen=True):
@@ -56,7 +56,7 @@ class ServerCall(msgspec.Struct, frozen=True):
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """`parts` are for the model, `text` for the client or, if the call `failed`, the error."""
+    """A tool's output: `parts` for the model, `text` for the client or, if the call `failed`, the error."""
 
     parts: tuple[Part, ...]
     text: str
@@ -151,10 +151,10 @@ NEVER_HELD = frozenset(
         RequestClosed,
     }
 )
-"""Pass while an answer is held: questions wait for an answer, and usage always counts."""
+"""Events that pass while an answer is held: questions wait for an answer, and usage always counts."""
 
 DECISIVE: frozenset[type[Event]] = frozenset({ToolCallRequested, TurnEnded, StepCompleted, Retrying, Notice})
-"""What the policy decides on; all others pass, or are held."""
+"""Events on which the policy decides; all others pass, or are held."""
 
 NOT_HONOURED = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
@@ -194,12 +194,12 @@ class PolicyResult(msgspec.Struct):
     checks: list[TextCheck] = []
     """Until `with_verdicts` has their results, the policy keeps all later events."""
     again: bool = False
-    """Nothing of this answer was passed on."""
+    """Whether a second attempt follows: nothing of this answer was passed on."""
 
 
 class ToolPolicy:
-    """Decides for one attempt. `second_try`: a missing required call fails the turn. After a `TurnEnded` or `again`,
-    events are dropped.
+    """Decides about the calls of one attempt. `second_try`: a missing required call fails the turn. Events after a
+    `TurnEnded` or `again` are dropped.
     """
 
     def __init__(self, turn: Turn, *, second_try: bool = False) -> None:
@@ -211,19 +211,19 @@ class ToolPolicy:
         """This server's running calls, by the agent's request id."""
         self._parallel = turn.parallel_tool_calls
         self._waits_for_call = must_call(turn)
-        """A required call has not come yet; the answer is held."""
+        """Whether a required call has not come yet; the answer is held."""
         self._second_try = second_try
         self._requests: list[ToolCallRequested] = []
         self._judging: list[ToolCallRequested] = []
         """Calls whose arguments are being checked."""
         self._verdicts: dict[str, Verdict] = {}
-        """The results for these, by the agent's request id."""
+        """The results of these checks, by the agent's request id."""
         self._later: list[Event] = []
         """Events that came while calls were being checked."""
         self._waiting: list[ToolCallRequested] = []
         """The client's calls of the step, until this server's have run."""
         self._bad_call = False
-        """The agent has answered an invalid call of this step with an error."""
+        """Whether the agent has answered an invalid call of this step with an error."""
         self._faults = 0
         self._held: list[Event] = []
         self._over = False
@@ -293,14 +293,14 @@ class ToolPolicy:
         else:
             self._over = True
             self._held.clear()
-            failure = not_checked("The arguments of a strict tool", unchecked)
+            failure = unchecked_failure("The arguments of a strict tool", unchecked)
             done.events.append(TurnEnded(Stop.FAILED, "provider", failure))
         later, self._later = self._later, []
         self._feed(later, done)
         return done
 
     def _pass(self, event: Event, done: PolicyResult) -> None:
-        """Passes an event, or holds it until a required call comes or the turn ends."""
+        """Passes an event on, or holds it until a required call comes or the turn ends."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
             done.events.append(event)
             return
@@ -340,13 +340,13 @@ class ToolPolicy:
             self._decide(done)
 
     def _decide(self, done: PolicyResult) -> None:
-        """The client gets no call if all are answered with errors."""
+        """Decides a step's calls. The client gets none if all are answered with errors."""
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
         # Only now is it known whether the client gets a call: one of a step with errors only is never shown.
         good, hidden = self._split_valid(requests)
         if not self._parallel:
-            hidden += [_answered(request, DEFERRED) for request in good[1:]]
+            hidden += [_hidden_output(request, DEFERRED) for request in good[1:]]
             good = good[:1]
         ours, enough = self._server_calls_of(good)
         self._waiting = [request for request in good if self._is_for_client(request)]
@@ -387,7 +387,7 @@ class ToolPolicy:
                 good.append(request)
             else:
                 text = f"The arguments break the tool's schema: {wrong}. Call it again."
-                hidden.append(_answered(request, text))
+                hidden.append(_hidden_output(request, text))
         return good, hidden
 
     def _is_for_client(self, request: ToolCallRequested) -> bool:
@@ -406,7 +406,7 @@ class ToolPolicy:
         if self._calls_left is not None:
             self._calls_left -= min(room, len(asked))
         ours = [ServerCall(request, self._server_tools[request.name]) for request in asked[:room]]
-        return ours, [_answered(request, LIMIT_REACHED) for request in asked[room:]]
+        return ours, [_hidden_output(request, LIMIT_REACHED) for request in asked[room:]]
 
     def _begin(self, ours: list[ServerCall], done: PolicyResult) -> None:
         self._running = {call.request.request_id: call.request for call in ours}
@@ -466,5 +466,5 @@ class ToolPolicy:
         done.events.append(event)
 
 
-def _answered(request: ToolCallRequested, text: str) -> HiddenOutput:
+def _hidden_output(request: ToolCallRequested, text: str) -> HiddenOutput:
     return HiddenOutput(request.request_id, HistoryOutput(request.call_id, (TextPart(text),), request.kind))

@@ -35,7 +35,7 @@ CUT_OFF = (
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
-"""In the agent's own words."""
+"""Errors in the agent's own words."""
 
 MAX_EXACT = 2**53
 """Integral floats below have no decimal point, as in JavaScript."""
@@ -44,7 +44,7 @@ CODEX_OWN = "internal_chat_message_metadata_passthrough"
 """A field that Codex adds to raw items."""
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class RememberedTurn(msgspec.Struct, frozen=True):
     """What is kept of a turn that ended with calls."""
 
     items: list[msgspec.Raw]
@@ -52,9 +52,9 @@ class Remembered(msgspec.Struct, frozen=True):
     hidden: dict[str, str | list[dict[str, Any]]]
     """By call id, the `output` of the last step's calls that the client does not answer."""
     calls: list[str]
-    """All of the last step, in order."""
+    """The ids of all calls of the last step, in order."""
     visible: list[str]
-    """Those that the client got, in order."""
+    """The ids of calls that the client got, in order."""
     said: str
     """The assistant's text before the calls, as the client saw it."""
     model: str = ""
@@ -86,7 +86,7 @@ class _Identity(msgspec.Struct, frozen=True):
 def entries_of(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
 ) -> dict[bytes, bytes]:
-    """Returns the step memory's entry: the `call_key` of the client's first call, and the `Remembered` as JSON. Empty
+    """Returns the step memory's entry: the `call_key` of the client's first call, and `RememberedTurn` as JSON. Empty
     without calls for the client. Parameters: `remembered_turn`.
     """
     keys = [call_key(call) for call in visible_calls(policy)]
@@ -98,7 +98,7 @@ def entries_of(
 
 def remembered_turn(
     raw: Sequence[bytes], policy: ToolPolicy, identity: str, *, plain: bool = False
-) -> Remembered:
+) -> RememberedTurn:
     """Returns what to remember. `raw` are the model's items, `identity` names model and provider, `plain`: the agent
     has no tools of its own. Calls without an output get one: cut off, or an error if `plain`.
     """
@@ -108,11 +108,11 @@ def remembered_turn(
     unanswered = _unanswered(items)
     of_client = set(visible)
     cut_off: dict[str, str | list[dict[str, Any]]] = {
-        id: _not_answered(call) if plain else CUT_OFF
+        id: _missing_output(call) if plain else CUT_OFF
         for id, call in unanswered.items()
         if id not in of_client
     }
-    return Remembered(
+    return RememberedTurn(
         items=items,
         hidden=cut_off | hidden,
         calls=list(unanswered),
@@ -123,7 +123,7 @@ def remembered_turn(
 
 
 def call_key(call: HistoryCall) -> bytes:
-    """The SHA-256 of kind, id, name and canonical arguments."""
+    """Returns the SHA-256 of a call's kind, id, name and canonical arguments."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, canonical_arguments(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -131,7 +131,7 @@ def call_key(call: HistoryCall) -> bytes:
 
 
 def key_of_all(keys: Iterable[bytes]) -> bytes:
-    """The SHA-256 of a step's keys."""
+    """Returns the SHA-256 of a step's call keys."""
     return hashlib.sha256(b"".join(keys)).digest()
 
 
@@ -198,8 +198,8 @@ def _unanswered(items: Iterable[msgspec.Raw]) -> dict[str, _Head]:
     return open_calls
 
 
-def _not_answered(call: _Head) -> str:
-    """Returns the error for a hidden call of an agent without tools."""
+def _missing_output(call: _Head) -> str:
+    """Returns an error as output of a hidden call of an agent without tools."""
     try:
         msgspec.json.decode(call.arguments or "{}")
     except msgspec.ValidationError:
@@ -222,12 +222,12 @@ async def recalled_history(
     if not keys:
         return turn.history
     found = await memory.recall(owner, keys)
-    entries = {key: msgspec.json.decode(value, type=Remembered) for key, value in found.items()}
-    return restored(turn.history, entries, identity) if entries else turn.history
+    entries = {key: msgspec.json.decode(value, type=RememberedTurn) for key, value in found.items()}
+    return restore_items(turn.history, entries, identity) if entries else turn.history
 
 
 def keys_of(history: Sequence[HistoryItem]) -> list[bytes]:
-    """The step memory's keys of the calls in a history."""
+    """Returns the step memory's keys of the calls in a history."""
     return [call_key(item) for item in history if _is_for_client(item)]
 
 
@@ -241,8 +241,8 @@ def assistant_text(items: Sequence[HistoryItem]) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def restored(
-    history: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], model: str
+def restore_items(
+    history: Sequence[HistoryItem], recalled: Mapping[bytes, RememberedTurn], model: str
 ) -> tuple[HistoryItem, ...]:
     """Returns the history with the items of each turn in `recalled` in place of the client's. Unknown or changed turns
     stay. Another model's reasoning is left out.
@@ -266,8 +266,8 @@ def restored(
 
 
 def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
-    """Returns start and end of the next part that repeats an answer: its text, then its calls, with raw items among
-    them.
+    """Returns start and end of the next part of a history that repeats an answer: its text, then its calls, with raw
+    items among them.
     """
     while start < len(history) and not _is_the_models(history[start]):
         start += 1
@@ -287,17 +287,17 @@ def _is_for_client(item: HistoryItem) -> TypeGuard[HistoryCall]:
 
 
 def _is_the_models(item: HistoryItem) -> bool:
-    """Whether it is the model's, or the output of a call that ran here."""
+    """Whether the model made the item, or it is the output of a call that ran here."""
     if isinstance(item, HistoryMessage):
         return item.role == "assistant"
     return item.by_server if isinstance(item, HistoryOutput) else True
 
 
 def _memory_of(
-    echo: Sequence[HistoryItem], recalled: Mapping[bytes, Remembered], repeated: Container[bytes]
-) -> Remembered | None:
-    """Returns the turn whose answer `echo` repeats, if one is: the same calls, no other raw items, the same text or
-    none. Calls in `repeated` do not count.
+    echo: Sequence[HistoryItem], recalled: Mapping[bytes, RememberedTurn], repeated: Container[bytes]
+) -> RememberedTurn | None:
+    """Returns the turn whose answer `echo` repeats, if any: the same calls, no other raw items, the same text or none.
+    Calls in `repeated` do not count.
     """
     keys = keys_of(echo)
     memory = recalled.get(keys[0]) if keys else None
@@ -332,12 +332,12 @@ def _all_among(items: Iterable[_Identity], others: Sequence[_Identity]) -> bool:
     return all(map(is_among, items))
 
 
-def _items_of(memory: Remembered, model: str) -> list[HistoryItem]:
+def _items_of(memory: RememberedTurn, model: str) -> list[HistoryItem]:
     same = memory.model == model
     return [RawHistoryItem(bytes(raw)) for raw in memory.items if same or _identity(raw).type != "reasoning"]
 
 
-def _outputs_of(memory: Remembered, given: Sequence[HistoryItem]) -> list[HistoryItem]:
+def _outputs_of(memory: RememberedTurn, given: Sequence[HistoryItem]) -> list[HistoryItem]:
     """Returns the last step's outputs in the order of its calls, then others in `given`."""
     outputs = [item for item in given if isinstance(item, HistoryOutput)]
     first: dict[str, HistoryOutput] = {}
@@ -362,7 +362,7 @@ def wire_output(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
 
 
 def parts_of(output: str | list[dict[str, Any]]) -> tuple[Part, ...]:
-    """The reverse of `wire_output`."""
+    """Returns the parts of an output: the reverse of `wire_output`."""
     if isinstance(output, str):
         return (TextPart(output),)
     return tuple(

@@ -103,7 +103,9 @@ class _Count:
 
 
 def _work_of_pattern(pattern: str) -> int:
-    """Returns about the instructions of a compiled pattern: characters times repetitions. Raises `_NoBoundError`."""
+    """Returns about the number of instructions of a compiled pattern: characters times repetitions. Raises
+    `_NoBoundError`.
+    """
     work = 1 + len(pattern)
     if "\\p" in pattern or "\\P" in pattern:
         work *= HEAVY_CLASS
@@ -133,14 +135,14 @@ MAX_READY_BYTES = 4 * 1024 * 1024
 """Bytes of cached schemas, whose compiled forms are up to twenty times as large."""
 
 _PATTERNS = jsonschema_rs.RegexOptions()
-"""In linear time, without lookaround and back references."""
+"""Matches in linear time, without lookaround and back references."""
 
 
 class NotASchemaError(ValueError):
-    """Not a JSON schema, or one that cannot be applied here. The message says where and why."""
+    """A JSON schema is invalid, or cannot be applied here. The message says where and why."""
 
 
-class _ReadyValidators:
+class _ValidatorCache:
     """Compiled schemas; the least recently used are dropped."""
 
     def __init__(self) -> None:
@@ -148,7 +150,7 @@ class _ReadyValidators:
         self._bytes = 0
 
     def of(self, schema: bytes) -> Validator:
-        """Raises `NotASchemaError`."""
+        """Returns the compiled schema. Raises `NotASchemaError`."""
         found = self._validators.get(schema)
         if found is None:
             found = self._validators[schema] = _validator(schema)
@@ -160,7 +162,7 @@ class _ReadyValidators:
         return found
 
 
-_ready = _ReadyValidators()
+_ready = _ValidatorCache()
 
 
 def _validator(schema: bytes) -> Validator:
@@ -173,17 +175,17 @@ def _validator(schema: bytes) -> Validator:
     if not isinstance(value, dict | bool):
         raise NotASchemaError("it is neither an object nor a boolean")
     try:
-        return _compiled(value)
+        return _compile(value)
     except jsonschema_rs.ValidationError as error:
         if not (isinstance(error.kind, ValidationErrorKind.Format) and error.kind.format == "regex"):
             raise _not_a_schema(error) from error
     try:
-        return _compiled(_without_unreadable_patterns(value))
+        return _compile(_without_unreadable_patterns(value))
     except jsonschema_rs.ValidationError as error:
         raise _not_a_schema(error) from error
 
 
-def _compiled(value: dict[str, Any] | bool) -> Validator:
+def _compile(value: dict[str, Any] | bool) -> Validator:
     try:
         # No formats: they are annotations, and a provider knows others.
         return _draft(value)(value, validate_formats=False, pattern_options=_PATTERNS, offline=True)
@@ -204,9 +206,9 @@ def _draft(value: dict[str, Any] | bool) -> type[Validator]:
 def _not_a_schema(error: jsonschema_rs.ValidationError) -> NotASchemaError:
     if isinstance(error.kind, ValidationErrorKind.Referencing):
         return NotASchemaError(
-            f"a reference in it cannot be resolved, and remote schemas are not fetched: {_shortened(error.message)}"
+            f"a reference in it cannot be resolved, and remote schemas are not fetched: {_shorten(error.message)}"
         )
-    return NotASchemaError(f"{_path(error.instance_path)}: {_shortened(error.message)}")
+    return NotASchemaError(f"{_path(error.instance_path)}: {_shorten(error.message)}")
 
 
 def check_schema(schema: bytes) -> None:
@@ -246,9 +248,9 @@ def violation(schema: bytes, text: str) -> str | None:
     try:
         _ready.of(schema).validate(value)
     except jsonschema_rs.ValidationError as error:
-        return f"at {_path(error.instance_path)}: {_shortened(error.message)}"
+        return f"at {_path(error.instance_path)}: {_shorten(error.message)}"
     except ValueError as fault:  # no schema, or a text with more levels than the engine takes
-        return f"the schema cannot be applied: {_shortened(str(fault))}"
+        return f"the schema cannot be applied: {_shorten(str(fault))}"
     return None
 
 
@@ -256,10 +258,10 @@ def _path(parts: Any) -> str:
     path = "$"
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return _shortened(path)
+    return _shorten(path)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= MAX_VALUE else text[:MAX_VALUE] + "…"
 
 

@@ -19,13 +19,13 @@ _NESTED: Final = frozenset({"$ref", "anyOf", "properties", "items"})
 
 
 def check_undoable(document: SchemaDocument) -> None:
-    """Raises `CannotFitError` if it would be ambiguous what the placeholders are."""
+    """Raises `CannotFitError` if the placeholders in an answer could be ambiguous."""
     _Shapes(document)
 
 
 class _Object:
-    """The objects of one schema. `may_be_absent`: null if absent; `wrapped`: inside a wrapper; `inner`: the values'
-    shapes.
+    """The objects of one schema. `may_be_absent`: properties that are null if absent; `wrapped`: those inside a
+    wrapper; `inner`: shapes by property.
     """
 
     __slots__ = ("inner", "may_be_absent", "names", "words", "wrapped")
@@ -43,7 +43,7 @@ class _Object:
         """The strings that a required property may have, if listed: they tell the branches of a union apart."""
         self.inner: dict[str, _Shape] = {}
 
-    def says(self, value: dict[str, Any]) -> bool:
+    def matches_words(self, value: dict[str, Any]) -> bool:
         return all(
             isinstance(value[name], str) and value[name] in texts for name, texts in self.words.items()
         )
@@ -62,11 +62,11 @@ class _Shape:
         self.branches: list[_Shape] = []
 
     def object_of(self, value: dict[str, Any]) -> _Object | None:
-        """Returns the one with the value's properties and `words`, if any. A single one is not compared."""
+        """Returns the `_Object` with the value's properties and `words`, if any; a single one unchecked."""
         if len(self.objects) == 1:
             return self.objects[0]
         for each in self.objects:
-            if each.names == value.keys() and each.says(value):
+            if each.names == value.keys() and each.matches_words(value):
                 return each
         return None
 
@@ -75,7 +75,7 @@ _PLAIN = _Shape()
 
 
 class _Shapes:
-    """Builds a schema's shapes. Raises `CannotFitError` if a value may match two of a union."""
+    """Builds a schema's shapes. Raises `CannotFitError` if a value may match two branches of a union."""
 
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
@@ -133,7 +133,7 @@ def _join(union: _Shape) -> None:
     by_names: dict[frozenset[str], list[_Object]] = {}
     for each in union.objects:
         by_names.setdefault(each.names, []).append(each)
-    if not all(len(alike) == 1 or _told_apart(alike) for alike in by_names.values()):
+    if not all(len(alike) == 1 or _are_distinct(alike) for alike in by_names.values()):
         raise CannotFitError
     items = [branch.items for branch in branches if branch.items not in (None, _PLAIN)]
     if len(items) > 1:
@@ -141,7 +141,7 @@ def _join(union: _Shape) -> None:
     union.items = items[0] if items else None
 
 
-def _told_apart(objects: list[_Object]) -> bool:
+def _are_distinct(objects: list[_Object]) -> bool:
     """Whether objects with the same properties differ in the strings of a required one."""
     for name in objects[0].words:
         words = [each.words.get(name, frozenset[str]()) for each in objects]
@@ -167,7 +167,7 @@ def undo_strict_form(schema: bytes, text: str) -> str:
 
 
 def _number(text: str) -> msgspec.Raw:
-    """As written, with its size and precision."""
+    """Keeps a number as written, with its size and precision."""
     return msgspec.Raw(text.encode())
 
 
@@ -199,5 +199,5 @@ def _is_wrapped(value: Any) -> bool:
 
 
 def _any(results: Iterable[bool]) -> bool:
-    """Unlike the built-in `any`, evaluates all."""
+    """Returns `any(results)`, but evaluates all."""
     return any(list(results))

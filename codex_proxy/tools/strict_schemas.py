@@ -22,7 +22,7 @@ from codex_proxy.tools.strict_subset import (
 
 _NULL: Final = {"type": "null"}
 _GUIDING_ANNOTATIONS: Final = {"default": "Default", "examples": "Examples"}
-"""They may guide the model; with their titles in the description."""
+"""Annotations that may guide the model, with their titles in the description."""
 
 
 def is_strict_schema(schema: bytes) -> bool:
@@ -41,7 +41,7 @@ def strict_form(schema: bytes) -> StrictForm | None:
         return StrictForm(schema)
     try:
         document = SchemaDocument(schema)
-        fitting = _Fitting(document)
+        fitting = _Converter(document)
         form = fitting.of(document.root)
         if fitting.to_undo:
             check_undoable(document)
@@ -50,7 +50,7 @@ def strict_form(schema: bytes) -> StrictForm | None:
         return None
 
 
-class _Fitting:
+class _Converter:
     """Converts the schemas of one document."""
 
     def __init__(self, document: SchemaDocument) -> None:
@@ -92,14 +92,14 @@ class _Fitting:
             if absence is not Absence.NOT_NEEDED:
                 self.to_undo = True
                 wrapped = absence is Absence.WRAPPED
-                properties[name] = _wrapped(properties[name]) if wrapped else _or_null(properties[name])
+                properties[name] = _wrap(properties[name]) if wrapped else _or_null(properties[name])
         form["properties"] = properties
         if optional:
             form["required"] = [*required, *optional]
 
 
 def _without_annotations(schema: dict[str, Any]) -> dict[str, Any]:
-    """Those that guide the model go into the description."""
+    """Moves annotations that guide the model into the description, and removes others."""
     form = {key: value for key, value in schema.items() if key not in ANNOTATIONS}
     hints = [
         f"{_GUIDING_ANNOTATIONS[key]}: {_json(schema[key])}" for key in _GUIDING_ANNOTATIONS if key in schema
@@ -114,8 +114,8 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    """Null (absent), or an object with the value as its one property."""
+def _wrap(schema: dict[str, Any]) -> dict[str, Any]:
+    """Returns a schema for null (absent), or an object with the value as its one property."""
     holder = {
         "type": "object",
         "properties": {WRAPPER: schema},

@@ -30,7 +30,9 @@ DEFINITIONS = ("$defs", "definitions")
 
 
 def is_strict(root: Any) -> bool:
-    """Whether it is in the subset: closed objects, all properties required, known keywords, within OpenAI's limits."""
+    """Whether a schema is in the subset: closed objects, all properties required, known keywords, within OpenAI's
+    limits.
+    """
     if not isinstance(root, dict) or root.get("type") != "object" or "anyOf" in root:
         return False
     properties = values = 0
@@ -41,7 +43,7 @@ def is_strict(root: Any) -> bool:
             return False
         properties += len(each.get("properties", ()))
         values += len(each.get("enum", ()))
-        waiting += [(inner, depth + deeper) for inner, deeper in _inside(each)]
+        waiting += [(inner, depth + deeper) for inner, deeper in _subschemas(each)]
     return properties <= STRICT_PROPERTIES and values <= STRICT_ENUM
 
 
@@ -74,9 +76,9 @@ def kinds(schema: dict[str, Any]) -> list[Any]:
     return list(named) if isinstance(named, list | tuple) else [named]
 
 
-def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
-    """Yields the schemas directly inside, and how many levels deeper each is (0 for definitions and
-    `anyOf`, else 1).
+def _subschemas(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
+    """Yields the schemas directly inside a schema, and how many levels deeper each is (0 for definitions and `anyOf`,
+    else 1).
     """
     for key in ("properties", *DEFINITIONS):
         inner = schema.get(key, {})
@@ -89,9 +91,9 @@ def _inside(schema: dict[str, Any]) -> Iterator[tuple[Any, int]]:
 
 
 ANNOTATIONS: Final = frozenset({"default", "examples", "deprecated", "readOnly", "writeOnly"})
-"""They describe a value, reject none, and are not in the subset."""
+"""Keywords that describe a value, reject none, and are not in the subset."""
 _BESIDE: Final = ANNOTATIONS | {"title", "description", "$comment"}
-"""May stand beside a reference without changing which values are valid."""
+"""Keywords that may stand beside a reference without changing which values are valid."""
 
 
 class CannotFitError(Exception):
@@ -110,11 +112,11 @@ class Absence(Enum):
 
 
 class SchemaDocument:
-    """A client's schema, as of `_normalised`, and what its references name."""
+    """A client's schema, normalised, and the schemas that its references name."""
 
     def __init__(self, schema: bytes) -> None:
         """Raises `msgspec.DecodeError` or `RecursionError`."""
-        self.root = _normalised(msgspec.json.decode(schema))
+        self.root = _normalise(msgspec.json.decode(schema))
         self._nullable: dict[str, bool] = {}
         """Whether null is valid under the schema that a reference names."""
 
@@ -132,7 +134,7 @@ class SchemaDocument:
         raise CannotFitError
 
     def absence(self, schema: Any) -> Absence:
-        """Raises `CannotFitError`."""
+        """Returns how an absent optional property is represented. Raises `CannotFitError`."""
         nullable = self._allows_null(schema)
         words = listed_words(schema)
         sole = [*([None] if nullable else []), *(words if len(words) == 1 else ())]
@@ -141,7 +143,7 @@ class SchemaDocument:
         return Absence.WRAPPED if nullable else Absence.AS_NULL
 
     def _allows_null(self, schema: Any) -> bool:
-        """Raises `CannotFitError` if that cannot be found out."""
+        """Whether null is valid. Raises `CannotFitError` if that cannot be found out."""
         if not isinstance(schema, dict):
             raise CannotFitError
         if "$ref" in schema:
@@ -167,8 +169,8 @@ def listed_words(schema: Any) -> frozenset[str]:
     return frozenset(values) if is_words else frozenset()
 
 
-def _normalised(schema: Any) -> Any:
-    """Returns it with `anyOf` for an `allOf` of one schema and for a `$ref` with annotations."""
+def _normalise(schema: Any) -> Any:
+    """Returns the schema with `anyOf` for an `allOf` of one schema and for a `$ref` with annotations."""
     if not isinstance(schema, dict):
         return schema
     form = dict(schema)
@@ -185,9 +187,9 @@ def _normalised(schema: Any) -> Any:
             break
     for key in ("properties", *DEFINITIONS):
         if isinstance(form.get(key), dict):
-            form[key] = {name: _normalised(each) for name, each in form[key].items()}
+            form[key] = {name: _normalise(each) for name, each in form[key].items()}
     if isinstance(form.get("anyOf"), list):
-        form["anyOf"] = [_normalised(each) for each in form["anyOf"]]
+        form["anyOf"] = [_normalise(each) for each in form["anyOf"]]
     if "items" in form:
-        form["items"] = _normalised(form["items"])
+        form["items"] = _normalise(form["items"])
     return form

@@ -31,7 +31,7 @@ def leak() -> None:
     """A turn in five leaves a task that waits for ever, with a socket open."""
     from codex_proxy.runs.scheduler import RunScheduler
 
-    run_ended, is_due = RunScheduler.run_ended, every(5)
+    release_run, is_due = RunScheduler.release_run, every(5)
     kept: list[asyncio.Task[None]] = []
 
     async def wait_for_ever() -> None:
@@ -41,9 +41,9 @@ def leak() -> None:
     def leaking(self: RunScheduler, run: Any) -> None:
         if is_due():
             kept.append(asyncio.create_task(wait_for_ever()))
-        run_ended(self, run)
+        release_run(self, run)
 
-    put_in_place(RunScheduler, "run_ended", leaking)
+    put_in_place(RunScheduler, "release_run", leaking)
 
 
 def lost_webhook() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from codex_proxy.cassettes.check import checked, report
+from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
 from tests.captures import FOLDER
 from tests.cassettes.talking import openai_client, serving
@@ -75,7 +75,7 @@ async def test_a_recorded_turn_of_a_program_that_speaks_acp_is_as_recorded(
     ):
         messages: Any = [{"role": "user", "content": "Hello."}]
         answer = await client.chat.completions.create(model="codex-5", messages=messages)
-    (result,) = await checked(Folder(folder))
+    (result,) = await check_folder(Folder(folder))
     assert result.same, report([result])
     assert (
         result.cassette.answer.body["choices"][0]["message"]["content"] == answer.choices[0].message.content

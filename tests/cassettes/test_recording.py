@@ -14,7 +14,7 @@ import pytest
 
 from codex_proxy.app.start_checks import StartError
 from codex_proxy.cassettes import recorder
-from codex_proxy.cassettes.check import checked, report
+from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
 from codex_proxy.cassettes.format import read, write
 from tests.cassettes.talking import chat_loop, openai_client, serving
@@ -151,7 +151,7 @@ async def test_a_stream_of_ollamas_api_is_recorded_and_checked(tmp_path: Path) -
         url = f"http://127.0.0.1:{server.port}/api/chat"
         async with session.post(url, json={"model": "codex-5", "messages": messages}) as reply:
             said = [json.loads(line) for line in (await reply.text()).splitlines()]
-    (result,) = await checked(Folder(folder))
+    (result,) = await check_folder(Folder(folder))
     assert result.same, report([result])
     sent = result.cassette.answer.sent
     assert sent is not None

@@ -9,7 +9,7 @@ import pytest
 from mcp_types import CallToolResult
 
 from codex_proxy.core.items import ImagePart
-from codex_proxy.mcp.config import redacted
+from codex_proxy.mcp.config import redact
 from codex_proxy.mcp.results import result_of
 from codex_proxy.mcp.values import McpLimits, McpResult
 from tests.mcp.serving import texts
@@ -107,4 +107,4 @@ def test_structured_content_above_the_limit_is_left_out() -> None:
 
 def test_secrets_are_taken_out_also_behind_their_scheme_and_short_ones_stay() -> None:
     secrets = ("Bearer abcdef", "1", "abcdefgh")
-    assert redacted("abcdefgh, Bearer abcdef, abcdef, 1", secrets) == "[...], [...], [...], 1"
+    assert redact("abcdefgh, Bearer abcdef, abcdef, 1", secrets) == "[...], [...], [...], 1"

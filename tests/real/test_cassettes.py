@@ -12,7 +12,7 @@ import anthropic
 import pytest
 from openai import AsyncOpenAI
 
-from codex_proxy.cassettes.check import checked, report
+from codex_proxy.cassettes.check import check_folder, report
 from codex_proxy.cassettes.folder import Folder
 from tests.cassettes.talking import FUNCTION, WEATHER, openai_client, serving
 from tests.real import acp_proxy as acp
@@ -92,7 +92,7 @@ async def messages(client: AsyncOpenAI, asked: str, tools: bool, stream: bool) -
 async def replays(folder: Path, place: Path, asked: str, recorded: Turn, *, tools: bool = True) -> None:
     """Every API says what was recorded, streamed and whole, by a server that has no agent; and today's code gives the
     answer that was recorded."""
-    (result,) = await checked(Folder(folder))
+    (result,) = await check_folder(Folder(folder))
     assert result.same, report([result])
     async with (
         serving(place, {"PATH": ""}, agent="auto", cassettes={"replay": folder}) as server,

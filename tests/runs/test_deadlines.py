@@ -57,7 +57,7 @@ def watched(limits: Deadlines = LIMITS) -> tuple[Hands, DeadlineWatch, list[tupl
 def test_nothing_visible_in_time_expires_though_there_are_signs_of_life() -> None:
     hands, watch, expired = watched()
     hands.move_to(9.0)
-    watch.alive(visible=False)
+    watch.note_event(visible=False)
     hands.move_to(50.0)
     [(when, failure)] = expired
     assert when == 10.0
@@ -70,7 +70,7 @@ def test_silence_expires_counted_from_the_last_sign_of_life() -> None:
     hands, watch, expired = watched()
     for second in (5.0, 25.0, 50.0):
         hands.move_to(second)
-        watch.alive(visible=True)
+        watch.note_event(visible=True)
     hands.move_to(99.0)
     assert [when for when, _ in expired] == [80.0]
     assert "30 s" in expired[0][1].message
@@ -80,7 +80,7 @@ def test_the_whole_answer_has_its_time_and_no_more() -> None:
     hands, watch, expired = watched()
     for second in range(0, 200, 5):
         hands.move_to(float(second))
-        watch.alive(visible=True)
+        watch.note_event(visible=True)
     assert [when for when, _ in expired] == [100.0]
 
 
@@ -102,7 +102,7 @@ def test_a_stopped_watch_does_nothing() -> None:
 
 def test_an_agent_that_is_made_to_wait_is_not_idle() -> None:
     hands, watch, expired = watched()
-    watch.alive(visible=True)
+    watch.note_event(visible=True)
     hands.move_to(5.0)
     watch.pause()
     hands.move_to(90.0)
@@ -114,7 +114,7 @@ def test_an_agent_that_is_made_to_wait_is_not_idle() -> None:
 
 def test_an_agent_that_was_made_to_wait_has_its_time_anew() -> None:
     hands, watch, expired = watched(Deadlines(first=10.0, idle=30.0, total=1000.0))
-    watch.alive(visible=True)
+    watch.note_event(visible=True)
     watch.pause()
     hands.move_to(200.0)
     watch.resume()
@@ -125,5 +125,5 @@ def test_an_agent_that_was_made_to_wait_has_its_time_anew() -> None:
 def test_a_sign_of_life_makes_no_timer() -> None:
     hands, watch, _ = watched()
     for _ in range(1000):
-        watch.alive(visible=True)
+        watch.note_event(visible=True)
     assert hands.waiting == 1

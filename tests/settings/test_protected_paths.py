@@ -17,7 +17,7 @@ from codex_proxy.agents.codex.sandbox_config import WorkspaceWrite
 from codex_proxy.app.start_checks import StartError, check
 from codex_proxy.app.system import SystemClock
 from codex_proxy.commands.checks import workspace_check
-from codex_proxy.core.safety import Protected, find_endangered
+from codex_proxy.core.safety import ProtectedPath, find_endangered
 from codex_proxy.settings.fields import Settings
 from codex_proxy.settings.load import load
 from codex_proxy.settings.protected_paths import paths_to, workspace_write_policy, write_conflict
@@ -174,7 +174,7 @@ def test_a_place_is_in_danger_from_what_holds_it_and_from_what_lies_in_it(
     root: str, place: str, whole: bool
 ) -> None:
     upper, lower = Path(root), Path(place)
-    found = find_endangered(root, (Protected("x", place, whole),))
+    found = find_endangered(root, (ProtectedPath("x", place, whole),))
     assert (found is not None) is (lower.is_relative_to(upper) or (whole and upper.is_relative_to(lower)))
 
 

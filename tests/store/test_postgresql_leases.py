@@ -44,7 +44,7 @@ async def test_a_node_hears_of_a_change_that_another_has_made(
     waiting = [asyncio.create_task(watch.wait()) for watch in watches(two, "resp_1", "resp_1")]
 
     async def noticed() -> bool:
-        one.leases.changed("resp_1")
+        one.leases.report_change("resp_1")
         return all(task.done() for task in waiting)
 
     await polled(noticed)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from codex_proxy.store.store import Store
-from codex_proxy.store.values import Append, Frame, ItemReference, Pruned, Retention
+from codex_proxy.store.values import Append, Frame, ItemReference, PruneResult, Retention
 from tests.store.conftest import Make
 from tests.store.stored import (
     OTHER,
@@ -34,7 +34,7 @@ async def stored(store: Store, *ids: str) -> list[str]:
 async def test_what_is_young_few_and_small_stays(store: Store) -> None:
     await store.add_conversation(conversation("conv_1"))
     await turn(store, "resp_1", append=Append("conv_1"))
-    assert await store.prune() == Pruned()
+    assert await store.prune() == PruneResult()
     assert await stored(store, "resp_1") == ["resp_1"]
 
 
@@ -43,7 +43,7 @@ async def test_responses_go_by_age_with_their_items(make: Make, clock: Hands) ->
     await turn(store, "old", created=clock.now)
     await turn(store, "young", created=clock.now + DAY)
     clock.now += 10 * DAY
-    assert await store.prune() == Pruned(responses=1)
+    assert await store.prune() == PruneResult(responses=1)
     assert await stored(store, "old", "young") == ["young"]
     assert (await store.stats()).items == 2
 
@@ -58,7 +58,7 @@ async def test_a_chain_that_is_still_continued_keeps_its_beginning(make: Make, c
     assert await stored(store, "root", "aside", "leaf") == ["root", "leaf"]
     assert await context_ids(store, "leaf") == ["in-root", "out-root", "in-leaf", "out-leaf"]
     clock.now += 10 * DAY
-    assert await store.prune() == Pruned(responses=2)
+    assert await store.prune() == PruneResult(responses=2)
 
 
 async def test_a_long_chain_goes_as_a_whole_when_its_time_has_come(make: Make, clock: Hands) -> None:
@@ -66,7 +66,7 @@ async def test_a_long_chain_goes_as_a_whole_when_its_time_has_come(make: Make, c
     for number in range(130):
         await turn(store, f"resp_{number}", after=f"resp_{number - 1}" if number else None)
     clock.now += 10 * DAY
-    assert await store.prune() == Pruned(responses=130)
+    assert await store.prune() == PruneResult(responses=130)
     assert (await store.stats()).items == 0
 
 
@@ -74,7 +74,7 @@ async def test_an_unfinished_background_run_is_never_forgotten(make: Make, clock
     store = await make(Retention(age=DAY))
     await store.add_response(response("resp_1", background=True, status="in_progress"))
     clock.now += 30 * DAY
-    assert await store.prune() == Pruned()
+    assert await store.prune() == PruneResult()
     assert await store.response(OWNER, "resp_1") is not None
 
 
@@ -83,7 +83,7 @@ async def test_responses_go_by_count_the_oldest_first(make: Make, clock: Hands) 
     for number in range(200):
         await turn(store, f"resp_{number}", created=clock.now + number / 100)
     clock.now += 120
-    assert await store.prune() == Pruned(responses=140)
+    assert await store.prune() == PruneResult(responses=140)
     assert await stored(store, "resp_139", "resp_140") == ["resp_140"]
 
 
@@ -146,9 +146,9 @@ async def test_count_and_size_spare_what_is_being_worked_on(make: Make, clock: H
     await turn(store, "resp_1", created=clock.now)
     await store.add_conversation(conversation("conv_1"))
     clock.now += 59
-    assert await store.prune() == Pruned()
+    assert await store.prune() == PruneResult()
     clock.now += 1
-    assert await store.prune() == Pruned(responses=1, conversations=1)
+    assert await store.prune() == PruneResult(responses=1, conversations=1)
 
 
 async def test_size_takes_the_oldest_until_there_is_room(make: Make, clock: Hands) -> None:
@@ -171,7 +171,7 @@ async def test_size_takes_responses_and_conversations_by_their_last_use(make: Ma
     await turn(store, "resp_1", created=begin + 10)
     clock.now = begin + 20
     await store.append_items(OWNER, "conv_1", items("a"))
-    assert await store.prune(begin + 15) == Pruned(responses=1)
+    assert await store.prune(begin + 15) == PruneResult(responses=1)
     assert await conversation_ids(store, "conv_1") == ["a"]
 
 
@@ -181,7 +181,7 @@ async def test_steps_and_frames_go_before_responses_for_size(make: Make, clock: 
     await store.append_frames(OWNER, "resp_1", [Frame(number, b"x" * 1000) for number in range(1500)])
     await store.remember(OWNER, {b"%d" % number: b"x" * 1000 for number in range(1500)})
     clock.now += 120
-    assert await store.prune() == Pruned(frames=1500, steps=1500)
+    assert await store.prune() == PruneResult(frames=1500, steps=1500)
 
 
 async def test_frames_of_finished_runs_go_after_their_time_and_those_of_running_ones_stay(
@@ -192,7 +192,7 @@ async def test_frames_of_finished_runs_go_after_their_time_and_those_of_running_
         await store.add_response(response(id, background=True, status=status))
         await store.append_frames(OWNER, id, [Frame(number, b"event") for number in range(2500)])
     clock.now += DAY
-    assert await store.prune() == Pruned(frames=2500)
+    assert await store.prune() == PruneResult(frames=2500)
     assert len(await store.frames(OWNER, "running", limit=9999)) == 2500
 
 
@@ -200,7 +200,7 @@ async def test_conversations_stay_unless_an_age_is_given(make: Make, clock: Hand
     store = await make(UNLIMITED)
     await store.add_conversation(conversation("conv_1"), items("a"))
     clock.now += 10_000 * DAY
-    assert await store.prune() == Pruned()
+    assert await store.prune() == PruneResult()
 
 
 async def test_conversations_go_when_nobody_has_touched_them(make: Make, clock: Hands) -> None:
@@ -212,7 +212,7 @@ async def test_conversations_go_when_nobody_has_touched_them(make: Make, clock: 
     await store.update_conversation(OWNER, "renamed", {"title": "new"})
     await store.delete_item(OWNER, "shortened", "shortened-1")
     clock.now += DAY
-    assert await store.prune() == Pruned(conversations=1)
+    assert await store.prune() == PruneResult(conversations=1)
     assert await store.conversation(OWNER, "left") is None
     assert set(await store.find_items(OWNER, ["left-1", "left-2"])) == {"left-1"}
 
@@ -220,7 +220,7 @@ async def test_conversations_go_when_nobody_has_touched_them(make: Make, clock: 
 async def test_time_given_to_prune_stands_for_the_clock(make: Make, clock: Hands) -> None:
     store = await make(Retention(age=DAY))
     await turn(store, "resp_1", created=clock.now)
-    assert await store.prune(clock.now + DAY) == Pruned(responses=1)
+    assert await store.prune(clock.now + DAY) == PruneResult(responses=1)
 
 
 # --- the operator -------------------------------------------------------------------------------

@@ -19,7 +19,14 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.tools.replay import Remembered, assistant_text, call_key, key_of_all, keys_of, restored
+from codex_proxy.tools.replay import (
+    RememberedTurn,
+    assistant_text,
+    call_key,
+    key_of_all,
+    keys_of,
+    restore_items,
+)
 from tests.tools.histories import CALLS, HISTORIES, WORDS
 
 QUESTION = HistoryMessage("user", (TextPart("Well?"),))
@@ -56,17 +63,17 @@ ITEMS = [
 BACK = [past(item) for item in ITEMS]
 
 
-def remembered(*visible: HistoryCall, **more: Any) -> dict[bytes, Remembered]:
+def remembered(*visible: HistoryCall, **more: Any) -> dict[bytes, RememberedTurn]:
     ids = [each.call_id for each in visible]
     fields = {"items": ITEMS, "hidden": {}, "calls": ids, "visible": ids, "said": "Hm.", "model": "m"} | more
     keys = [call_key(each) for each in visible]
-    return {keys[0]: Remembered(**fields, calls_key=key_of_all(keys))}
+    return {keys[0]: RememberedTurn(**fields, calls_key=key_of_all(keys))}
 
 
 def put_back(
-    history: Sequence[HistoryItem], recalled: dict[bytes, Remembered], model: str = "m"
+    history: Sequence[HistoryItem], recalled: dict[bytes, RememberedTurn], model: str = "m"
 ) -> list[HistoryItem]:
-    return list(restored(history, recalled, model))
+    return list(restore_items(history, recalled, model))
 
 
 # --- what is put back ----------------------------------------------------------------------------
@@ -254,9 +261,9 @@ def test_texts_are_joined_as_clients_echo_them(texts: list[str]) -> None:
 
 
 @st.composite
-def memories(draw: st.DrawFn) -> dict[bytes, Remembered]:
+def memories(draw: st.DrawFn) -> dict[bytes, RememberedTurn]:
     """Turns of which something is remembered, of calls that are likely to stand in a history."""
-    recalled: dict[bytes, Remembered] = {}
+    recalled: dict[bytes, RememberedTurn] = {}
     for number in range(draw(st.integers(0, 3))):
         visible = draw(st.lists(CALLS, min_size=1, max_size=2, unique_by=lambda each: each.call_id))
         ids = [each.call_id for each in visible]
@@ -267,7 +274,7 @@ def memories(draw: st.DrawFn) -> dict[bytes, Remembered]:
         said_before = draw(WORDS)
         keys = [call_key(each) for each in visible]
         calls = draw(st.permutations([*ids, *hidden]))
-        recalled[keys[0]] = Remembered(items, hidden, calls, ids, said_before, "m", key_of_all(keys))
+        recalled[keys[0]] = RememberedTurn(items, hidden, calls, ids, said_before, "m", key_of_all(keys))
     return recalled
 
 
@@ -278,7 +285,7 @@ def test_where_nothing_is_remembered_nothing_changes(history: list[HistoryItem])
 
 @given(HISTORIES, memories(), st.sampled_from(["m", "other"]))
 def test_nothing_that_the_client_said_is_lost_or_moved(
-    history: list[HistoryItem], recalled: dict[bytes, Remembered], model: str
+    history: list[HistoryItem], recalled: dict[bytes, RememberedTurn], model: str
 ) -> None:
     after = put_back(history, recalled, model)
 
@@ -296,7 +303,7 @@ def test_nothing_that_the_client_said_is_lost_or_moved(
 
 @given(HISTORIES, memories())
 def test_what_is_not_put_back_stays_in_its_order(
-    history: list[HistoryItem], recalled: dict[bytes, Remembered]
+    history: list[HistoryItem], recalled: dict[bytes, RememberedTurn]
 ) -> None:
     """What the model said is either as the client echoes it, in its order, or replaced as a whole."""
     after = put_back(history, recalled)
@@ -306,7 +313,9 @@ def test_what_is_not_put_back_stays_in_its_order(
 
 
 @given(HISTORIES, memories())
-def test_no_memory_is_put_back_twice(history: list[HistoryItem], recalled: dict[bytes, Remembered]) -> None:
+def test_no_memory_is_put_back_twice(
+    history: list[HistoryItem], recalled: dict[bytes, RememberedTurn]
+) -> None:
     after = [item.json for item in put_back(history, recalled) if isinstance(item, RawHistoryItem)]
     ours = [each for each in after if b'"turn"' in each]
     assert len(ours) == len(set(ours))

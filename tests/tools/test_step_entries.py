@@ -26,13 +26,13 @@ from codex_proxy.tools.policy import DEFERRED, ToolPolicy
 from codex_proxy.tools.replay import (
     CUT_OFF,
     UNREADABLE,
-    Remembered,
+    RememberedTurn,
     assistant_messages,
     clean_item,
     entries_of,
     recalled_history,
     remembered_turn,
-    restored,
+    restore_items,
     visible_calls,
 )
 from tests.growth import assert_linear
@@ -289,10 +289,12 @@ async def test_a_step_of_many_calls_comes_back_with_its_reasoning() -> None:
 
 @pytest.mark.parametrize("outputs", [echo("a", said="")[1:], [output("z"), output("a"), output("a")]])
 def test_putting_a_step_back_costs_what_the_history_weighs(outputs: list[HistoryItem]) -> None:
-    def make(n: int) -> tuple[list[HistoryItem], dict[bytes, Remembered]]:
+    def make(n: int) -> tuple[list[HistoryItem], dict[bytes, RememberedTurn]]:
         ids = [f"c{i}" for i in range(n)]
         entries = entries_of(raw(REASONING, *map(called, ids)), broker_of(*ids), "words/m")
         history = [RawHistoryItem(json.dumps(REASONING).encode())] * n + echo(*ids, said="") + outputs * n
-        return history, {key: msgspec.json.decode(value, type=Remembered) for key, value in entries.items()}
+        return history, {
+            key: msgspec.json.decode(value, type=RememberedTurn) for key, value in entries.items()
+        }
 
-    assert_linear(make, lambda given: restored(*given, "words/m"), 150)
+    assert_linear(make, lambda given: restore_items(*given, "words/m"), 150)

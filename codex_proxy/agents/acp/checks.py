@@ -15,7 +15,7 @@ from codex_proxy.agents.acp.session_setup import session_options_of
 from codex_proxy.agents.confinement.plain_turns import PlainConfinement
 from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import NoAgentError
-from codex_proxy.core.checks import Check, Checking, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.process.child import Command, SpawnError
 
@@ -70,14 +70,14 @@ def _start_failure_check(preset: AcpPreset, message: str, command_setting: str) 
     advice = (
         f"Install it: npm install -g {preset.package}" if preset.package else f"Look at {command_setting}."
     )
-    return Checking("agent").failed(message, advice)
+    return CheckBuilder("agent").failed(message, advice)
 
 
 def _confinement_checks(launch: AcpLaunch) -> list[Check]:
     if not launch.warning:
         return []
     name = "none" if launch.confinement is None else launch.confinement.mechanism
-    checking = Checking("confinement", confinement=name, sandbox=launch.sandbox)
+    checking = CheckBuilder("confinement", confinement=name, sandbox=launch.sandbox)
     if launch.confinement is not None and launch.sandbox != "danger-full-access":
         return [checking.ok(launch.warning)]
     advice = "Install Codex or bubblewrap, or leave out --agent-unconfined and --sandbox danger-full-access."
@@ -89,7 +89,7 @@ def _release_check(preset: AcpPreset, declared: DeclaredFeatures) -> Check:
     message = f"{title} {declared.version or 'of an unknown version'} speaks ACP."
     if preset.tested and declared.version != preset.tested:
         message = f"{message} The tested release is {preset.tested}."
-    return Checking("agent", version=declared.version, tested=preset.tested or None).ok(message)
+    return CheckBuilder("agent", version=declared.version, tested=preset.tested or None).ok(message)
 
 
 def _session_check(program: Program, process: AcpProcess) -> Check:
@@ -101,10 +101,10 @@ def _session_check(program: Program, process: AcpProcess) -> Check:
             advice = program.preset.sign_in or program.declared.sign_in or failure.message
         else:
             advice = "Start the agent directly in this folder and read its output."
-        return Checking("session").failed(failure.message, advice)
+        return CheckBuilder("session").failed(failure.message, advice)
     options = session_options_of(probe.result)
     mode = options.mode_of(program.modes("read-only"))
-    checking = Checking("session", models=len(options.models()), mode=mode)
+    checking = CheckBuilder("session", models=len(options.models()), mode=mode)
     if mode is None and not program.unconfined:
         message = (
             "A session can be opened, but the agent offers no mode that is read-only or asks for permission."

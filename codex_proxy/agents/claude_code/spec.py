@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from codex_proxy.agents.claude_code.launch import CAPABILITIES
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
-from codex_proxy.core.checks import Check, Checking, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -146,18 +146,20 @@ async def _check(context: AgentContext) -> list[Check]:
         program = program_of(context)
     except NoAgentError as error:
         return [failed_check("agent", str(error))]
-    checks = [Checking("agent", path=program).ok(f"{program}.")]
+    checks = [CheckBuilder("agent", path=program).ok(f"{program}.")]
     try:
         version = version_in(await ask_version(_version_command(context, program)))
     except Fault as fault:
         advice = f"Give the right path with {context.where_set('claude_bin')}, or reinstall Claude Code."
-        return [*checks, Checking("version").failed(str(fault), advice)]
+        return [*checks, CheckBuilder("version").failed(str(fault), advice)]
     if version is None:
         advice = NO_CLAUDE.format(context.where_set("claude_bin"))
-        return [*checks, Checking("version").failed(NO_VERSION.format(program), advice)]
+        return [*checks, CheckBuilder("version").failed(NO_VERSION.format(program), advice)]
     found, tested = version_text(version), version_text(NEWEST_TESTED)
     more = f" The newest tested release is {tested}." if version > NEWEST_TESTED else ""
-    release = Checking("version", version=found, newest_tested=tested).ok(f"Found Claude Code {found}.{more}")
+    release = CheckBuilder("version", version=found, newest_tested=tested).ok(
+        f"Found Claude Code {found}.{more}"
+    )
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
         argv = claude_argv(program, LaunchKey("model", folder))
         command = Command(argv, claude_environment(context), folder)
@@ -172,7 +174,7 @@ async def _check(context: AgentContext) -> list[Check]:
             advice = "Run `claude` directly to see the reason."
             if version < NEWEST_TESTED:
                 advice = OLD.format(found, tested)
-            return [*checks, release, Checking("sign-in").failed(str(fault), advice)]
+            return [*checks, release, CheckBuilder("sign-in").failed(str(fault), advice)]
     unseen = [
         name for name in KEY_NAMES if context.environ.get(name) and name not in claude_environment(context)
     ]
@@ -187,7 +189,7 @@ async def _check(context: AgentContext) -> list[Check]:
 
 def _text_check(takes_mark: bool, version: str) -> Check:
     """Returns whether the release takes a client's text for a command."""
-    checking = Checking("client text", takes_mark=takes_mark)
+    checking = CheckBuilder("client text", takes_mark=takes_mark)
     if takes_mark:
         return checking.ok("It takes what a client writes as text: a command in it was not run.")
     message = (
@@ -201,7 +203,7 @@ def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]
     """`account` is the kind of sign-in; `unseen` are variables with keys that the program does not get."""
     from codex_proxy.agents.claude_code.failures import SIGN_IN
 
-    checking = Checking("sign-in", account=account, models=models, keys_not_passed_on=", ".join(unseen))
+    checking = CheckBuilder("sign-in", account=account, models=models, keys_not_passed_on=", ".join(unseen))
     hint = (
         f" {', '.join(unseen)} is set but not passed on to Claude Code. Name it in PROXY_CHILD_ENV to use it."
         if unseen

@@ -37,7 +37,7 @@ from codex_proxy.agents.codex_app_server.process import AppServerProcess
 from codex_proxy.agents.codex_app_server.setup import app_server_argv
 from codex_proxy.agents.confinement.setup import confinement_check
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check, Checking, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.child import Command, run_to_end
 from codex_proxy.process.launch import child_environment
@@ -64,7 +64,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
         version = await find_version(program, child_environment(environ))
     except Fault as fault:
         advice = f"Give the right path with {context.where_set('codex_bin')}, or reinstall Codex."
-        return [checked, Checking("version").failed(str(fault), advice)]
+        return [checked, CheckBuilder("version").failed(str(fault), advice)]
     found = version_check(version)
     environment = context.child_environment()
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
@@ -83,7 +83,7 @@ async def codex_checks(context: AgentContext, agent: Literal["auto"] | CodexAgen
 def version_check(version: Version) -> Check:
     """Returns a check, always `ok`, with the release."""
     failed, newest = TESTED_RELEASES.get(version), str(NEWEST_TESTED)
-    checking = Checking(
+    checking = CheckBuilder(
         "version",
         version=str(version),
         newest_tested=newest,
@@ -101,7 +101,7 @@ def protocol_check(protocol: CodexProtocol) -> Check:
     """Returns a check: `failed` if the release cannot be driven, `warning` if it lacks something."""
     if protocol.fault:
         return failed_check("protocol", protocol.fault)
-    checking = Checking("protocol", agent=protocol.agent)
+    checking = CheckBuilder("protocol", agent=protocol.agent)
     message = f"This release is served through {protocol.agent}."
     check = protocol.check
     if protocol.warning:
@@ -127,7 +127,7 @@ def program_check(program: str, named: str | None) -> Check:
     """Returns a check: `warning` for npm's slower wrapper. `named` is the path in the settings or on PATH."""
     path = os.path.realpath(program)
     wrapper = _is_script(path)
-    checking = Checking("agent", path=program, kind="wrapper" if wrapper else "native")
+    checking = CheckBuilder("agent", path=program, kind="wrapper" if wrapper else "native")
     if not wrapper:
         behind = named is not None and _is_script(os.path.realpath(os.path.expanduser(named)))
         more = f", behind the wrapper {named}" if behind else ""
@@ -156,7 +156,7 @@ async def sign_in_and_sandbox_checks(
     try:
         provider = user_config(str(settings.codex_home))[1].provider
     except Fault as fault:
-        return [Checking("sign-in").failed(str(fault), f"Fix {config}.")]
+        return [CheckBuilder("sign-in").failed(str(fault), f"Fix {config}.")]
     if agent == "codex-proto":
         return [sign_in_file_check(settings, provider)]
     with tempfile.TemporaryDirectory(prefix="codex-proxy-doctor-") as folder:
@@ -184,9 +184,9 @@ def sign_in_file_check(settings: Settings, provider: ProviderConfig) -> Check:
     """Looks for the sign-in's file, since Codex cannot be asked."""
     file = settings.codex_home / "auth.json"
     if provider.custom or file.is_file():
-        return Checking("sign-in").ok(f"Codex has a sign-in in {settings.codex_home}.")
+        return CheckBuilder("sign-in").ok(f"Codex has a sign-in in {settings.codex_home}.")
     message = f"There is no {file}, and this release of Codex cannot report its sign-in status."
-    return Checking("sign-in").warning(message, NOT_SIGNED_IN.message)
+    return CheckBuilder("sign-in").warning(message, NOT_SIGNED_IN.message)
 
 
 async def sign_in_check(
@@ -194,7 +194,7 @@ async def sign_in_check(
 ) -> Check:
     """Asks an app-server in the user's home who is signed in."""
     home = settings.codex_home
-    checking = Checking("sign-in", provider=provider.id, codex_home=str(home))
+    checking = CheckBuilder("sign-in", provider=provider.id, codex_home=str(home))
     missing = [name for name in provider.env_names if not environ.get(name)]
     if provider.custom and missing:
         message = (
@@ -235,7 +235,7 @@ def login_command(program: str, settings: Settings, environ: Mapping[str, str]) 
 
 async def sandbox_check(program: str, settings: Settings, environ: Mapping[str, str], folder: str) -> Check:
     bubblewrap = shutil.which("bwrap", path=environ.get("PATH", os.defpath))
-    checking = Checking("sandbox", sandbox=settings.sandbox, bubblewrap=bubblewrap)
+    checking = CheckBuilder("sandbox", sandbox=settings.sandbox, bubblewrap=bubblewrap)
     if settings.sandbox == "danger-full-access":
         return checking.warning(
             "The agent's commands run unconfined (danger-full-access).",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from codex_proxy.core.checks import Check, Checking
+from codex_proxy.core.checks import Check, CheckBuilder
 from codex_proxy.core.shown_text import excerpt
 
 MAX_SHOWN: Final = 10
@@ -28,7 +28,7 @@ def skills_check(codex_home: Path, home: str, workdir: Path, *, bundled: bool) -
         f" and {len(names) - MAX_SHOWN} more" if names[MAX_SHOWN:] else ""
     )
     return [
-        Checking("skills").warning(
+        CheckBuilder("skills").warning(
             f"In agent turns a client's text with $NAME adds the skill of that name: {shown}.",
             "Remove skills that clients must not call, or serve Codex with --agent codex-app-server, which adds none.",
         )

@@ -11,7 +11,7 @@ from codex_proxy.agents.codex.program import find_codex
 from codex_proxy.agents.confinement.confine import FoundConfinement, Mechanism, find_confinement
 from codex_proxy.agents.confinement.plain_turns import MECHANISM_ADVICE, NO_ADVICE, PlainConfinement
 from codex_proxy.agents.spec import AgentContext, NoAgentError
-from codex_proxy.core.checks import Check, Checking
+from codex_proxy.core.checks import Check, CheckBuilder
 from codex_proxy.core.safety import find_endangered
 from codex_proxy.files.private import make_folder
 from codex_proxy.settings.protected_paths import protected_paths
@@ -96,7 +96,7 @@ async def plain_confinement(
 
 def confinement_check(confinement: PlainConfinement) -> Check:
     found = confinement.confinement
-    checking = Checking("plain-model turns", confinement="none" if found is None else found.mechanism)
+    checking = CheckBuilder("plain-model turns", confinement="none" if found is None else found.mechanism)
     if found is None:
         advice = confinement.advice
         return checking.warning(confinement.warning.removesuffix(advice).strip(), advice)

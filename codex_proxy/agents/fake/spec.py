@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from codex_proxy import __version__
 from codex_proxy.agents.spec import AgentContext, AgentSpec
-from codex_proxy.core.checks import Check, Checking
+from codex_proxy.core.checks import Check, CheckBuilder
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
@@ -134,7 +134,7 @@ def _takes_any_model(context: AgentContext) -> bool:
 async def _check(context: AgentContext) -> list[Check]:
     message = "The embedded fake agent is chosen: its answers are made up."
     advice = "For real answers, install Codex, sign in, and omit --agent."
-    return [Checking("agent", kind="fake").warning(message, advice)]
+    return [CheckBuilder("agent", kind="fake").warning(message, advice)]
 
 
 SPEC = AgentSpec(

@@ -76,7 +76,7 @@ class Transport(Protocol):
         ...
 
 
-class SessionTape(Protocol):
+class SessionRecorder(Protocol):
     def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         """Takes the name of a dialect's method (not `receive`), its arguments, and what it has written."""
         ...
@@ -125,7 +125,7 @@ class AgentSession:
     def __init__(self, turn: Turn, dialect: Dialect[Any], transport: Transport) -> None:
         self.transport = transport
         self.listener: SessionListener | None = None
-        self.tape: SessionTape | None = None
+        self.recorder: SessionRecorder | None = None
         self.gone = False
         self.turn = turn
         """The turn for which the session was opened; without content after `begin`."""
@@ -245,14 +245,14 @@ class AgentSession:
     # --- what the transport calls ---------------------------------------------------------------
 
     def received(self, messages: Sequence[Any], size: int) -> None:
-        if self.tape is not None:
-            self.tape.read(messages)
+        if self.recorder is not None:
+            self.recorder.read(messages)
         self._do(self._dialect.receive, messages, size=size)
 
     def ended(self, ended: Ended) -> None:
         self.gone = True
-        if self.tape is not None:
-            self.tape.ended(ended)
+        if self.recorder is not None:
+            self.recorder.ended(ended)
         self._do(self._dialect.eof, ended)
         self._release(finished=True)
 
@@ -268,7 +268,7 @@ class AgentSession:
         """
         try:
             step = act(*given)
-            if self.tape is not None:
+            if self.recorder is not None:
                 self._record(act, given, step)
             if step.writes:
                 self.transport.send(step.writes)
@@ -288,13 +288,13 @@ class AgentSession:
             self._release_when_finished()
 
     def _record(self, act: Callable[..., Step], given: Sequence[Any], step: Step) -> None:
-        assert self.tape is not None
+        assert self.recorder is not None
         name = act.__name__
         if name in ("receive", "eof"):
             if step.writes:
-                self.tape.wrote(step.writes)
+                self.recorder.wrote(step.writes)
         else:
-            self.tape.did(self._dialect, name, given, step.writes)
+            self.recorder.did(self._dialect, name, given, step.writes)
 
     def _release_when_finished(self) -> None:
         if self._dialect.finished or self.transport.exclusive:

@@ -100,7 +100,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
     def attach(self, channel: int, reader: TransportReader) -> None:
         """Sets a channel's reader, which soon learns it if the process takes no more turns."""
         self._readers[channel] = reader
-        self._records = self._records or (isinstance(reader, AgentSession) and reader.tape is not None)
+        self._records = self._records or (isinstance(reader, AgentSession) and reader.recorder is not None)
         if self.exit is not None or self.unhealthy:  # since the channel was opened
             asyncio.get_running_loop().call_soon(self._report_end, channel)
 
@@ -183,8 +183,8 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         reader = self._readers.get(channel)
         if reader is None:
             self._early_lines.setdefault(channel, []).extend(lines)
-        elif isinstance(reader, AgentSession) and reader.tape is not None:
-            reader.tape.read_lines(lines)
+        elif isinstance(reader, AgentSession) and reader.recorder is not None:
+            reader.recorder.read_lines(lines)
 
     def _record_early_lines(self, channel: int) -> None:
         if lines := self._early_lines.pop(channel, []):

@@ -10,7 +10,7 @@ from urllib.request import proxy_bypass_environment  # type: ignore[attr-defined
 
 from codex_proxy.agents.spec import AgentContext, AgentSpec, NoAgentError
 from codex_proxy.agents.upstream.config import SettingNames, Upstream, UpstreamApi, UpstreamConfig
-from codex_proxy.core.checks import Check, Checking, failed_check
+from codex_proxy.core.checks import Check, CheckBuilder, failed_check
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ async def _check_upstream(context: AgentContext) -> list[Check]:
     except NoAgentError as error:
         return [failed_check("upstream", str(error))]
     names, host = upstream.names, upstream.host
-    checking = Checking("upstream", host=host, key=bool(upstream.key), clients_key=upstream.clients_key)
+    checking = CheckBuilder("upstream", host=host, key=bool(upstream.key), clients_key=upstream.clients_key)
     if upstream.clients_key:
         return [checking.skipped(f"{host} is called with the clients' keys, so it was not checked.")]
     trouble, models = await request_models_once(upstream, context.clock)

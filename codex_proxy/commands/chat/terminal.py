@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.text import Text
 
 from codex_proxy.commands.chat.conversation import ChatError, ChatSession, Piece
-from codex_proxy.core.shown_text import escaped_lines, without_controls
+from codex_proxy.core.shown_text import escape_lines, without_controls
 
 HELP = """\
 /new          start a new conversation
@@ -101,7 +101,7 @@ class Chat:
             else:
                 asyncio.run(show_answer(self._conversation, line, self._screen))
         except ChatError as error:
-            self._console.print(Text(escaped_lines(str(error)), style="red"))
+            self._console.print(Text(escape_lines(str(error)), style="red"))
         except KeyboardInterrupt:
             self._print("(interrupted)")
 
@@ -118,7 +118,7 @@ class Chat:
             self._print(HELP)
 
     def _print(self, text: str) -> None:
-        self._console.print(Text(escaped_lines(text), style="dim"))
+        self._console.print(Text(escape_lines(text), style="dim"))
 
 
 def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, errors: Console) -> int:
@@ -139,7 +139,7 @@ def answer_once(conversation: ChatSession, stdin: TextIO, console: Console, erro
         else:
             asyncio.run(_print_text(conversation, question, console.file))
     except ChatError as error:
-        errors.print(escaped_lines(f"codex-proxy: {error}"), markup=False, highlight=False, soft_wrap=True)
+        errors.print(escape_lines(f"codex-proxy: {error}"), markup=False, highlight=False, soft_wrap=True)
         return 1
     except KeyboardInterrupt:
         return 130

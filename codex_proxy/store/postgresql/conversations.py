@@ -15,8 +15,8 @@ from codex_proxy.store.rows import (
     CONVERSATION,
     INPUT,
     conversation_of,
-    encoded_metadata,
-    merged_metadata,
+    encode_metadata,
+    merge_metadata,
 )
 from codex_proxy.store.values import (
     ItemReference,
@@ -81,8 +81,8 @@ class PostgresConversations(PostgresRemoval):
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
     ) -> tuple[StoredItem, ...]:
-        metadata = encoded_metadata(conversation.metadata)
-        new = await self._resolved(conversation.owner, items)
+        metadata = encode_metadata(conversation.metadata)
+        new = await self._resolve(conversation.owner, items)
         size = sum(each.size for each in new)
         self._limits.check(len(new), size)
 
@@ -110,8 +110,8 @@ class PostgresConversations(PostgresRemoval):
             before = await self.conversation(owner, id)
             if before is None:
                 raise NotStored("conversation", id)
-            metadata = merged_metadata(before.metadata, changes)
-            values = (metadata, checksum(metadata), self._now, encoded_metadata(before.metadata))
+            metadata = merge_metadata(before.metadata, changes)
+            values = (metadata, checksum(metadata), self._now, encode_metadata(before.metadata))
             rows = await self._database.write(_UPDATE, owner, id, *values)
             if rows:  # else somebody has changed it between
                 return conversation_of(rows[0])
@@ -126,7 +126,7 @@ class PostgresConversations(PostgresRemoval):
         limited: bool = True,
     ) -> tuple[StoredItem, ...]:
         try:
-            new = await self._resolved(owner, items)
+            new = await self._resolve(owner, items)
         except NotStored:
             found = await self.conversation(owner, conversation_id)
             if found is None:
@@ -163,8 +163,8 @@ class PostgresConversations(PostgresRemoval):
         await self._forget()
         return conversation_of(rows[0])
 
-    async def _resolved(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
-        """Raises `NotStored`."""
+    async def _resolve(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
+        """Resolves references. Raises `NotStored`."""
         named = [each.id for each in items if isinstance(each, ItemReference)]
         found = await self.find_items(owner, named) if named else {}
         missing = next((id for id in named if id not in found), None)

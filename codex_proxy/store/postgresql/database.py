@@ -1,7 +1,7 @@
 """The connections to PostgreSQL: a pool with our time limits, and what a failure means for the caller.
 
-What had no effect is repeated for `RETRY_SECONDS`, as is a read whose connection was lost; such a write raises
-`UnsureWrite`.
+A statement that had no effect is repeated for `RETRY_SECONDS`, as is a read whose connection was lost; a write then
+raises `UnsureWrite`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncpg
 from codex_proxy.store.values import StoreDamaged, StoreRefused, StoreUnavailable
 
 Row: TypeAlias = Any
-"""In order and by name."""
+"""A row's values, in order and by name."""
 
 CONNECTIONS: Final = 10
 """The most connections of one server: more do not make PostgreSQL faster."""
@@ -82,7 +82,7 @@ class Database:
         self._pool = pool
         self.location = location
         self.direct_url = direct_url
-        """Unless a pooler shares the connections."""
+        """None if a pooler shares the connections."""
 
     @classmethod
     async def open(cls, url: str) -> Database:
@@ -106,15 +106,15 @@ class Database:
             raise StoreUnavailable(f"the store {self.location} did not finish") from None
 
     async def read(self, sql: str, *values: object) -> Sequence[Row]:
-        """For a statement that may be repeated. Raises `StoreUnavailable`."""
+        """Runs a statement that may be repeated. Raises `StoreUnavailable`."""
         return await self._run(sql, values, repeatable=True)
 
     async def write(self, sql: str, *values: object) -> Sequence[Row]:
-        """Returns when it is committed. Raises `StoreUnavailable`, or `UnsureWrite`."""
+        """Runs a statement; returns when it is committed. Raises `StoreUnavailable`, or `UnsureWrite`."""
         return await self._run(sql, values, repeatable=False)
 
     async def _run(self, sql: str, values: Sequence[object], *, repeatable: bool) -> Sequence[Row]:
-        values = [_escaped(value) for value in values]
+        values = [_escape(value) for value in values]
         until = asyncio.get_running_loop().time() + RETRY_SECONDS
         undone = 0
         while True:
@@ -140,19 +140,19 @@ class Database:
     ) -> None:
         """Runs a statement for each row, all or none. `sequence` then goes on after the number `last`."""
         async with self.transaction() as connection:
-            await connection.executemany(sql, [[_escaped(value) for value in row] for row in rows])
+            await connection.executemany(sql, [[_escape(value) for value in row] for row in rows])
             if sequence is not None:
                 await connection.execute("SELECT setval($1::regclass, $2)", sequence, last)
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
-        """Committed at the end of the `with`. Raises `StoreUnavailable`."""
+        """Yields a connection, and commits at the end of the `with`. Raises `StoreUnavailable`."""
         async with self._connection() as connection, connection.transaction():
             yield connection
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """Converts errors in the `with`. Raises `LostConnectionError`."""
+        """Yields a connection, and converts the errors in the `with`. Raises `LostConnectionError`."""
         connection = None
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -185,7 +185,7 @@ class Database:
 
 
 class LostConnectionError(StoreUnavailable):
-    """It is there no more."""
+    """The connection was lost."""
 
 
 _LOST: Final = (
@@ -205,7 +205,7 @@ def _is_open(connection: asyncpg.Connection) -> bool:
 
 
 def location_of(url: str) -> str:
-    """Without user, password and options."""
+    """Returns the URL without user, password and options."""
     parts = urlsplit(url)
     return f"postgresql://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -235,35 +235,35 @@ async def _pool(url: str, settings: dict[str, str], pooled: bool) -> asyncpg.Poo
         server_settings=settings,
         # Behind a pooler the next statement may run on another connection.
         statement_cache_size=0 if pooled else 200,
-        init=_unescape,
-        reset=_leave,
+        init=_set_text_codec,
+        reset=_skip_reset,
     )
 
 
-async def _unescape(connection: asyncpg.Connection) -> None:
-    """Undoes `_escaped` in the texts that the connection returns."""
+async def _set_text_codec(connection: asyncpg.Connection) -> None:
+    """Makes the connection undo `_escape` in the texts that it returns."""
     await connection.set_type_codec(
-        "text", schema="pg_catalog", encoder=str.encode, decoder=_unescaped, format="binary"
+        "text", schema="pg_catalog", encoder=str.encode, decoder=_unescape, format="binary"
     )
 
 
-def _escaped(value: object) -> object:
-    """Without the character 0, which PostgreSQL does not know and a client's id may have."""
+def _escape(value: object) -> object:
+    """Replaces the character 0, which PostgreSQL refuses and a client's id may have."""
     if isinstance(value, str):
         return value.replace("\1", "\1\1").replace("\0", "\1\2")
     if isinstance(value, list) and value and isinstance(value[0], str):
-        return [_escaped(each) for each in value]
+        return [_escape(each) for each in value]
     return value
 
 
-def _unescaped(data: bytes) -> str:
+def _unescape(data: bytes) -> str:
     text = data.decode()
     if "\1" in text:
         text = "\1".join(part.replace("\1\2", "\0") for part in text.split("\1\1"))
     return text
 
 
-async def _leave(connection: asyncpg.Connection) -> None:
+async def _skip_reset(connection: asyncpg.Connection) -> None:
     """Does nothing: no statement changes its session, and asyncpg's reset asks the server each time."""
 
 

@@ -1,4 +1,4 @@
-"""What the statements of `store.queries` leave open."""
+"""The SQL expressions that `store.queries` leaves to the engine."""
 
 from __future__ import annotations
 

@@ -107,13 +107,13 @@ class PostgresLeases:
         self.id = uuid.uuid4().hex
         self._node: Node | None = None
         self._database = database
-        self._notices = Notices(database, self.id, self._hear)
+        self._notices = Notices(database, self.id, self._on_notice)
         self._others = True
-        """There may be other nodes, which want notices."""
+        """Whether there may be other nodes, which want notices."""
         self._held: set[str] = set()
-        """As far as it knows."""
+        """The responses that this node believes it holds."""
         self._renewal = asyncio.Event()
-        """Another node has changed one of them, has come or gone."""
+        """Set if another node has changed one of them, has come or gone."""
         self._turns: dict[Key, int] = {}
         """The rows of the conversations that this node holds, or tries to."""
         self._locks = ConversationLocks()
@@ -180,7 +180,7 @@ class PostgresLeases:
         return not rows or bool(rows[0]["entered"])
 
     def leave(self, key: Key) -> None:
-        """Lets the next turn in, as soon as that is stored."""
+        """Lets the next turn in, as soon as its release is stored."""
         task = asyncio.get_running_loop().create_task(self._leave(key, self._turns.pop(key, None)))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
@@ -192,7 +192,7 @@ class PostgresLeases:
             log.warning("conversation_not_left", reason=str(error))
         finally:
             self._locks.release(key)
-        self.changed(key[1])
+        self.report_change(key[1])
 
     # --- changes --------------------------------------------------------------------------------
 
@@ -206,7 +206,7 @@ class PostgresLeases:
         """Notes a response that this node has added."""
         self._held.add(id)
 
-    def changed(self, id: str) -> None:
+    def report_change(self, id: str) -> None:
         """Reports that this node has changed a response or a conversation."""
         self._report(id)
         if self._others:
@@ -221,7 +221,7 @@ class PostgresLeases:
         if wait > 0:
             await asyncio.sleep(wait)
 
-    def _hear(self, id: str) -> None:
+    def _on_notice(self, id: str) -> None:
         self._others = True
         self._report(id)
         if id == EVERYBODY or id in self._held:

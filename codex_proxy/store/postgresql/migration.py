@@ -1,8 +1,7 @@
 """Creates the tables, by the files in `migrations` in the order of their numbers. A published file never changes.
 
-`codex_proxy.schema` has the version of the tables, and the oldest program that may use them: servers of two versions
-run beside each other while they are replaced. So a file adds what the older program does not notice. What it would
-notice is removed in a later version, which then raises `MIN_COMPATIBLE`.
+`codex_proxy.schema` has the version of the tables, and the oldest program that may use them, since servers of two
+versions run while they are replaced. So a file only adds; a later one removes, and raises `MIN_COMPATIBLE`.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ async def version_of(database: Database) -> int:
 
 
 async def _version(connection: asyncpg.Connection, location: str) -> int:
-    """0 if there are no tables."""
+    """Returns the version of the tables; 0 without tables."""
     # Asked first, because a user who may use the schema need not have the right to create one.
     if not await connection.fetch(_SCHEMA):
         await connection.execute("CREATE SCHEMA codex_proxy")

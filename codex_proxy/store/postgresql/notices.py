@@ -1,6 +1,5 @@
-"""Tells other servers of changed objects, and hears of theirs, by NOTIFY and LISTEN. A notice only saves time: whoever
-waits also asks once a second. It has a transaction of its own, because NOTIFY makes the commits of all servers wait for
-each other.
+"""Sends and receives notices of changed objects by NOTIFY and LISTEN. A notice only saves time: each server also asks
+once a second. It has its own transaction, because NOTIFY makes the commits of all servers wait for each other.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ class Notices:
         self._node = node
         self._on_notice = on_notice
         self._changed: set[str] = set()
-        """The ids of which others have not been told."""
+        """The ids that were not sent yet."""
         self._sending: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
 
     def listen(self) -> None:
-        """Not through a pooler, behind which no notice arrives."""
+        """Starts to listen, unless behind a pooler, where no notice arrives."""
         url = self._database.direct_url
         if self._listening is None and url is not None:
             self._listening = asyncio.get_running_loop().create_task(self._listen(url))
 
     def send(self, id: str) -> None:
-        """Tells the other servers soon."""
+        """Tells the other servers soon that an object has changed."""
         if id.isascii() and len(id) <= MAX_ID:
             self._changed.add(id)
         if self._sending is None or self._sending.done():
@@ -81,19 +80,19 @@ class Notices:
         try:
             ended = asyncio.Event()
             connection.add_termination_listener(lambda _: ended.set())
-            await connection.add_listener(CHANNEL, self._hear)
+            await connection.add_listener(CHANNEL, self._on_notification)
             await ended.wait()
         finally:
             connection.terminate()
 
-    def _hear(self, connection: object, process: int, channel: str, payload: object) -> None:
+    def _on_notification(self, connection: object, process: int, channel: str, payload: object) -> None:
         node, *ids = str(payload).split(" ")
         if node != self._node:
             for id in ids:
                 self._on_notice(id)
 
     async def close(self) -> None:
-        """Sends what was not sent."""
+        """Sends the remaining notices."""
         tasks = [task for task in (self._sending, self._listening) if task is not None]
         for task in tasks:
             task.cancel()
@@ -103,7 +102,7 @@ class Notices:
 
 
 def payloads(node: str, ids: Collection[str]) -> list[str]:
-    """Node and ids, with spaces between."""
+    """Returns the notices' texts: the node and ids, with spaces between."""
     found = [node]
     for id in ids:
         if len(found[-1]) + len(id) >= MAX_PAYLOAD:

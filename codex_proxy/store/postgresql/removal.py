@@ -1,8 +1,8 @@
 """Deletes objects: a short statement marks one, and others remove its rows, a limited number at a time. Only the marks
 record what is left, so nothing is missed if a server ends.
 
-A deleted response that others continue keeps its items. Items that lose a link are noted, and removed by a later
-statement if they have none: only that one sees what others have meanwhile committed.
+Items that lose a link are noted, and removed by a later statement if they have none: only that one sees what others
+have meanwhile committed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from codex_proxy.store.postgresql.writing import StorePart
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
-from codex_proxy.store.values import Pruned
+from codex_proxy.store.values import PruneResult
 
 PIECE: Final = 500
 """Rows that one statement removes."""
@@ -45,7 +45,7 @@ DELETE_CONVERSATION: Final = f"{_TARGET.format('conversations')}{_DELETE_CONVERS
 
 
 def _unlink(kind: str, which: str) -> str:
-    """Removes links of those deleted objects for which `which` holds."""
+    """Returns the SQL that removes links of the deleted objects for which `which` holds."""
     return f"""
 WITH links AS (
     DELETE FROM codex_proxy.{kind}_items USING (
@@ -59,8 +59,8 @@ SELECT count(*) = $1 AS more FROM links"""
 
 
 def _drop(kind: str, which: str, left: str) -> str:
-    """Removes those deleted objects without links for which `which` holds; `left`: whether more may be removed after
-    such a row.
+    """Returns the SQL that removes the deleted objects without links for which `which` holds; `left`: whether such a
+    row lets more be removed.
     """
     return f"""
 WITH gone AS (
@@ -109,7 +109,7 @@ SELECT count(*) = $1 AS more FROM gone""",
     _drop("conversation", "true", "false"),
     _FORGET,
 )
-"""In an order in which one finds what those before it left."""
+"""The statements, in an order in which each finds what those before it left."""
 
 # --- retention ----------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class PostgresRemoval(StorePart):
 
     async def delete_response(self, owner: str, id: str) -> bool:
         found = await self._delete(DELETE_RESPONSE, owner, id)
-        self.leases.changed(id)
+        self.leases.report_change(id)
         return found
 
     async def delete_conversation(self, owner: str, id: str) -> bool:
@@ -206,11 +206,11 @@ class PostgresRemoval(StorePart):
         return bool(row["more"])
 
     async def _count(self, sql: str, *values: object) -> int:
-        """Returns the `count` of a statement that finds less when it is repeated."""
+        """Returns the `count` of a statement that removes less when it is repeated."""
         (row,) = await self._database.write(sql, *values)
         return int(row["count"])
 
-    async def _apply(self, rule: Rule) -> Pruned:
+    async def _apply(self, rule: Rule) -> PruneResult:
         what = rule.what
         most = OBJECTS_AT_ONCE if what in ("responses", "conversations") else ROWS_AT_ONCE
         if rule.max_bytes is not None:
@@ -224,7 +224,7 @@ class PostgresRemoval(StorePart):
             # One at a time, because their sizes differ much.
             (oldest,) = await self._database.read(_OLDER)
             what, most = ("responses" if oldest["is_response"] else "conversations"), 1
-        return Pruned(**{what: await self._count(_RULES[what], rule.before, most)})
+        return PruneResult(**{what: await self._count(_RULES[what], rule.before, most)})
 
     async def _trim(self) -> None:
         """Removes the oldest chains above `Retention.max_conversations`, but not those in use on this server."""

@@ -1,7 +1,7 @@
 """Responses with their items, chains and stream events.
 
 A row names the response that it continues, and has those before it as an array, so that a chain is read without
-recursion. Above `MAX_CHAIN` a new array begins. A deleted response that others continue loses its body only.
+recursion. Above `MAX_CHAIN` a new array begins.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from codex_proxy.store.values import (
     StoreConflict,
     StoredItem,
     StoredResponse,
-    not_held,
+    lease_lost,
 )
 
 MAX_CHAIN: Final = 256
@@ -54,7 +54,7 @@ _TAKEN: Final = {
 
 
 def _add(append: bool) -> str:
-    """`append`: with the part for a conversation."""
+    """Returns the SQL that adds a response; `append`: also to a conversation."""
     return f"""
 WITH parent AS (
     SELECT seq, chain FROM codex_proxy.responses WHERE owner = $1 AND id = $3 AND NOT deleted FOR SHARE
@@ -86,7 +86,7 @@ SELECT * FROM checked"""
 
 
 def _update(append: bool) -> str:
-    """`append`: with the part for a conversation."""
+    """Returns the SQL that updates a response; `append`: and appends to a conversation."""
     end_turn = f""", held AS (
     SELECT * FROM entries
     UNION ALL
@@ -246,10 +246,10 @@ class PostgresResponses(PostgresRemoval):
         row = await self._write_row(_UPDATE[append is not None], values, _TAKEN, is_stored)
         if row is not None and row["found"]:
             if not row["held"]:
-                raise not_held(id)
+                raise lease_lost(id)
             if append is not None:
                 check_conversation(row, append.conversation_id)
-        self.leases.changed(id)
+        self.leases.report_change(id)
         await self._trim()
         return row is None or bool(row["found"])
 
@@ -272,12 +272,12 @@ class PostgresResponses(PostgresRemoval):
         if not rows:
             raise NotStored("response", response_id)
         if not rows[0]["held"]:
-            raise not_held(response_id)
-        self.leases.changed(response_id)
+            raise lease_lost(response_id)
+        self.leases.report_change(response_id)
 
 
 def _check_added(row: Row, response: StoredResponse, append: Append | None) -> None:
-    """Raises `NotStored` or `StoreConflict` if the result says so."""
+    """Raises `NotStored` or `StoreConflict` if the result row says so."""
     if not row["has_parent"]:
         assert response.previous_id is not None
         raise NotStored("response", response.previous_id)

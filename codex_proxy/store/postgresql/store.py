@@ -18,7 +18,7 @@ from codex_proxy.store.postgresql.team import PostgresTeam
 from codex_proxy.store.postgresql.writing import parameters
 from codex_proxy.store.retention import NOTHING
 from codex_proxy.store.store import StoreOptions
-from codex_proxy.store.values import Pruned
+from codex_proxy.store.values import PruneResult
 
 PRUNE_LOCK: Final = LOCK + 1
 """Lets one server at a time apply the limits of retention."""
@@ -57,7 +57,7 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
     async def check_writable(self) -> None:
         await self._database.write(_WRITE)
 
-    async def _prune(self, now: float) -> Pruned:
+    async def _prune(self, now: float) -> PruneResult:
         async with self._database.transaction() as connection:
             # Idle, but for this lock: it sees no rows, so that it does not keep PostgreSQL from removing dead ones.
             await connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
@@ -78,7 +78,7 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
         return 0
 
     async def close(self) -> None:
-        """Raises `StoreUnavailable`."""
+        """Waits for begun statements. Raises `StoreUnavailable`."""
         await self._end_sweeping()
         await self.leases.close()
         await self._database.close()

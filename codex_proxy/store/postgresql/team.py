@@ -62,9 +62,9 @@ class PostgresTeam:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._node = os.urandom(16).hex()
-        """In the table."""
+        """This node's id in the table."""
         self._known: dict[tuple[str, str], int] = {}
-        """Taken from each key on each other node, as of the last exchange."""
+        """The requests of each key on each other node, as of the last exchange."""
 
     async def exchange(self, own: Mapping[str, KeyRequests]) -> Exchange:
         taken, running = (

@@ -46,8 +46,8 @@ given AS (
         octet_length(json) + octet_length(raw) AS size
     FROM given JOIN (SELECT * FROM known UNION ALL SELECT * FROM kept) AS held USING (id, digest)
 )"""
-"""The items of `arrays_of`, in seven parameters, with their rows. A known one is locked, so that it is not removed
-meanwhile; one that another statement adds is found by its conflict, in the same order as there.
+"""Stores the items of `arrays_of` (seven parameters), and has their rows. A known item is locked, so that it is not
+removed meanwhile; one that another statement adds is found by its conflict, in the same order as there.
 """
 
 CONVERSATION: Final = """
@@ -58,7 +58,7 @@ conversation AS (
 """The conversation with the id of a parameter, locked."""
 
 SAME_VERSION: Final = "{0}::integer IS NULL OR EXISTS (SELECT FROM conversation WHERE version = {0})"
-"""Whether it has the version of a parameter (null: any)."""
+"""Whether the conversation has the version in a parameter (null: any)."""
 
 LISTED: Final = """
 listed AS (
@@ -88,7 +88,7 @@ new AS (
 
 
 def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:
-    """The seven columns of the items of sides."""
+    """Returns seven columns of arrays for the items of a response's sides: its input and output."""
     rows = [
         (side, position, item.id, item_digest(item.json, item.raw), item.created, item.json, item.raw)
         for side, items in sides
@@ -98,12 +98,12 @@ def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:
 
 
 def parameters(first: int, count: int) -> Iterable[str]:
-    """The names of `count` parameters from number `first` on."""
+    """Returns the names of `count` parameters from number `first` on."""
     return (f"${number}" for number in range(first, first + count))
 
 
 def check_conversation(row: Row, id: str) -> None:
-    """Raises `NotStored` or `StoreConflict` if a result says so."""
+    """Raises `NotStored` or `StoreConflict` if a result row says so."""
     if not row["has_conversation"]:
         raise NotStored("conversation", id)
     if not row["same_version"]:
@@ -111,7 +111,7 @@ def check_conversation(row: Row, id: str) -> None:
 
 
 class StorePart(Store):
-    """What all parts need."""
+    """The connections and helpers of all parts of the store."""
 
     _dialect = DIALECT
     _database: Database

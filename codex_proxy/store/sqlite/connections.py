@@ -45,7 +45,7 @@ class _Write:
         self.error: Exception | None = None
 
     def deliver(self) -> None:
-        """On the event loop; the caller may be cancelled."""
+        """Resolves the future on the event loop; the caller may be cancelled."""
         if self.future.done():
             return
         if self.error is None:
@@ -160,7 +160,7 @@ class Writer:
 
 
 THREADS: Final = 2
-"""With two, short reads need not wait for a long one."""
+"""Reading threads: with two, short reads need not wait for a long one."""
 MAX_WAITING: Final = 1024
 """Waiting reads."""
 
@@ -179,7 +179,7 @@ class Readers:
         self._closed = False
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Raises what the job raises, or `StoreUnavailable`."""
+        """Returns a job's value. Raises what the job raises, or `StoreUnavailable`."""
         if self._closed:
             raise StoreUnavailable(f"the store {self._location} is closed")
         if self._waiting >= MAX_WAITING:

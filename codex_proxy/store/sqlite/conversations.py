@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from codex_proxy.store import queries
 from codex_proxy.store.checksums import checksum
-from codex_proxy.store.rows import encoded_metadata, merged_metadata
+from codex_proxy.store.rows import encode_metadata, merge_metadata
 from codex_proxy.store.sqlite.dialect import ask
 from codex_proxy.store.sqlite.items import ListEntry, forget, keep, row_of
 from codex_proxy.store.values import (
@@ -31,7 +31,7 @@ def add(
     limits: ContextLimits,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    metadata = encoded_metadata(conversation.metadata)
+    metadata = encode_metadata(conversation.metadata)
     try:
         connection.execute(
             "INSERT INTO conversations"
@@ -46,8 +46,8 @@ def add(
     return append(connection, conversation.owner, conversation.id, items, None, limits, now)
 
 
-def existing(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation:
-    """Raises `NotStored`."""
+def require(connection: sqlite3.Connection, owner: str, id: str) -> StoredConversation:
+    """Returns a conversation. Raises `NotStored`."""
     found = ask(connection, queries.conversation(owner, id))
     if found is None:
         raise NotStored("conversation", id)
@@ -57,17 +57,17 @@ def existing(connection: sqlite3.Connection, owner: str, id: str) -> StoredConve
 def update(
     connection: sqlite3.Connection, owner: str, id: str, changes: Mapping[str, str | None], now: float
 ) -> StoredConversation:
-    encoded = merged_metadata(existing(connection, owner, id).metadata, changes)
+    encoded = merge_metadata(require(connection, owner, id).metadata, changes)
     connection.execute(
         "UPDATE conversations SET metadata = ?, metadata_sum = ?, touched = ?"
         " WHERE owner = ? AND id = ? AND deleted = 0",
         (encoded, checksum(encoded), now, owner, id),
     )
-    return existing(connection, owner, id)
+    return require(connection, owner, id)
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Also frees its id. Returns False if there is none."""
+    """Marks a conversation, and frees its id. Returns False if there is none."""
     row = connection.execute(
         "UPDATE conversations SET deleted = 1, id = id || '#' || seq"
         " WHERE owner = ? AND id = ? AND deleted = 0",
@@ -89,7 +89,7 @@ def append(
     afterwards. The caller rolls errors back.
     """
     row, position = _require_version(connection, owner, id, version)
-    pairs = [_resolved(connection, owner, item) for item in items]
+    pairs = [_resolve(connection, owner, item) for item in items]
     _append_entries(connection, row, position, [held for held, _ in pairs], now)
     if limits is not None:
         limits.check(*_size(connection, row))
@@ -128,7 +128,7 @@ def delete_item(
         (now, found[1], row),
     )
     forget(connection, found[:1])
-    return existing(connection, owner, id)
+    return require(connection, owner, id)
 
 
 def _require_version(
@@ -153,7 +153,7 @@ def _size(connection: sqlite3.Connection, row: int) -> tuple[int, int]:
     return items, size
 
 
-def _resolved(connection: sqlite3.Connection, owner: str, item: NewItem) -> tuple[ListEntry, StoredItem]:
+def _resolve(connection: sqlite3.Connection, owner: str, item: NewItem) -> tuple[ListEntry, StoredItem]:
     if not isinstance(item, ItemReference):
         return keep(connection, owner, item), item
     found = ask(connection, queries.find(owner, [item.id])).get(item.id)

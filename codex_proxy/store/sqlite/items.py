@@ -28,7 +28,7 @@ class ListEntry(NamedTuple):
 
 
 def row_of(connection: sqlite3.Connection, kind: Kind, owner: str, id: str) -> int:
-    """Raises `NotStored`."""
+    """Returns an object's row. Raises `NotStored`."""
     return ask(connection, queries.row_of(kind, owner, id))
 
 
@@ -50,7 +50,7 @@ def keep(connection: sqlite3.Connection, owner: str, item: StoredItem) -> ListEn
 
 
 def forget(connection: sqlite3.Connection, rows: Iterable[int]) -> None:
-    """Removes the items in these rows that no list has."""
+    """Removes those items in these rows that no list has."""
     connection.executemany(
         "DELETE FROM items WHERE seq = ?"
         " AND NOT EXISTS (SELECT 1 FROM conversation_items WHERE item = items.seq)"

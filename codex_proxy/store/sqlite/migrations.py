@@ -168,7 +168,7 @@ MIGRATIONS: Final[tuple[tuple[str, ...], ...]] = (
 LATEST: Final = len(MIGRATIONS)
 
 APPLICATION_ID: Final = 0x63787078
-"""In the file's header ("cxpx")."""
+"""The id in the file's header ("cxpx")."""
 
 
 def version_of(connection: sqlite3.Connection) -> int:

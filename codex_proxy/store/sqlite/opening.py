@@ -30,7 +30,7 @@ _EXPLANATIONS = {
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """0 for an error of Python's module."""
+    """Returns SQLite's error code; 0 for an error of Python's module."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -65,7 +65,7 @@ _TRIES_FOR_WAL: Final = 50
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:
-    """For several threads, one at a time."""
+    """Opens a connection for several threads, one at a time."""
     return sqlite3.connect(name, timeout=lock_wait, isolation_level=None, check_same_thread=False)
 
 
@@ -82,7 +82,7 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
     except sqlite3.Error as error:
         connection.close()
         if is_damage(error):
-            raise _damaged(path) from error
+            raise _damage_error(path) from error
         unavailable = as_store_error(error, str(path))
         if unavailable is None:
             raise
@@ -94,7 +94,7 @@ def open_writer(path: Path, lock_wait: float, opener: Connect = connect) -> sqli
 
 
 def open_reader(path: Path, lock_wait: float, opener: Connect = connect) -> sqlite3.Connection:
-    """Read-only, after `open_writer`."""
+    """Opens the file read-only, after `open_writer`."""
     connection = opener(str(path), lock_wait)
     try:
         connection.execute("PRAGMA query_only = ON")
@@ -157,10 +157,10 @@ def _inspect(connection: sqlite3.Connection, path: Path) -> None:
     if path.stat().st_size <= CHECKED_BYTES:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise _damaged(path)
+            raise _damage_error(path)
 
 
-def _damaged(path: Path) -> StoreRefused:
+def _damage_error(path: Path) -> StoreRefused:
     return StoreRefused(
         f"the store {path} is damaged or not a database, and was not changed; move it away to "
         "start with an empty one, or restore a copy"
@@ -170,7 +170,7 @@ def _damaged(path: Path) -> StoreRefused:
 def _set_up(connection: sqlite3.Connection, path: Path) -> None:
     # Before the first table, and before the journal mode; afterwards it has no effect.
     connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    if _write_ahead(connection) != "wal":
+    if _enable_write_ahead(connection) != "wal":
         raise StoreRefused(
             f"the file system of {path} cannot hold a store (no shared memory for SQLite's "
             "write-ahead log); set a folder on a local disk with PROXY_STATE_DIR"
@@ -181,7 +181,7 @@ def _set_up(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES}")
 
 
-def _write_ahead(connection: sqlite3.Connection) -> str:
+def _enable_write_ahead(connection: sqlite3.Connection) -> str:
     for left in reversed(range(_TRIES_FOR_WAL)):
         try:
             return str(connection.execute("PRAGMA journal_mode = WAL").fetchone()[0])

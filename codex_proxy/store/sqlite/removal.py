@@ -1,7 +1,7 @@
 """Removes the rows of deleted objects in small pieces, so that no other write waits long.
 
 A small write marks the object, and `sweep` removes its rows. Only the marks record what is left, so nothing is missed
-if the process ends. A deleted response that others continue keeps its items.
+if the process ends.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
     return False
 
 
-def _response(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
-    _frames(connection, row, budget)
-    if budget.left <= 0 or not _items(connection, *_RESPONSE_ITEMS, row, budget):
+def _remove_response(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
+    _remove_frames(connection, row, budget)
+    if budget.left <= 0 or not _remove_items(connection, *_RESPONSE_ITEMS, row, budget):
         return
     size, parent = connection.execute(
         "SELECT coalesce(length(json) + length(recovery), 0), parent FROM responses"
@@ -79,13 +79,13 @@ def _response(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
     budget.spend(size)
 
 
-def _conversation(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
-    if _items(connection, *_CONVERSATION_ITEMS, row, budget):
+def _remove_conversation(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
+    if _remove_items(connection, *_CONVERSATION_ITEMS, row, budget):
         connection.execute("DELETE FROM conversations WHERE seq = ?", (row,))
         budget.spend()
 
 
-def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
+def _remove_frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
     found = connection.execute(
         "SELECT number, length(data) FROM frames WHERE response = ? ORDER BY number LIMIT ?",
         (row, budget.left),
@@ -97,7 +97,7 @@ def _frames(connection: sqlite3.Connection, row: int, budget: Budget) -> None:
             return
 
 
-def _items(
+def _remove_items(
     connection: sqlite3.Connection, table: str, key: tuple[str, ...], row: int, budget: Budget
 ) -> bool:
     """Removes list rows of one object, and the items that no other list has. `key` are the key columns, the first of
@@ -119,12 +119,12 @@ def _items(
 
 
 _MARKED: Final[tuple[tuple[str, Callable[[sqlite3.Connection, int, Budget], None]], ...]] = (
-    ("SELECT seq FROM responses WHERE deleted = 1 AND children = 0 LIMIT 1", _response),
-    ("SELECT seq FROM conversations WHERE deleted = 1 LIMIT 1", _conversation),
+    ("SELECT seq FROM responses WHERE deleted = 1 AND children = 0 LIMIT 1", _remove_response),
+    ("SELECT seq FROM conversations WHERE deleted = 1 LIMIT 1", _remove_conversation),
     (
         "SELECT seq FROM responses WHERE deleted = 1 AND children > 0 AND background = 1"
         " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) LIMIT 1",
-        _frames,
+        _remove_frames,
     ),
 )
 """What finds a deleted object with rows, each by an index of marks, and what removes them."""

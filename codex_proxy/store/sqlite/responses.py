@@ -29,14 +29,14 @@ from codex_proxy.store.values import (
 
 
 class ResponseUpdate(NamedTuple):
-    """The new values."""
+    """The new values of a response."""
 
     status: str
     json: bytes
     webhooks: Sequence[PendingWebhook] = ()
     """For the outbox."""
     frames: Sequence[Frame] = ()
-    """The last of the stream."""
+    """The last events of the stream."""
 
 
 def add(
@@ -123,7 +123,7 @@ def update(
 
 
 def unfinished(connection: sqlite3.Connection) -> list[Key]:
-    """Background responses, oldest first."""
+    """Returns unfinished background responses, oldest first."""
     return connection.execute("SELECT owner, id FROM responses WHERE unfinished = 1 ORDER BY seq").fetchall()
 
 
@@ -159,7 +159,7 @@ def scan(
 
 
 def mark_deleted(connection: sqlite3.Connection, owner: str, id: str) -> bool:
-    """Returns False if there is none."""
+    """Marks a response. Returns False if there is none."""
     found = connection.execute(
         "SELECT seq FROM responses WHERE owner = ? AND id = ? AND deleted = 0", (owner, id)
     ).fetchone()

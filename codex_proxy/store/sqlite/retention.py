@@ -10,7 +10,7 @@ from codex_proxy.store.queries import Kind
 from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, Rule
 from codex_proxy.store.sqlite import conversations, removal, responses
 from codex_proxy.store.sqlite.migrations import version_of
-from codex_proxy.store.values import Pruned
+from codex_proxy.store.values import PruneResult
 
 _LAST_OF_CHAIN: Final = "children = 0 AND unfinished = 0 AND deleted = 0 AND conversation_id IS NULL"
 
@@ -24,12 +24,12 @@ def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
     return version_of(connection), (pages - free) * size, free * size
 
 
-def apply(connection: sqlite3.Connection, rule: Rule) -> Pruned:
-    """In one write. Returns how much it removed, nothing at the end."""
+def apply(connection: sqlite3.Connection, rule: Rule) -> PruneResult:
+    """Applies a rule in one write. Returns how much it removed: nothing at the end."""
     if rule.max_bytes is not None and sizes(connection)[1] <= rule.max_bytes:
         return NOTHING
     if rule.max_count is not None:
-        return _too_many(connection, rule.before, rule.max_count)
+        return _remove_excess(connection, rule.before, rule.max_count)
     return _REMOVERS[rule.what](connection, rule.before)
 
 
@@ -55,24 +55,24 @@ def trim(connection: sqlite3.Connection, limit: int, in_use: Collection[tuple[st
 # --- the jobs -----------------------------------------------------------------------------------
 
 
-def _steps(connection: sqlite3.Connection, before: float) -> Pruned:
+def _remove_steps(connection: sqlite3.Connection, before: float) -> PruneResult:
     deleted = connection.execute(
         "DELETE FROM steps WHERE seq IN (SELECT seq FROM steps WHERE created <= ? ORDER BY created LIMIT ?)",
         (before, ROWS_AT_ONCE),
     )
-    return Pruned(steps=deleted.rowcount)
+    return PruneResult(steps=deleted.rowcount)
 
 
-def _usage(connection: sqlite3.Connection, before: float) -> Pruned:
+def _remove_usage(connection: sqlite3.Connection, before: float) -> PruneResult:
     deleted = connection.execute(
         "DELETE FROM usage WHERE (owner, hour, model) IN"
         " (SELECT owner, hour, model FROM usage WHERE hour < ? LIMIT ?)",
         (before, ROWS_AT_ONCE),
     )
-    return Pruned(usage=deleted.rowcount)
+    return PruneResult(usage=deleted.rowcount)
 
 
-def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
+def _remove_frames(connection: sqlite3.Connection, before: float) -> PruneResult:
     """Removes events of the oldest response that has ended and was created before `before` (seconds since 1970)."""
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
@@ -86,7 +86,7 @@ def _frames(connection: sqlite3.Connection, before: float) -> Pruned:
         " (SELECT number FROM frames WHERE response = ? ORDER BY number LIMIT ?)",
         (row[0], row[0], ROWS_AT_ONCE),
     )
-    return Pruned(frames=deleted.rowcount)
+    return PruneResult(frames=deleted.rowcount)
 
 
 def _oldest(connection: sqlite3.Connection, kind: Kind, before: float) -> tuple[float, str, str] | None:
@@ -97,29 +97,29 @@ def _oldest(connection: sqlite3.Connection, kind: Kind, before: float) -> tuple[
 
 def _remove(
     connection: sqlite3.Connection, kind: Kind, before: float, limit: int = OBJECTS_AT_ONCE
-) -> Pruned:
+) -> PruneResult:
     """Removes the oldest objects, at most `limit`, as far as one write may."""
     budget, removed, more = removal.Budget(removal.PIECE), 0, False
     while removed < limit and not more and (oldest := _oldest(connection, kind, before)):
         _MARKS[kind](connection, *oldest[1:])
         removed, more = removed + 1, removal.sweep(connection, budget)
-    return Pruned(**{f"{kind}s": removed})
+    return PruneResult(**{f"{kind}s": removed})
 
 
-def _too_many(connection: sqlite3.Connection, before: float, limit: int) -> Pruned:
+def _remove_excess(connection: sqlite3.Connection, before: float, limit: int) -> PruneResult:
     count = connection.execute("SELECT count(*) FROM responses").fetchone()[0]
     return _remove(connection, "response", before, max(0, min(count - limit, OBJECTS_AT_ONCE)))
 
 
-def _remove_one(connection: sqlite3.Connection, before: float) -> Pruned:
-    """The oldest response or the least recently used conversation."""
+def _remove_one(connection: sqlite3.Connection, before: float) -> PruneResult:
+    """Removes the oldest response or the least recently used conversation."""
     # Only one, because sizes differ much and the caller compares the total again.
     found = [(*oldest, kind) for kind in _MARKS if (oldest := _oldest(connection, kind, before))]
     if not found:
         return NOTHING
     _, owner, id, kind = min(found, key=lambda each: each[0])
     _MARKS[kind](connection, owner, id)
-    return Pruned(**{f"{kind}s": 1})
+    return PruneResult(**{f"{kind}s": 1})
 
 
 _OLDEST: Final[Mapping[Kind, str]] = {
@@ -133,10 +133,10 @@ _MARKS: Final[Mapping[Kind, removal.Mark]] = {
     "conversation": conversations.mark_deleted,
 }
 
-_REMOVERS: Final[Mapping[str, Callable[[sqlite3.Connection, float], Pruned]]] = {
-    "steps": _steps,
-    "frames": _frames,
-    "usage": _usage,
+_REMOVERS: Final[Mapping[str, Callable[[sqlite3.Connection, float], PruneResult]]] = {
+    "steps": _remove_steps,
+    "frames": _remove_frames,
+    "usage": _remove_usage,
     "responses": lambda connection, before: _remove(connection, "response", before),
     "conversations": lambda connection, before: _remove(connection, "conversation", before),
     "objects": _remove_one,

@@ -26,7 +26,7 @@ from codex_proxy.store.values import (
     Frame,
     NewItem,
     PendingWebhook,
-    Pruned,
+    PruneResult,
     StoredConversation,
     StoredItem,
     StoredResponse,
@@ -251,7 +251,7 @@ class SqliteStore(Store):
     async def check_writable(self) -> None:
         await self._write(keyed_rows.write_and_remove, CHECK_BYTES)
 
-    async def _apply(self, rule: Rule) -> Pruned:
+    async def _apply(self, rule: Rule) -> PruneResult:
         return await self._write(retention.apply, rule)
 
     async def _sweep_once(self) -> bool:
@@ -269,7 +269,7 @@ class SqliteStore(Store):
         await self._write(_add_rows, table, rows)
 
     async def close(self) -> None:
-        """Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
+        """Waits for begun jobs. Raises `StoreUnavailable` after `CLOSE_WAIT` seconds."""
         await self._end_sweeping()
         await asyncio.to_thread(self._close)
 

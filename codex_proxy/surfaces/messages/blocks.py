@@ -11,7 +11,7 @@ from typing import Any, Final
 from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import ImagePart, Part, TextPart
 from codex_proxy.core.media import NoImageError, PdfTexts, clean_data_url, decode_base64
-from codex_proxy.core.shown_text import escaped, excerpt
+from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.surfaces.attachments import image_part
 from codex_proxy.surfaces.body import none_of
 from codex_proxy.surfaces.field_lists import FIELD_NAME, FieldNotes
@@ -68,10 +68,10 @@ class BlockReader:
         elif kind == "search_result":
             yield TextPart(_search_result(block))
         elif kind == "tool_reference":
-            yield TextPart(f"The tool {escaped(_text(block, 'tool_name'))} can be called from now on.")
+            yield TextPart(f"The tool {escape(_text(block, 'tool_name'))} can be called from now on.")
         elif kind in TOOL_CHANGES:
             yield TextPart(
-                f"The tool {escaped(excerpt(changed_tool(block)))} {TOOL_CHANGES[kind]} from now on."
+                f"The tool {escape(excerpt(changed_tool(block)))} {TOOL_CHANGES[kind]} from now on."
             )
         elif newest:
             raise none_of(f"{param}.type", kind, ", ".join(f"'{each}'" for each in _USER_BLOCKS))
@@ -219,7 +219,7 @@ def _text(block: dict[str, Any], field: str) -> str:
 
 
 def _shown_title(block: dict[str, Any]) -> str:
-    return escaped(_text(block, "title") or "document").translate(_QUOTE)[:_MAX_TITLE]
+    return escape(_text(block, "title") or "document").translate(_QUOTE)[:_MAX_TITLE]
 
 
 def _decoded(raw: bytes) -> str | None:

@@ -1,5 +1,5 @@
-"""Keeps what is said in a running turn: the lines of its sessions, the calls that this server ran, and its end. Bytes
-are kept as they come, and read when the turn is over.
+"""Records a running turn in memory: its sessions' lines, this server's calls, and its end. Bytes are kept as they come,
+and parsed after the turn.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from codex_proxy.runs.server_calls import ToolRunner
 from codex_proxy.tools.policy import ToolOutput
 
 MAX_BYTES: Final = 64 << 20
-"""The most bytes of a turn that are kept; a larger turn is not recorded."""
+"""The most bytes of a turn; a larger one is not recorded."""
 
-Said = tuple[float, str, Any]
-"""A time, a kind of `format.SAID`, and the value; of `to` and `from` lines, or parts of a body."""
+Entry = tuple[float, str, Any]
+"""A time, a kind of `format.SESSION_KINDS`, and the value: lines (`to`, `from`), parts of a body, or JSON."""
 
 
 DECODED: Final = set[type]()
-"""The types of messages that come as lines, too, as far as any has come."""
+"""The types of messages that also come as lines, as found so far."""
 
 
-class SessionTape:
-    """Records a session with the agent, which may serve several turns (see `agents.processes.session.SessionTape`)."""
+class SessionRecorder:
+    """Records a session, which may serve several turns. Implements `agents.processes.session.SessionRecorder`."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self.said: list[Said] = []
-        """What was said since the last turn was taken out."""
+        self.entries: list[Entry] = []
+        """The entries since the last turn."""
         self.size = 0
-        self.turns: list[TurnTape] = []
-        """The turns of this session, in their order."""
+        self.turns: list[TurnRecorder] = []
+        """This session's turns, in order."""
         self.dialect = ""
         self.facts: dict[str, Any] = {}
         self.origin = ""
@@ -60,7 +60,7 @@ class SessionTape:
     def did(self, dialect: Dialect[Any], act: str, given: Sequence[Any], writes: bytes) -> None:
         if act in ("begin", "reopen"):
             if act == "begin":
-                self.said.clear()  # an upstream's attempt that has failed: another one begins
+                self.entries.clear()  # an upstream's attempt that has failed: another one begins
             self._identify(*attempt_of(dialect))
             self._add(act, given[1] if act == "reopen" else {})
         elif act == "resume":
@@ -70,7 +70,7 @@ class SessionTape:
         self.wrote(writes)
 
     def _identify(self, dialect: Dialect[Any], upstream: str) -> None:
-        """Notes which dialect reads the session from now on, and the name of its upstream."""
+        """Notes the session's dialect and its upstream's name."""
         self.dialect, self.facts = name_of(dialect), facts_of(dialect)
         self.origin = upstream or self.origin
 
@@ -87,7 +87,7 @@ class SessionTape:
             elif (found := object_of(message)) is not None:
                 self._add(*found)
             elif (attempt := attempt_of(message))[0] is not message:
-                self.said.clear()
+                self.entries.clear()
                 self._identify(*attempt)
                 self._add("begin", {})
             else:
@@ -104,18 +104,18 @@ class SessionTape:
         self._add(kind, pieces)
 
     def _add(self, kind: str, value: Any) -> None:
-        self.said.append((self._now(), kind, value))
+        self.entries.append((self._now(), kind, value))
         if self.size > MAX_BYTES:
-            self.said.clear()
+            self.entries.clear()
 
-    def take(self) -> list[Said]:
-        """Returns what was said since the last call."""
-        said, self.said = self.said, []
-        return said
+    def take(self) -> list[Entry]:
+        """Returns and removes the entries since the last call."""
+        entries, self.entries = self.entries, []
+        return entries
 
 
-class TurnTape:
-    """Records one turn. Implements `runs.recording.TurnTape`."""
+class TurnRecorder:
+    """Records one turn. Implements `runs.recording.TurnRecorder`."""
 
     def __init__(
         self,
@@ -129,32 +129,32 @@ class TurnTape:
         self.agent = agent
         self.first = tuple(first)
         self.began = now()
-        self.parts: list[tuple[SessionTape, list[Said]]] = []
-        """The sessions of the turn, each with what was said in it, once the turn is over."""
-        self.after: TurnTape | None = None
+        self.parts: list[tuple[SessionRecorder, list[Entry]]] = []
+        """The turn's sessions with their entries, once it is over."""
+        self.after: TurnRecorder | None = None
         """The turn before this one in its first session."""
         self.order = 1
         self.name = ""
-        """The name of the turn's cassette, once it has one."""
+        """The name of the turn's cassette, once written."""
         self.on_written: Callable[[Path], None] = lambda _: None
         self.end: TurnEnded | None = None
         self.size = 0
         self._now = now
         self._on_end = on_end
-        self._current: SessionTape | None = None
+        self._current: SessionRecorder | None = None
 
     def session(self, session: AgentSession) -> None:
         self._take()
         if isinstance(session, PlayedSession):
             return  # it was recorded before
-        tape = session.tape
-        if not isinstance(tape, SessionTape):
-            tape = session.tape = SessionTape(self._now)
-        tape.origin = "" if session.origin is None else session.origin.name
-        if tape.turns and not self.parts:
-            self.after, self.order = tape.turns[-1], len(tape.turns) + 1
-        tape.turns.append(self)
-        self._current = tape
+        recorder = session.recorder
+        if not isinstance(recorder, SessionRecorder):
+            recorder = session.recorder = SessionRecorder(self._now)
+        recorder.origin = "" if session.origin is None else session.origin.name
+        if recorder.turns and not self.parts:
+            self.after, self.order = recorder.turns[-1], len(recorder.turns) + 1
+        recorder.turns.append(self)
+        self._current = recorder
 
     def _take(self) -> None:
         if self._current is not None:
@@ -166,17 +166,17 @@ class TurnTape:
     def runner(self, runner: ToolRunner | None) -> ToolRunner | None:
         return None if runner is None else _RecordedRunner(runner, self)
 
-    def called(self, tool: Tool, arguments: str, output: ToolOutput) -> None:
-        """Takes a call that this server has run."""
+    def on_call(self, tool: Tool, arguments: str, output: ToolOutput) -> None:
+        """Records a call that this server has run."""
         value = {"tool": tool.name, "arguments": arguments, "output": msgspec.to_builtins(output)}
         if self._current is not None:
-            self._current.said.append((self._now(), "call", value))
+            self._current.entries.append((self._now(), "call", value))
         else:
-            self.parts.append((SessionTape(self._now), [(self._now(), "call", value)]))
+            self.parts.append((SessionRecorder(self._now), [(self._now(), "call", value)]))
 
     def failed(self, failure: Failure) -> None:
         if self._current is not None:
-            self._current.said.append((self._now(), "failed", msgspec.to_builtins(failure)))
+            self._current.entries.append((self._now(), "failed", msgspec.to_builtins(failure)))
 
     def ended(self, end: TurnEnded) -> None:
         self.end = end
@@ -184,34 +184,39 @@ class TurnTape:
         self._on_end()
 
     def sessions(self) -> list[Session]:
-        """Returns the sessions of a turn that is over, as they are written."""
+        """Returns the sessions of an ended turn, as written."""
         return [
-            Session(tape.dialect, tape.facts, list(_lines(tape.dialect, said, self.began)), tape.origin)
-            for tape, said in self.parts
+            Session(
+                recorder.dialect,
+                recorder.facts,
+                list(_lines(recorder.dialect, entries, self.began)),
+                recorder.origin,
+            )
+            for recorder, entries in self.parts
         ]
 
 
 class _RecordedRunner:
-    def __init__(self, runner: ToolRunner, tape: TurnTape) -> None:
+    def __init__(self, runner: ToolRunner, recorder: TurnRecorder) -> None:
         self._runner = runner
-        self._tape = tape
+        self._recorder = recorder
 
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
         output = await self._runner.run(tool, arguments)
-        self._tape.called(tool, arguments, output)
+        self._recorder.on_call(tool, arguments, output)
         return output
 
 
 # --- from bytes to lines --------------------------------------------------------------------------
 
 
-def _lines(dialect: str, said: Sequence[Said], began: float) -> Iterator[Line]:
-    """Returns what was said in a session as lines of a cassette."""
-    body = _Body() if any(kind == "head" for _, kind, _ in said) else None
-    for at, kind, value in said:
+def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Line]:
+    """Yields a session's entries as lines of a cassette."""
+    body = _Body() if any(kind == "head" for _, kind, _ in entries) else None
+    for at, kind, value in entries:
         ms = max(0, round((at - began) * 1000))
         if kind == "to" or (kind == "from" and body is None):
-            lines = without_times(value if kind == "from" else _written(value[0]))
+            lines = without_times(value if kind == "from" else _split_lines(value[0]))
             if is_rpc(dialect):
                 lines = [
                     _on_first_channel(dialect, line) if line.startswith(RPC_IDS) else line for line in lines
@@ -229,14 +234,14 @@ def _lines(dialect: str, said: Sequence[Said], began: float) -> Iterator[Line]:
 RPC_IDS: Final = (b'{"id":', b'{"jsonrpc":"2.0","id":')
 
 
-def _written(writes: bytes) -> list[bytes]:
-    """Returns the lines of what was written; all of it if it is no lines, such as the body of a request."""
+def _split_lines(writes: bytes) -> list[bytes]:
+    """Returns the lines of written bytes; all of them if they are no lines, such as a request's body."""
     lines = [line for line in writes.split(b"\n") if line]
     return lines if len(lines) > 1 and all(map(is_json, lines)) else [writes.rstrip(b"\n")]
 
 
 def _on_first_channel(dialect: str, line: bytes) -> bytes:
-    """Returns a line of JSON-RPC with the id that it would have on the first channel."""
+    """Returns a JSON-RPC line with the id that it would have on the first channel."""
     id, _ = rpc_of(line)
     old, new = (b'"id":' + msgspec.json.encode(each) for each in (id, first_channel_id(dialect, id)))
     begins, found, rest = line.partition(old)
@@ -244,7 +249,7 @@ def _on_first_channel(dialect: str, line: bytes) -> bytes:
 
 
 class _Body:
-    """Cuts the body of an upstream's answer into events of a stream, or a whole object."""
+    """Cuts an upstream's body into a stream's events, or a whole object."""
 
     def __init__(self) -> None:
         self._rest = b""
