@@ -87,7 +87,7 @@ ROWS: Final[dict[str, Row]] = {
         "forwarded stream", "usage in each chunk"
     ),
     "codex_proxy.agents.openai_responses.answer:ResponsesAnswer.feed": responses_upstream("many searches"),
-    "codex_proxy.agents.upstream.secrets:Secrets.begun_in": hidden("backslashes, a byte at a time"),
+    "codex_proxy.agents.upstream.secrets:Secrets.partial_length": hidden("backslashes, a byte at a time"),
     "codex_proxy.core.repair:TurnRepair._open": turn("repair", "messages"),
     "codex_proxy.surfaces.chat.choice:Choice.open_message": turn("chat", "messages"),
     "codex_proxy.surfaces.responses.output:Part.add": turn("responses", "deltas of reasoning"),

@@ -168,7 +168,7 @@ class Clients:
 
 def limit_to_key(everybody: Client, key: Key) -> Client:
     """Returns `everybody` with the key's limits."""
-    catalog = everybody.catalog.limited_to(key.agents) if key.agents else everybody.catalog
+    catalog = everybody.catalog.for_agents(key.agents) if key.agents else everybody.catalog
     sandbox = everybody.settings.sandbox
     if key.sandbox is not None:
         sandbox = min(sandbox, key.sandbox, key=SANDBOXES.index)

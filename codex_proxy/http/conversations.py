@@ -79,7 +79,7 @@ async def delete_conversation(request: web.Request) -> web.Response:
         was_there = await store.delete_conversation(*_path(request))
     if not was_there:
         raise _not_found(request)
-    return json_response(objects.deleted(request.match_info["id"]))
+    return json_response(objects.deleted_conversation(request.match_info["id"]))
 
 
 # --- items --------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from codex_proxy.surfaces.body import parse_as
 from codex_proxy.surfaces.models import listed_names, model_of, resolve
 from codex_proxy.surfaces.ollama.answer import OllamaModels, OllamaVersion
 from codex_proxy.surfaces.ollama.embeddings import (
-    EmbeddingsAsked,
+    EmbeddingsRequest,
     embed_body,
     embeddings_body,
     read_embed,
@@ -116,7 +116,7 @@ def _api(parse: Callable[..., ParsedOllama | Preload | FillIn], form: Form) -> A
         )
         return TurnAnswer(
             renderer=renderer,
-            ping=renderer.silence,
+            ping=renderer.empty_line,
             media_type=NDJSON,
         )
 
@@ -144,7 +144,7 @@ async def embeddings(request: web.Request) -> web.Response:
     return _json(embeddings_body(await _request_embeddings(request, asked)))
 
 
-async def _request_embeddings(request: web.Request, asked: EmbeddingsAsked) -> bytes:
+async def _request_embeddings(request: web.Request, asked: EmbeddingsRequest) -> bytes:
     if asked.ignored:
         request[REPLY_HEADERS]["x-codex-ignored-params"] = ", ".join(asked.ignored)
     return await ask_upstream(request, asked.body, "/embeddings")

@@ -236,7 +236,7 @@ async def delete_response(request: web.Request) -> web.Response:
     live = request.app[RESPONSES].background.find(request[OWNER], id)
     if live is not None:
         await live.cancel_and_wait()
-    return json_response(response_object.deleted(id))
+    return json_response(response_object.deleted_response(id))
 
 
 async def list_input_items(request: web.Request) -> web.Response:
@@ -288,7 +288,7 @@ async def compact_response(request: web.Request) -> web.Response:
     response = renderer.response()
     texts = [part["text"] for item in response["output"] for part in item.get("content", ())]
     return json_response(
-        response_object.compacted(
+        response_object.compaction_object(
             id=service.ids.new("resp_"),
             created_at=int(service.clock.epoch()),
             item_id=service.ids.new("cmp_"),

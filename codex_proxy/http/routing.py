@@ -74,12 +74,12 @@ def body_of_unknown_model(request: web.Request, body: bytes, failure: Failure) -
     if router is None or not unresolved:
         return None
     found = json_body(body)
-    return found.naming(DEFAULT_NAME) if router.may_serve(found.model or "") else None
+    return found.name_model(DEFAULT_NAME) if router.may_serve(found.model or "") else None
 
 
 def body_of_target(request: web.Request, body: bytes) -> bytes:
     routed = request.get(ROUTED)
-    return body if routed is None else json_body(body).naming(routed.target)
+    return body if routed is None else json_body(body).name_model(routed.target)
 
 
 def next_target(request: web.Request, failure: Failure) -> bool:

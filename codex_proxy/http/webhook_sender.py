@@ -16,7 +16,7 @@ import structlog
 from codex_proxy.core.interfaces import Clock
 from codex_proxy.store.store import Store
 from codex_proxy.store.values import PendingWebhook, StoreError
-from codex_proxy.surfaces.responses.webhooks import event_id_of, signed, webhook_body
+from codex_proxy.surfaces.responses.webhooks import event_id_of, sign, webhook_body
 
 log = structlog.get_logger("codex_proxy.http")
 
@@ -132,7 +132,7 @@ class WebhookSender:
 
     async def _post(self, url: str, event_id: str, body: bytes) -> str | None:
         """Returns why an attempt failed; None for a status 2xx."""
-        hook = signed(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
+        hook = sign(body, event_id=event_id, timestamp=int(self._clock.epoch()), secret=self._secret)
         try:
             async with self._open_session().post(
                 url, data=hook.body, headers=hook.headers, allow_redirects=False

@@ -29,7 +29,7 @@ from codex_proxy.responses.context import Context, ContextItem, context_item, re
 from codex_proxy.responses.follow import is_last
 from codex_proxy.responses.foreground import ResponseReader, start_foreground
 from codex_proxy.responses.prepare import PreparedResponse, prepare, prepare_in_context
-from codex_proxy.surfaces.body import decoded
+from codex_proxy.surfaces.body import decode_object
 from codex_proxy.surfaces.request_options import ParseContext
 from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
@@ -293,7 +293,7 @@ class _ResponsesSocket:
 
 def _body_of(frame: bytes) -> dict[str, Any]:
     """Returns the object in a `response.create` frame, without its `type`. Raises `Fault` INVALID_REQUEST."""
-    given = decoded(frame)
+    given = decode_object(frame)
     if given.pop("type", None) != "response.create":
         raise bad_request("A frame must be an object of type 'response.create'.", "type")
     return given

@@ -49,7 +49,7 @@ from codex_proxy.store.values import (
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.request_options import RequestHints
 from codex_proxy.surfaces.responses.parse import ParsedResponse
-from codex_proxy.surfaces.responses.response_object import cancelled
+from codex_proxy.surfaces.responses.response_object import cancelled_response
 from codex_proxy.workers.slots import Slot
 
 log = structlog.get_logger(__name__)
@@ -396,4 +396,6 @@ async def cancel_in_background(service: ResponsesService, store: Store, found: S
     if live is not None:
         await live.cancel_and_wait()
     with store_errors_as_faults():  # also of a turn that another server has taken over
-        await end_stored_response(service, store, found.owner, cancelled(msgspec.json.decode(found.json)))
+        await end_stored_response(
+            service, store, found.owner, cancelled_response(msgspec.json.decode(found.json))
+        )

@@ -20,13 +20,13 @@ from codex_proxy.store.store import Store
 from codex_proxy.store.values import ContextTooLarge, NotFinished, NotStored, StoredItem
 from codex_proxy.surfaces import conversations as conversation_objects
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolved, with_ids
+from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, references_of, resolve_references, with_ids
 from codex_proxy.surfaces.responses.client_tools import tools_in
 from codex_proxy.surfaces.responses.context import InputEstimate, ParsedContext
 from codex_proxy.surfaces.responses.history import HistoryEntry, history_entries
 from codex_proxy.surfaces.responses.parse import ParsedResponse, turn_of
 from codex_proxy.surfaces.responses.response_object import previous_not_found, previous_too_large
-from codex_proxy.surfaces.responses.tools import joined
+from codex_proxy.surfaces.responses.tools import join_tools
 
 _dict = msgspec.json.Decoder(dict[str, object])
 _model_item = msgspec.json.Decoder(ModelItem)
@@ -107,7 +107,7 @@ async def _own_items(
     if references and store is not None:
         with store_errors_as_faults():
             found = await store.find_items(owner, references)
-    whole = resolved(given, {id: _decode_item(item) for id, item in found.items()})
+    whole = resolve_references(given, {id: _decode_item(item) for id, item in found.items()})
     return [(item, found.get(item["id"])) for item in _with_distinct_ids(with_ids(whole, ids), ids)]
 
 
@@ -193,7 +193,7 @@ def turn_in_context(
     turn = turn_of(parsed, tuple(part for _, part in entries))
     earlier_tools = tools_in(earlier)  # those of the request's own items are offered already
     if earlier_tools or any(item["type"] in CLIENT_CALLS for item in earlier):
-        tools, mode = joined(turn.tools, earlier_tools), parsed.mode_after_calls
+        tools, mode = join_tools(turn.tools, earlier_tools), parsed.mode_after_calls
         turn = msgspec.structs.replace(turn, tools=tools, mode=mode)
     items = (*context.earlier, *context.fresh)
     if all(item.model is None for item in items):

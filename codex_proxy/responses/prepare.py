@@ -17,7 +17,7 @@ from codex_proxy.runs.run import Run
 from codex_proxy.store.health import store_errors_as_faults
 from codex_proxy.store.leases import ConversationLease
 from codex_proxy.store.store import Store
-from codex_proxy.surfaces.responses.mcp_offers import listed_in
+from codex_proxy.surfaces.responses.mcp_offers import newest_lists
 from codex_proxy.surfaces.responses.parse import ENCRYPTED_REASONING, ParsedResponse
 from codex_proxy.surfaces.responses.profile import renderer_class
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
@@ -184,7 +184,7 @@ async def _with_server_tools(
     parsed, context = prepared.parsed, prepared.context
     request = McpRequest(
         offers=parsed.mcp,
-        known=listed_in(item.shown for item in (*context.earlier, *context.fresh)) if parsed.mcp else {},
+        known=newest_lists(item.shown for item in (*context.earlier, *context.fresh)) if parsed.mcp else {},
         choices=parsed.mcp_choice,
         max_calls=parsed.max_tool_calls,
     )

@@ -31,7 +31,7 @@ from codex_proxy.store.values import (
 )
 from codex_proxy.surfaces.request_options import ParseContext, RequestHints
 from codex_proxy.surfaces.responses.parse import parse
-from codex_proxy.surfaces.responses.response_object import failed
+from codex_proxy.surfaces.responses.response_object import failed_response
 
 log = structlog.get_logger(__name__)
 
@@ -168,6 +168,6 @@ async def _run_again(service: ResponsesService, store: Store, found: StoredRespo
 
 
 async def _fail(service: ResponsesService, store: Store, found: StoredResponse, epoch: int) -> None:
-    object = failed(msgspec.json.decode(found.json), CUT_OFF)
+    object = failed_response(msgspec.json.decode(found.json), CUT_OFF)
     await end_stored_response(service, store, found.owner, object, epoch=epoch)
     log.warning("background_cut_off", id=found.id)

@@ -27,7 +27,7 @@ from codex_proxy.store.health import failure_of
 from codex_proxy.store.values import StoreError
 from codex_proxy.surfaces.base import json_bytes
 from codex_proxy.surfaces.models import billed_model
-from codex_proxy.surfaces.responses.profile import failed_end
+from codex_proxy.surfaces.responses.profile import replace_end
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
 from codex_proxy.surfaces.usage import TurnTokens
 
@@ -243,7 +243,7 @@ class RunningResponse(ABC):
         await asyncio.sleep(0)  # as above: saving need not wait for anything
         if not_saved is not None:
             failure = not_saved
-            final, frames = failed_end(self._service.profile, final, frames, not_saved)
+            final, frames = replace_end(self._service.profile, final, frames, not_saved)
         if failure is None or (self._delivery == "sse" and renderer.sends_as_event(failure)):
             self._shown = True
         self.final, self.failure = final, failure

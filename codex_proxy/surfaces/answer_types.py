@@ -1,5 +1,5 @@
-"""The parts of the types of answers (`TypedDict`), from which `/openapi.json` is made (`http/openapi/document.py`). The
-docstring of a type is its description there.
+"""Parts of the types of answers, from which `/openapi.json` is made (`http/openapi/document.py`). The docstring of a
+type is its description there.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What all wire formats share: JSON encoding that never fails (a lone surrogate becomes U+FFFD), growing texts, their
-order in a stream, and the base of the renderers. Source: docs/contract.md#streams.
+"""What all APIs share: JSON encoding that never fails (a lone surrogate becomes U+FFFD), growing texts, their order in
+a stream, and the renderers' base. Source: docs/contract.md#streams.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ INTERRUPTED: Final = Failure(
 
 
 def failure_at(end: TurnEnded) -> Failure | None:
-    """Returns why a turn failed, for APIs without a word for an interrupted one."""
+    """Returns a turn's failure; `INTERRUPTED` for one that was interrupted without a failure."""
     return INTERRUPTED if end.failure is None and end.stop == Stop.INTERRUPTED else end.failure
 
 
@@ -103,17 +103,17 @@ class Text:
         self._after = after
         self._fragments = list(sent)
         self.part: object = None
-        """What the last text belongs to (`separated`)."""
+        """The part of the last text (`with_separator`)."""
         self._lengths = [0]
-        """Characters before each fragment, as far as asked for."""
+        """The characters before each fragment, as far as `length` has counted."""
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
         self._fragments.append(fragment)
         out += (self._before, fragment, self._after)
 
-    def separated(self, part: object, text: str) -> str:
-        """Returns `text`, behind a blank line if the one before was of another part."""
+    def with_separator(self, part: object, text: str) -> str:
+        """Returns `text`, behind a blank line if the text before was of another part."""
         if self.part not in (None, part):
             text = BLANK_LINE + text
         self.part = part
@@ -132,7 +132,7 @@ class Text:
 
     @property
     def count(self) -> int:
-        """Texts of one `add_all` count as one."""
+        """The number of fragments; the texts of one `add_all` are one."""
         return len(self._fragments)
 
     def length(self, fragments: int) -> int:
@@ -152,7 +152,7 @@ class TextRun(msgspec.Struct, frozen=True):
     texts: list[str]
 
 
-def pieces_together(events: Iterable[Event]) -> Iterator[Event | TextRun]:
+def merge_text_deltas(events: Iterable[Event]) -> Iterator[Event | TextRun]:
     """Yields the events, consecutive `TextDelta`s of a message as one `TextRun`."""
     current_id: str | None = None
     texts: list[str] = []
@@ -258,9 +258,9 @@ class Renderer(ABC):
         return self.spent.tokens(prompt=self._prompt_tokens, answer=self._answer_tokens)
 
     def _answer_tokens(self) -> int:
-        return self._limited(self._count_tokens())
+        return self._limit(self._count_tokens())
 
-    def _limited(self, tokens: int) -> int:
+    def _limit(self, tokens: int) -> int:
         return tokens if self._max_tokens is None else min(tokens, self._max_tokens)
 
     @abstractmethod
@@ -278,7 +278,7 @@ class StreamRenderer(Renderer):
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
         out: list[bytes] = []
         handlers = self._handlers
-        for event in pieces_together(events):
+        for event in merge_text_deltas(events):
             if self.ended:
                 break
             handler = handlers.get(type(event))
@@ -304,8 +304,8 @@ class StreamRenderer(Renderer):
 
 
 class SerialOutput:
-    """Puts the texts of open items one after the other: the first's (`current_id`) at once, the others' when it is
-    closed; with `whole`, each when it is closed.
+    """Puts the texts of open items in order. The first item's text (`current_id`) is sent at once, the next item's when
+    the first is closed. With `whole`, an item's text is sent when the item is closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -327,7 +327,7 @@ class SerialOutput:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Returns the items whose kept texts are sent now, in order; only the last may be open."""
+        """Returns ids and kept texts of the items to send now, in order; only the last item may be open."""
         if id == self.current_id:
             self.current_id = None
         elif id in self._waiting:

@@ -100,7 +100,7 @@ Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object),
 
 def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
     """Returns the body as a `model`; `notes` gets what is found about its fields."""
-    value = decoded(body)
+    value = decode_object(body)
     try:
         parsed = model.model_validate(value, context=notes)
     except ValidationError as error:
@@ -113,15 +113,15 @@ def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:
 T = TypeVar("T")
 
 
-def validated(adapter: TypeAdapter[T], value: Any, param: str) -> T:
-    """Validates a value; `param` is its path."""
+def validate(adapter: TypeAdapter[T], value: Any, param: str) -> T:
+    """Returns the validated value; `param` is its path."""
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
         raise _fault(error, param) from None
 
 
-def decoded(body: bytes) -> dict[str, Any]:
+def decode_object(body: bytes) -> dict[str, Any]:
     """Decodes a JSON object without validating its fields."""
     if len(body) > MAX_BRACKETS and body.count(b"[") + body.count(b"{") > MAX_BRACKETS:
         raise _too_many(None)
@@ -155,7 +155,7 @@ def _too_deep() -> Fault:
 
 
 def _too_many(body: dict[str, Any] | None) -> Fault:
-    """Names the largest field of a decoded body."""
+    """Returns a fault that names the largest field of a decoded body."""
     param = None
     if body is not None:
         sizes = {field: len(part) for field, part in body.items() if isinstance(part, dict | list)}
@@ -188,13 +188,13 @@ def _fault(error: ValidationError, prefix: str = "") -> Fault:
     if kind == UNKNOWN_KIND:
         return _unknown_kind(param, value, context)
     if kind == "missing" or (value is None and kind in _EXPECTED):
-        return missing(param)
+        return missing_parameter(param)
     if kind in _EXPECTED:
         return _wrong_type(param, value, _EXPECTED[kind])
     if kind == "literal_error":
         if not isinstance(value, str):
             return _wrong_type(param, value, f"one of {context['expected']}")
-        return none_of(param, value, context["expected"])
+        return unsupported_value(param, value, context["expected"])
     problem, code = _problem(kind, value, context)
     if problem:
         return bad_request(f"Invalid '{param}': {problem}", param, code)
@@ -253,7 +253,7 @@ def _number_text(value: Any) -> str:
     return excerpt(str(value)) if isinstance(value, float) or abs(value) < 10**MAX_EXCERPT else "a larger one"
 
 
-def none_of(param: str, given: str, values: str) -> Fault:
+def unsupported_value(param: str, given: str, values: str) -> Fault:
     message = f"Invalid value: '{excerpt(given)}'. Supported values are: {values}."
     return bad_request(message, param, "invalid_value")
 
@@ -261,19 +261,19 @@ def none_of(param: str, given: str, values: str) -> Fault:
 def _unknown_kind(param: str, value: Any, context: Mapping[str, str]) -> Fault:
     """Returns the fault for a value without a member of its union; `context`: see `ByKind`."""
     if value is None:
-        return missing(param)
+        return missing_parameter(param)
     if not isinstance(value, dict) or not context["kinds"]:
         return _wrong_type(param, value, context["expected"])
     inner = f"{param}.{context['field']}"
     kind = value.get(context["field"])
     if kind is None:
-        return missing(inner)
+        return missing_parameter(inner)
     if not isinstance(kind, str):
         return _wrong_type(inner, kind, "a string")
-    return none_of(inner, kind, context["kinds"])
+    return unsupported_value(inner, kind, context["kinds"])
 
 
-def missing(param: str) -> Fault:
+def missing_parameter(param: str) -> Fault:
     return bad_request(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
 
 

@@ -1,5 +1,5 @@
-"""The Completions API in front of an agent: a turn of one message. Raises `Fault` INVALID_REQUEST with `param`,
-MODEL_NOT_FOUND or NOT_ALLOWED.
+"""The Completions API in front of an agent: a turn of one message. Raises `Fault` INVALID_REQUEST, MODEL_NOT_FOUND or
+NOT_ALLOWED.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from codex_proxy.surfaces.request_options import (
     FieldNames,
     ParseContext,
     ParsedRequest,
-    fields_set,
+    non_null_fields,
     place_of,
     refuse_stream_options,
     stops_of,
@@ -86,7 +86,7 @@ def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -
     refuse_stream_options(request.stream_options, request.stream)
     place = place_of(resolved, context, None, client_acts=False)
     prompt = request.prompt if isinstance(request.prompt, str) else request.prompt[0]
-    sampling = fields_set(request, SAMPLING)
+    sampling = non_null_fields(request, SAMPLING)
     turn = msgspec.structs.replace(
         place.turn,
         history=(HistoryMessage("user", (TextPart(prompt),)),),

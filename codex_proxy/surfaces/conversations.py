@@ -1,4 +1,4 @@
-"""Conversations and their items: parses requests, makes objects. Raises `Fault` INVALID_REQUEST with `param`. Source:
+"""Conversations and their items: parses requests, makes objects. Raises `Fault` INVALID_REQUEST. Source:
 docs/contract.md#conversations.
 """
 
@@ -17,7 +17,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.answer_types import Count, Yes
 from codex_proxy.surfaces.body import RequestModel, parse_as
 from codex_proxy.surfaces.item_wire import AnyItem
-from codex_proxy.surfaces.items import ItemDict, normalised
+from codex_proxy.surfaces.items import ItemDict, normalise_items
 from codex_proxy.surfaces.wire_types import Metadata
 
 ITEMS_AT_ONCE: Final = 20
@@ -51,7 +51,7 @@ def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
     """An empty body is an empty conversation."""
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
-    return NewConversation(metadata, normalised(request.items or [], "items", pdfs))
+    return NewConversation(metadata, normalise_items(request.items or [], "items", pdfs))
 
 
 def parse_update(body: bytes) -> dict[str, str | None]:
@@ -61,7 +61,7 @@ def parse_update(body: bytes) -> dict[str, str | None]:
 
 def parse_items(body: bytes, pdfs: PdfTexts | None = None) -> tuple[ItemDict, ...]:
     """Returns normalised items without ids."""
-    return normalised(parse_as(AddItemsBody, body).items, "items", pdfs)
+    return normalise_items(parse_as(AddItemsBody, body).items, "items", pdfs)
 
 
 ITEMS_LIMIT: Final = 100
@@ -92,35 +92,35 @@ def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> Conve
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
 
-def deleted(id: str) -> ConversationDeleted:
+def deleted_conversation(id: str) -> ConversationDeleted:
     return {"id": id, "object": "conversation.deleted", "deleted": True}
 
 
-SPEAKERS: Final[Mapping[str, ItemDict]] = {
+SDK_FIELDS: Final[Mapping[str, ItemDict]] = {
     "reasoning": {"role": "assistant"},
     "mcp_list_tools": {"role": "assistant", "content": []},
     "mcp_call": {"role": "assistant", "content": []},
     "mcp_approval_request": {"role": "assistant", "content": []},
     "mcp_approval_response": {"role": "user", "content": []},
 }
-"""Role and content that SDKs require, for types without (docs/contract.md#conversations)."""
+"""Fields that SDKs require, for types of items without them (docs/contract.md#conversations)."""
 
 
 def item(item: ItemDict, created_at: int) -> ItemDict:
-    """Returns an item with a status, `created_at`, and what `SPEAKERS` adds."""
-    return {"status": "completed", **SPEAKERS.get(item["type"], {}), **item, "created_at": created_at}
+    """Returns an item with a status, `created_at`, and `SDK_FIELDS`."""
+    return {"status": "completed", **SDK_FIELDS.get(item["type"], {}), **item, "created_at": created_at}
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault also for another key's conversation."""
+    """Returns the fault for an unknown conversation, also one of another key."""
     message = f"Conversation with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
-def too_large(held: str, param: str) -> Fault:
-    """`held`: how much there is."""
+def too_large(detail: str, param: str) -> Fault:
+    """`detail`: how large it is."""
     return bad_request(
-        f"The conversation is too large, or would be: {held}. Delete items of it, or begin another one with what "
+        f"The conversation is too large, or would be: {detail}. Delete items of it, or begin another one with what "
         "matters.",
         param,
         "context_too_large",

@@ -19,7 +19,7 @@ Surface: TypeAlias = OpenAISurface | Literal["messages", "ollama"]
 
 
 RESPONSES_TYPES: Final = {500: "internal_error", 503: "service_unavailable"}
-"""By status, where they differ from Chat Completions."""
+"""Types by status, where they differ from Chat Completions."""
 
 
 def row_of(failure: Failure, surface: OpenAISurface) -> FaultRow:

@@ -1,6 +1,6 @@
-"""Every field is served, unless the wire model marks it `Ignored` (named in `x-codex-ignored-params`) or `Refused` (a
-400). Unknown fields are ignored and named, but refused if they hold an id of this server. Null, false and empty values
-ask for nothing. Source: docs/decisions.md#fields-of-requests.
+"""Every field is served, unless the wire model marks it `Ignored` (named in `x-codex-ignored-params`) or `Refused`.
+Unknown fields are ignored and named, but refused with an id of this server. Null, false and empty values ask for
+nothing. Source: docs/decisions.md#fields-of-requests.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
     return (*notes.ignored, *notes.unknown)
 
 
-def ignored_within(notes: FieldNotes) -> tuple[str, ...]:
+def ignored_inner_fields(notes: FieldNotes) -> tuple[str, ...]:
     """Returns inner objects' unknown fields, for a request whose own ones go to an upstream."""
     if notes.own is not None and "." in notes.own[0]:
         refuse_own_id(notes)

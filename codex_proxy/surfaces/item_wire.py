@@ -1,5 +1,5 @@
-"""The pydantic models of clients' items, in `input` and conversations; unknown fields are ignored. Sources:
-docs/contract.md#input-items, OpenAI's own types.
+"""The pydantic models of clients' items, in `input` and conversations. Sources: docs/contract.md#input-items, OpenAI's
+own types.
 """
 
 from __future__ import annotations

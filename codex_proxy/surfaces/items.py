@@ -12,7 +12,7 @@ from codex_proxy.core.interfaces import IdSource
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces import item_wire as wire
 from codex_proxy.surfaces.attachments import file_text, image_url
-from codex_proxy.surfaces.body import missing
+from codex_proxy.surfaces.body import missing_parameter
 
 ItemDict: TypeAlias = dict[str, Any]
 
@@ -51,17 +51,17 @@ CLIENT_CALLS: Final = frozenset(
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 
 
-def normalised(
+def normalise_items(
     given: str | Sequence[wire.AnyItem], field: str = "input", pdfs: PdfTexts | None = None
 ) -> tuple[ItemDict, ...]:
-    """Returns the items of `field` in stored form; a string is a user message. `pdfs`: the texts of PDFs."""
+    """Returns the items of `field` in stored form; a string is a user message."""
     if isinstance(given, str):
         return (_message("user", [{"type": "input_text", "text": given}]),)
     return tuple(_FORMS[type(item)](item, f"{field}[{index}]", pdfs) for index, item in enumerate(given))
 
 
 def with_ids(items: Iterable[ItemDict], ids: IdSource) -> list[ItemDict]:
-    """Adds missing ids."""
+    """Returns the items, with new ids where they are missing."""
     return [
         item if item.get("id") else {"id": ids.new(PREFIXES.get(item["type"], "item_")), **item}
         for item in items
@@ -84,8 +84,8 @@ def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
     return tuple(item["id"] for item in items if item["type"] == "item_reference")
 
 
-def resolved(items: Iterable[ItemDict], found: Mapping[str, ItemDict]) -> tuple[ItemDict, ...]:
-    """Replaces references by the items in `found`."""
+def resolve_references(items: Iterable[ItemDict], found: Mapping[str, ItemDict]) -> tuple[ItemDict, ...]:
+    """Returns the items, with references replaced by the items in `found`."""
     whole = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":
@@ -111,18 +111,18 @@ def _status(item: wire.Item) -> str:
     return item.status if item.status in _STATUSES else "completed"
 
 
-def _kept(item: ItemDict, **optional: Any) -> ItemDict:
+def _with_optional(item: ItemDict, **optional: Any) -> ItemDict:
     return item | {key: value for key, value in optional.items() if value is not None}
 
 
 def _message_form(item: wire.MessageItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     by_assistant = item.role == "assistant"
     content = _parts(item.content, f"{param}.content", pdfs, by_assistant=by_assistant)
-    return _kept(_message(item.role, content, _status(item)), id=item.id, phase=item.phase)
+    return _with_optional(_message(item.role, content, _status(item)), id=item.id, phase=item.phase)
 
 
 def _parts(content: wire.Content, param: str, pdfs: PdfTexts | None, *, by_assistant: bool) -> list[ItemDict]:
-    """`param`: its field."""
+    """`param`: the content's field."""
     if isinstance(content, str):
         return [_text(content, by_assistant=by_assistant)]
     return [
@@ -170,7 +170,7 @@ def _part(part: wire.AnyPart, param: str, pdfs: PdfTexts | None, *, by_assistant
 def _reasoning_form(item: wire.ReasoningItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     summary = [{"type": "summary_text", "text": part.text} for part in item.summary or ()]
     content = [{"type": "reasoning_text", "text": part.text} for part in item.content or ()]
-    return _kept(
+    return _with_optional(
         {"type": "reasoning", "summary": summary, "status": _status(item)},
         id=item.id,
         content=content or None,
@@ -181,14 +181,14 @@ def _reasoning_form(item: wire.ReasoningItem, param: str, pdfs: PdfTexts | None)
 def _agent_message_form(item: wire.AgentMessageItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     content = [part.model_dump(exclude_none=True) for part in item.content]
     message = {"type": item.type, "author": item.author, "recipient": item.recipient, "content": content}
-    return _kept(message, id=item.id)
+    return _with_optional(message, id=item.id)
 
 
 def _output_form(item: wire.CallOutputItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     output = item.output
     if not isinstance(output, str):
         output = _parts(output, f"{param}.output", pdfs, by_assistant=False)  # type: ignore[assignment]
-    return _kept(
+    return _with_optional(
         {"type": item.type, "call_id": item.call_id, "output": output, "status": _status(item)},
         id=item.id,
         name=item.name,
@@ -197,13 +197,13 @@ def _output_form(item: wire.CallOutputItem, param: str, pdfs: PdfTexts | None) -
 
 
 def _native_form(item: wire.NativeItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
-    return _kept({}, **item.model_dump())
+    return _with_optional({}, **item.model_dump())
 
 
 def _shell_output_form(item: wire.ShellOutputItem, param: str, pdfs: PdfTexts | None) -> ItemDict:
     call_id = item.call_id or item.id
     if not call_id:
-        raise missing(f"{param}.call_id")
+        raise missing_parameter(f"{param}.call_id")
     return {"type": item.type, "call_id": call_id, "output": item.output, "status": _status(item)}
 
 
@@ -221,7 +221,7 @@ _PLAIN: Final[dict[type, tuple[str, str]]] = {
     wire.CompactionItem: ("type encrypted_content", "id"),
     wire.ActivityItem: ("type kind text output", "id status"),
 }
-"""The fields that an item always has, and those that it has if given."""
+"""By type of item: the fields that are always there, and those only if given."""
 _DEFAULTS: Final[dict[type, ItemDict]] = {
     wire.ItemReference: {"type": "item_reference"},
     wire.ToolSearchCallItem: {"execution": "client", "arguments": {}},
@@ -229,7 +229,7 @@ _DEFAULTS: Final[dict[type, ItemDict]] = {
     wire.AdditionalToolsItem: {"role": "developer"},
     wire.ActivityItem: {"output": ""},
 }
-"""Values of missing fields; null in others."""
+"""Values of missing fields, by type of item; others are null."""
 
 
 def _plain_form(item: Any, param: str, pdfs: PdfTexts | None) -> ItemDict:
@@ -240,7 +240,7 @@ def _plain_form(item: Any, param: str, pdfs: PdfTexts | None) -> ItemDict:
         # Lists and calls of MCP tools have further statuses, such as `failed`.
         of_mcp = isinstance(item, wire.McpListToolsItem | wire.McpCallItem)
         form["status"] = (item.status or "completed") if of_mcp else _status(item)
-    return _kept(form, **{name: getattr(item, name) for name in if_given.split()})
+    return _with_optional(form, **{name: getattr(item, name) for name in if_given.split()})
 
 
 _FORMS: Final[dict[type, Callable[[Any, str, PdfTexts | None], ItemDict]]] = {

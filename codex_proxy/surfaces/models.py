@@ -1,6 +1,6 @@
 """Resolves names of models, and lists them. A name is looked up as written, then without `:model` or `:agent`, an
 effort (`-high`) and `claude-`, in any case. Raises `Fault`: MODEL_NOT_FOUND, or INVALID_REQUEST for a blank or
-ambiguous name. Sources: docs/contract.md#whole-answers (the aliases), docs/wire-rules.md#lists-and-stored-objects.
+ambiguous name. Sources: docs/contract.md#whole-answers, docs/wire-rules.md#lists-and-stored-objects.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """All in OpenAI's types; each model supports some."""
 
 _ASSUMED_EFFORTS: Final = ("low", "medium", "high")
-"""Of a model that is not listed: nearly every provider knows them."""
+"""The efforts of an unlisted model: nearly every provider knows them."""
 _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _CLAUDE: Final = "claude-"
@@ -43,7 +43,7 @@ _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends 
 
 
 def billed_model(turn: Turn) -> str:
-    """`codex-5` stands for the agent's default."""
+    """Returns the turn's model; `codex-5` for the agent's default."""
     return turn.model or DEFAULT_NAME
 
 
@@ -105,7 +105,7 @@ class ModelCatalog:
         self.members = source.members
         """The default first; empty for one agent."""
         self.agent_names = frozenset(map(str.lower, source.members))
-        """With which models' names may begin."""
+        """The names with which models' names may begin."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
         """All models, and those of `only`."""
         self._names: tuple[object, Names] | None = None
@@ -142,7 +142,7 @@ class ModelCatalog:
     def missing_features(self, model: str) -> tuple[str, ...]:
         return tuple(self.members.get(model.partition(MODEL_SEPARATOR)[0], self._source).missing_features)
 
-    def limited_to(self, agents: Collection[str]) -> ModelCatalog:
+    def for_agents(self, agents: Collection[str]) -> ModelCatalog:
         if not self.members and self._source.name in agents:
             return self
         limited = copy.copy(self)
@@ -156,7 +156,7 @@ class ModelCatalog:
 
 
 class ResolvedModel(msgspec.Struct, frozen=True):
-    """The agent's name of the model (empty: its default), and what the name says beside."""
+    """The agent's name of the model (empty: its default), and the effort and mode in the client's name."""
 
     agent_model: str
     effort: str | None = None
@@ -212,7 +212,7 @@ class Names:
         return None
 
     def similar_to(self, name: str) -> list[str]:
-        """Returns up to three."""
+        """Returns up to three names."""
         known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], list(known)[:_MAX_CANDIDATES], n=3)
         return list(dict.fromkeys(known[each] for each in near))
@@ -252,9 +252,9 @@ class Names:
 
 class ServiceTier(msgspec.Struct, frozen=True):
     given: str | None
-    """For the agent; None: its own settings."""
+    """The agent's tier; None: its own settings."""
     served: str
-    """In the answer, by OpenAI's name."""
+    """The answer's tier, by OpenAI's name."""
     ignored: tuple[str, ...] = ()
     """The parameter, if it has no effect."""
 
@@ -263,7 +263,7 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
     """An empty `model` (or `AGENT/`) is the agent's own. A tier that the model does not list is sent, but reported as
     `default`.
     """
-    listed = [each for each in catalog.models if model in (each.id, _unnamed(each))]
+    listed = [each for each in catalog.models if model in (each.id, _default_name(each))]
     if asked is None or asked == "auto":
         return ServiceTier(None, listed[0].default_tier if listed else "default")
     if asked == "default":
@@ -277,15 +277,15 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
     return ServiceTier(asked, "default", ("service_tier",))
 
 
-def _unnamed(model: AgentModel) -> str | None:
-    """Returns the name by which the agent means this model unnamed."""
+def _default_name(model: AgentModel) -> str | None:
+    """Returns empty (or `AGENT/`) if the agent uses this model by default, else None."""
     if not model.serves_unnamed:
         return None
     return f"{model.agent}{MODEL_SEPARATOR}" if model.agent else ""
 
 
 def default_of(catalog: ModelCatalog) -> str:
-    """Returns the agent's name of it, or ""."""
+    """Returns the agent's name of the default model, or ""."""
     if catalog.default_model:
         return catalog.default_model
     first = next(iter(catalog.members), None)
@@ -295,7 +295,7 @@ def default_of(catalog: ModelCatalog) -> str:
 
 
 def window_of(model: str, catalog: ModelCatalog) -> int | None:
-    """Returns tokens; an empty `model` is the default."""
+    """Returns the context window's tokens; an empty `model` is the default."""
     entry = catalog.names.entries.get(model or default_of(catalog))
     return None if entry is None else entry.context_window
 
@@ -326,7 +326,7 @@ def default_model_of(catalog: ModelCatalog, agent: str) -> str:
 
 
 def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> ResolvedModel:
-    """`names` saves making the catalog's again."""
+    """Returns what `name` means. `names`: the catalog's, if made already."""
     if name.isspace():
         raise bad_request(
             "Invalid 'model': blank string. GET /v1/models lists the names.", "model", "empty_string"
@@ -341,7 +341,7 @@ def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> Res
         if found is None:
             found = names.find_pattern(base)
         if found is None and base:
-            found = _unlisted(base, catalog)
+            found = _resolve_unlisted(base, catalog)
         if found is not None and mode:
             found = msgspec.structs.replace(found, mode=mode)
     if found is None:
@@ -350,8 +350,8 @@ def resolve(name: str, catalog: ModelCatalog, names: Names | None = None) -> Res
     return msgspec.structs.replace(found, plain=True) if agent in catalog.plain else found
 
 
-def _unlisted(name: str, catalog: ModelCatalog) -> ResolvedModel | None:
-    """Takes any name if the agent does; of several, the name begins with `AGENT/`."""
+def _resolve_unlisted(name: str, catalog: ModelCatalog) -> ResolvedModel | None:
+    """Returns a model with any name if the agent accepts one; with several agents, names begin with `AGENT/`."""
     if catalog.any_model:
         return ResolvedModel(name)
     agent, _, own = name.partition(MODEL_SEPARATOR)
@@ -392,7 +392,7 @@ def with_claude_prefix(name: str) -> str:
 
 
 def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
-    """Returns Codex's `codex-5*` or `codev-5*`, the agent's, and the aliases; else `default`."""
+    """Returns Codex's `codex-5*` or `codev-5*`, the agents' models, and aliases; if there are none, `default`."""
     base = "codev-5" if env == "dev" else "codex-5"
     names = [
         *((base, *(f"{base}-{effort}" for effort in _ALIAS_EFFORTS)) if catalog.lists_codex else ()),
@@ -403,7 +403,7 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
-    """Returns None if it is not listed. Raises `Fault` as `resolve`."""
+    """Returns the listed model with this name, or None. Raises `Fault` as `resolve`."""
     return catalog.names.entries.get(resolve(name, catalog).agent_model)
 
 

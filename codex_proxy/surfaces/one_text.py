@@ -35,7 +35,7 @@ class OneTextRenderer(StreamRenderer):
     def __init__(self, **options: Unpack[RenderOptions]) -> None:
         super().__init__(**options)
         self._arguments: list[bytes] = []
-        """Each as a JSON string."""
+        """The arguments of calls, as JSON strings."""
         self._messages = SerialOutput()
 
     @abstractmethod
@@ -60,7 +60,7 @@ class OneTextRenderer(StreamRenderer):
 
     def _add_content(self, id: str, texts: list[str], out: list[bytes]) -> None:
         self.visible = True
-        self._content.add_all([self._content.separated(id, texts[0]), *texts[1:]], out)
+        self._content.add_all([self._content.with_separator(id, texts[0]), *texts[1:]], out)
 
     def _on_refusal(self, event: RefusalDelta, out: list[bytes]) -> None:
         self._on_text(TextRun(event.id, [event.text]), out)

@@ -12,7 +12,7 @@ import msgspec
 from codex_proxy.core.faults import bad_request
 from codex_proxy.core.passing import Body
 from codex_proxy.surfaces.base import json_text
-from codex_proxy.surfaces.body import decoded
+from codex_proxy.surfaces.body import decode_object
 
 MAX_NAME: Final = 1_000
 _FIRST_WINDOW: Final = 1 << 10
@@ -31,35 +31,35 @@ class PassedBody(msgspec.Struct, frozen=True):
     """A large form is in a file."""
     model: str | None
     fields: dict[str, msgspec.Raw] | None = None
-    """Those of a JSON object; None for a form."""
+    """The fields of a JSON object; None for a form."""
     place: tuple[int, int] = (0, 0)
     """Where the name begins and ends in a form."""
 
     def with_model(self, name: str) -> Body:
-        """Returns the same bytes if it has that name, or names none."""
+        """Returns the body with the model `name`; the same bytes if it names that or none."""
         if self.model is None or name == self.model or not name:
             return self.body if isinstance(self.body, bytes) else (self.body,)
         if self.fields is not None:
-            return self.naming(name)
+            return self.name_model(name)
         (start, end), whole = self.place, memoryview(self.body)
         pieces = (whole[:start], memoryview(name.encode()), whole[end:])
         return b"".join(pieces) if isinstance(self.body, bytes) else pieces
 
-    def naming(self, name: str) -> bytes:
-        """Returns the JSON object, whether it names another model or none."""
+    def name_model(self, name: str) -> bytes:
+        """Returns the JSON object with the model `name`, also if it named none."""
         return msgspec.json.encode({**(self.fields or {}), "model": msgspec.Raw(json_text(name))})
 
 
 def json_body(body: bytes) -> PassedBody:
-    """Raises `Fault` if it is no object, or `model` no text."""
-    model = decoded(body).get("model")
+    """Reads JSON. Raises `Fault` if it is no object, or `model` no text."""
+    model = decode_object(body).get("model")
     if model is not None and not isinstance(model, str):
         raise bad_request("Invalid type for 'model': expected a string.", "model", "invalid_type")
     return PassedBody(body, model, msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
 
 
 def form_body(body: bytes | memoryview, content_type: str) -> PassedBody:
-    """Raises `Fault` if `content_type` has no boundary, or the body no parts."""
+    """Reads a form. Raises `Fault` if `content_type` has no boundary, or the body no parts."""
     found, whole = _model_in_form(body, content_type)
     if found is None and not whole:
         raise bad_request("The request body is a form that ends too early.")
@@ -67,7 +67,7 @@ def form_body(body: bytes | memoryview, content_type: str) -> PassedBody:
 
 
 def beginning_of_form(head: bytes, content_type: str) -> PassedBody | None:
-    """Returns None if the model is not in it. Raises as `form_body`."""
+    """Reads the beginning of a form; None if the model is not in it. Raises as `form_body`."""
     return _model_in_form(head, content_type)[0]
 
 

@@ -1,6 +1,4 @@
-"""A history in which outputs directly follow the calls of a message, in order: models accept no other, clients send
-any.
-"""
+"""A history in which outputs directly follow the calls of a message, in order, as models demand."""
 
 from __future__ import annotations
 
@@ -8,17 +6,17 @@ from codex_proxy.core.items import HistoryCall, HistoryItem, HistoryOutput, Text
 
 
 class HistoryWithCalls:
-    """Keeps a message's calls, outputs and what comes with them until `settle`."""
+    """Keeps a message's calls, their outputs and the items between them until `finish_calls`."""
 
     def __init__(self) -> None:
         self.items: list[HistoryItem] = []
         self.calls: dict[str, HistoryCall] = {}
-        """Not settled yet."""
+        """The calls since the last `finish_calls`."""
         self.outputs: dict[str, HistoryOutput] = {}
         self._beside: list[HistoryItem] = []
 
     def add(self, item: HistoryItem) -> None:
-        """Adds an item, at once or behind unsettled calls."""
+        """Adds an item; after a call, `finish_calls` adds it."""
         (self._beside if self.calls else self.items).append(item)
 
     def add_call(self, call: HistoryCall) -> None:
@@ -29,8 +27,8 @@ class HistoryWithCalls:
     def unanswered(self) -> list[HistoryCall]:
         return [call for call_id, call in self.calls.items() if call_id not in self.outputs]
 
-    def settle(self, missing: str = "") -> None:
-        """Adds each call's output (`missing` if there is none), then what came beside."""
+    def finish_calls(self, missing: str = "") -> None:
+        """Adds each call's output (`missing` if there is none), then the items between them."""
         for call_id in self.calls:
             self.items.append(self.outputs.get(call_id) or HistoryOutput(call_id, (TextPart(missing),)))
         self.items += self._beside

@@ -29,24 +29,24 @@ NO_AGENT: Final = (
 
 BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""Where no agent has them: refused, or the field ignored."""
+"""Without an agent that has them: refused, or the field ignored."""
 
 
 class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     builtin_tools: BuiltinTools = "auto"
-    """For requests that name no mode (`mode_of`); `never`: no agent mode."""
+    """The mode of requests that name none (`mode_of`); `never`: no agent mode."""
     show_activity: bool = True
     """Whether reasoning describes what the agent does."""
     sandbox: Sandbox = "read-only"
-    """The widest one."""
+    """The widest sandbox."""
     workdir: str = ""
-    """For agent turns whose request names none."""
+    """The folder of agent turns whose request names none."""
     max_items: int = MAX_ITEMS
     """Messages or input items of a request."""
     web_search: bool = True
     """Whether requests may switch it on."""
     logprobs: Logprobs = "refuse"
-    """For an agent without them."""
+    """For an agent without log probabilities."""
     max_choices: int = 5
     """The largest `n` of a chat request."""
     structured_output: bool = False
@@ -61,7 +61,7 @@ class RequestHints(msgspec.Struct, frozen=True, kw_only=True):
     workdir: str | None = None
     """`X-Codex-Workdir`: a folder for this request."""
     sandbox: str | None = None
-    """`X-Codex-Sandbox`: a narrower one."""
+    """`X-Codex-Sandbox`: a narrower sandbox."""
     activity: str | None = None
     """`X-Codex-Activity`: `items` for the agent's actions."""
     origin: Origin = Origin()
@@ -93,9 +93,7 @@ class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
     web_search: str = "web_search_options"
     """What switches on the agent's web search."""
     verbosity: str = "verbosity"
-    """The length of answers."""
     effort: str = "reasoning_effort"
-    """The reasoning effort."""
     parallel_calls: str = "parallel_tool_calls"
     """What allows several tool calls in one answer."""
 
@@ -121,7 +119,7 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
     passed_on: tuple[str, ...] = ()
     """Unknown fields for the upstream, for `x-codex-passed-params`."""
     runs: int = 1
-    """Once for each sampled choice."""
+    """How often the turn runs: once for each sampled choice."""
 
 
 def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -130,13 +128,13 @@ def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(sequence for sequence in given if sequence))
 
 
-def fields_set(request: object, names: Iterable[str]) -> dict[str, Any]:
-    """Returns those that are not null."""
+def non_null_fields(request: object, names: Iterable[str]) -> dict[str, Any]:
+    """Returns the named fields that are not null."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def refuse_logprobs(asked: Mapping[str, str], setting: Logprobs) -> None:
-    """Raises `Fault` unless ignored. `asked`: fields, each with the name to leave out."""
+    """Raises `Fault` unless `setting` is `ignore`. `asked`: fields, each with the name to leave out."""
     for field, name in asked.items():
         if setting == "refuse":
             raise bad_request(
@@ -175,7 +173,7 @@ def mode_of(resolved: ResolvedModel, context: ParseContext, *, client_acts: bool
 
 
 def sandbox_of(by_header: str | None, server: Sandbox) -> Sandbox:
-    """Returns the server's, or a narrower one. Raises `Fault` NOT_ALLOWED for a wider one."""
+    """Returns the server's sandbox, or a narrower one. Raises `Fault` NOT_ALLOWED for a wider one."""
     asked = (by_header or "").strip().lower()
     if not asked:
         return server

@@ -41,7 +41,7 @@ class Samples:
         self._ends: dict[int, TurnEnded] = {}
 
     def feed(self, choice: int, events: Iterable[Event]) -> list[Event]:
-        """Returns nothing after `ended`."""
+        """Returns the combined turn's events; none after `ended`."""
         out: list[Event] = []
         for event in events:
             if self.ended:

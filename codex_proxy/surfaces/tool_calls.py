@@ -30,9 +30,9 @@ def model_name(name: str) -> str:
 
 
 def input_of(arguments: str) -> str | None:
-    """Returns the JSON text of an object, or None."""
+    """Returns the arguments if they are a JSON object, else None."""
     text = arguments.strip() or "{}"
-    readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _strictly)
+    readers: tuple[Callable[[str], Any], ...] = (msgspec.json.decode, _decode_strictly)
     for read in readers:  # the second one reads numbers of any size
         try:
             return text.encode("utf-8").decode() if isinstance(read(text), dict) else None
@@ -44,8 +44,8 @@ def input_of(arguments: str) -> str | None:
 
 
 def whole_input(arguments: str, *, custom: bool, complete: bool) -> str | None:
-    """Returns the JSON text of an object; others, and a custom tool's, are text in `input`. None for a call that was
-    cut off.
+    """Returns the arguments as a JSON object; if they are none, or a custom tool's, as a text in `input`. None for a
+    call that was cut off.
     """
     found = None if custom else input_of(arguments)
     if not complete and (found is None or not arguments.strip()):
@@ -53,7 +53,7 @@ def whole_input(arguments: str, *, custom: bool, complete: bool) -> str | None:
     return (b'{"input":%b}' % json_text(arguments)).decode() if found is None else found
 
 
-def _strictly(text: str) -> Any:
+def _decode_strictly(text: str) -> Any:
     def refused(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON")
 

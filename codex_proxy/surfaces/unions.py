@@ -59,13 +59,13 @@ class ByKind:
             custom_error_message="it is of no known kind",
             custom_error_context={
                 "field": self._field,
-                "kinds": _quoted(by_value),
+                "kinds": _quote(by_value),
                 "expected": " or ".join(shape for shape, taken in shapes.items() if taken),
             },
         )
 
     def _annotation(self, member: Any) -> Any:
-        """Returns None if it is no model, or has no such field."""
+        """Returns that of a member's `field`; None if it is no model, or has no such field."""
         found = getattr(member, "model_fields", {}).get(self._field)
         return None if found is None else found.annotation
 
@@ -79,7 +79,7 @@ class ByKind:
 def known_kinds(union: Any) -> str:
     """Returns the values of the deciding field, in quotes."""
     members, by_kind = get_args(union)
-    return _quoted(value for member in get_args(members) for value in by_kind.values(member))
+    return _quote(value for member in get_args(members) for value in by_kind.values(member))
 
 
 def _plain_type(member: Any) -> Any:
@@ -90,5 +90,5 @@ def _is_object(member: Any) -> bool:
     return get_origin(member) is dict or (isinstance(member, type) and issubclass(member, BaseModel))
 
 
-def _quoted(words: Iterable[str]) -> str:
+def _quote(words: Iterable[str]) -> str:
     return ", ".join(f"'{word}'" for word in words)

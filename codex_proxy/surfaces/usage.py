@@ -15,12 +15,12 @@ _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
 def tokens_in(history: Iterable[HistoryItem]) -> int:
-    """Leaves out images and raw items."""
+    """Estimates the tokens, without images and raw items."""
     return sum(map(estimate_tokens, texts_in(history)))
 
 
 def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
-    """Yields also the arguments of calls."""
+    """Yields all texts, also the arguments of calls."""
     for item in history:
         if isinstance(item, HistoryCall):
             yield item.arguments
@@ -29,7 +29,7 @@ def texts_in(history: Iterable[HistoryItem]) -> Iterator[str]:
 
 
 def parts_in(history: Iterable[HistoryItem]) -> Iterator[Part]:
-    """Yields those of messages and outputs."""
+    """Yields the parts of messages and outputs."""
     for item in history:
         if isinstance(item, HistoryMessage | HistoryOutput):
             yield from item.parts
@@ -55,13 +55,12 @@ class TurnTokens:
         """Whether a model call was cut off, whose tokens are not reported."""
         self._total_reported = False
         self._last_input = 0
-        """Of the last reported model call."""
+        """The input of the last reported model call."""
         self.partial = False
         """Whether calls' tokens are missing in `reported`."""
 
     @property
-    def estimated(self) -> bool:
-        """Whether any tokens are estimated."""
+    def is_estimated(self) -> bool:
         return self.reported is None or self.cut or self.partial
 
     def add_total(self, event: UsageReported) -> None:
@@ -88,8 +87,8 @@ class TurnTokens:
             self.trigger = trigger if trigger in _TRIGGERS else "provider"
 
     def tokens(self, *, prompt: Callable[[], int], answer: Callable[[], int]) -> Usage:
-        """Where calls are missing, takes the estimates if higher. If only the last call was cut off, its input is that
-        of the call before.
+        """Returns the turn's tokens. Where calls are missing, takes the estimates if higher. If only the last call was
+        cut off, its input is that of the call before.
         """
         if self.reported is None:
             return Usage(input=max(1, prompt()), output=max(1, answer()))
@@ -109,4 +108,4 @@ class TurnTokens:
         if self.reported is None and not answer():
             return Spending(failed=failed)
         tokens = self.tokens(prompt=prompt, answer=answer)
-        return Spending(tokens, estimated=self.estimated, failed=failed)
+        return Spending(tokens, estimated=self.is_estimated, failed=failed)

@@ -1,5 +1,5 @@
-"""`GET /v1/usage` (in OpenAI's form of `/v1/organization/usage/completions`) and `/v1/usage/limits` (in our own).
-Raises `Fault` INVALID_REQUEST with `param`, also for unknown parameters.
+"""`GET /v1/usage` (in OpenAI's form of `/v1/organization/usage/completions`) and `/v1/usage/limits`. Raises `Fault`
+INVALID_REQUEST, also for unknown parameters.
 """
 
 from __future__ import annotations

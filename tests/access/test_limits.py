@@ -15,7 +15,7 @@ from codex_proxy.core.faults import Fault, FaultKind
 from codex_proxy.http.middleware.access import MAX_HEADER_BYTES, MAX_HEADERS, MAX_LINE
 from codex_proxy.http.middleware.rate_limit import REQUEST_LIMITS
 from codex_proxy.http.websocket import MAX_WAITING
-from codex_proxy.surfaces.body import DEPTH, MAX_BRACKETS, MAX_ITEMS, MAX_VALUES, decoded
+from codex_proxy.surfaces.body import DEPTH, MAX_BRACKETS, MAX_ITEMS, MAX_VALUES, decode_object
 from tests.http.serving import WEATHER, Answer, Proxy, fake_proxy, until, user
 from tests.waiting import PATIENCE
 
@@ -131,10 +131,10 @@ async def test_a_body_of_too_many_values_is_refused_whichever_they_are(
 @pytest.mark.parametrize("one", [b"[]", b"{}"])
 def test_a_body_that_would_take_long_to_decode_is_not_decoded(one: bytes) -> None:
     with pytest.raises(Fault) as fault:
-        decoded(b'{"messages":[' + b",".join([one] * (MAX_BRACKETS + 1)) + b"]}")
+        decode_object(b'{"messages":[' + b",".join([one] * (MAX_BRACKETS + 1)) + b"]}")
     assert fault.value.failure.kind is FaultKind.REQUEST_TOO_LARGE
     assert fault.value.failure.param is None  # which field it is, only decoding tells
-    assert decoded(b'{"text":"' + b"[" * (MAX_BRACKETS // 2) + b'"}')
+    assert decode_object(b'{"text":"' + b"[" * (MAX_BRACKETS // 2) + b'"}')
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
-from codex_proxy.agents.upstream.stream import StreamEvent, decoded_event
+from codex_proxy.agents.upstream.stream import StreamEvent, decode_event
 from codex_proxy.core.events import Usage
 from tests.agents.damage import each_change
 from tests.upstreams.cases import CASES, DONE, USAGE, chunk, event, text
@@ -143,9 +143,9 @@ def test_of_a_large_block_only_the_events_that_matter_are_decoded(monkeypatch: p
 
     def counting(data: bytes, name: Any) -> StreamEvent:
         decoded.append(data)
-        return decoded_event(data, name)
+        return decode_event(data, name)
 
-    monkeypatch.setattr("codex_proxy.agents.openai_chat.pass_through.decoded_event", counting)
+    monkeypatch.setattr("codex_proxy.agents.openai_chat.pass_through.decode_event", counting)
     role, word = event(chunk({"role": "assistant", "content": ""})), event(chunk({"content": "Hi"}))
     end = event(chunk({}, "stop"))
     body = role + word * 500 + end + USAGE_CHUNK + DONE

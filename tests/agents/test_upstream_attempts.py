@@ -48,7 +48,7 @@ def test_a_breaker_opens_after_its_failures_in_a_row_and_lets_one_try_after_its_
     assert (breaker.state(4.0), breaker.admits(13.9), breaker.seconds_left(13.0)) == ("open", False, 1.0)
     assert breaker.state(14.0) == "half-open"
     assert [breaker.admits(14.0), breaker.admits(14.0)] == [True, False]
-    breaker.gave_up()  # its client left: the next one tries
+    breaker.note_no_result()  # its client left: the next one tries
     assert breaker.admits(15.0)
     breaker.note_failure(15.0)
     assert (breaker.state(24.9), breaker.state(25.0)) == ("open", "half-open")
@@ -73,7 +73,7 @@ def plan_of(*targets: UpstreamTarget, chance: float = 1.0) -> AttemptPlan:
 
 def waits(plan: AttemptPlan, *failures: Failure) -> list[Any]:
     """The upstream and the wait after each failure; None where there is no further attempt."""
-    found = [(plan.after(failure), plan.target.name) for failure in failures]
+    found = [(plan.choose_next(failure), plan.target.name) for failure in failures]
     return [None if wait is None else (name, wait) for wait, name in found]
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from codex_proxy.agents.dialect import MAX_UNANSWERED, Dialect, TooMuchHeld
 from codex_proxy.agents.openai_chat.dialect import OpenAIChat
-from codex_proxy.agents.openai_chat.forwarding import Forwarding
+from codex_proxy.agents.openai_chat.forwarding import ForwardedTurn
 from codex_proxy.agents.openai_chat.pass_through import PassThrough
 from codex_proxy.agents.openai_responses.dialect import OpenAIResponses
 from codex_proxy.agents.upstream.failures import ErrorReader
@@ -27,7 +27,7 @@ from codex_proxy.agents.upstream.stream import (
     Head,
     Message,
     StreamEvent,
-    decoded_event,
+    decode_event,
 )
 from codex_proxy.agents.upstream.turn import UpstreamContext
 from codex_proxy.core.faults import FaultKind
@@ -51,7 +51,7 @@ def context() -> UpstreamContext:
 
 
 def forwarding(stream: bool) -> Dialect[Message]:
-    return Forwarding(
+    return ForwardedTurn(
         ForwardedRequest(fields=FIELDS, stream=stream, include_usage=True, model_asked="m"), "m", context()
     )
 
@@ -349,9 +349,9 @@ def test_values_nested_hundreds_deep_are_merged_or_refused(reader: str, place: s
 @pytest.mark.parametrize("value", [b"[]", b"{}", b"1", b'{"a":[]}'])
 def test_an_event_of_so_many_values_that_they_would_fill_the_memory_is_refused(value: bytes) -> None:
     body = b'{"choices":[' + (value + b",") * MAX_EVENT_MARKS + b"1]}"
-    assert decoded_event(body, "chunk") == StreamEvent("too_long")
+    assert decode_event(body, "chunk") == StreamEvent("too_long")
 
 
 def test_an_event_with_a_long_text_is_read_although_it_has_many_commas() -> None:
     body = json.dumps({"choices": [{"delta": {"content": "one, two, three, four. " * 200_000}}]}).encode()
-    assert decoded_event(body, "chunk").kind == "chunk"
+    assert decode_event(body, "chunk").kind == "chunk"

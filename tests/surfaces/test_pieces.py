@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codex_proxy.core.events import Event, TextDelta
-from codex_proxy.surfaces.base import TextRun, json_lines, json_text, pieces_together
+from codex_proxy.surfaces.base import TextRun, json_lines, json_text, merge_text_deltas
 from tests.core.strategies import EVENT_LISTS
 
 ANY_TEXT = st.text(st.characters(codec=None) | st.sampled_from('\n\r\u2028"\\\ud83d\ude00'))
@@ -24,12 +24,12 @@ def apart(events: list[Event | TextRun]) -> list[Event]:
 
 @given(EVENT_LISTS)
 def test_pieces_are_the_deltas_that_they_were_in_their_places(events: list[Event]) -> None:
-    assert apart(list(pieces_together(events))) == events
+    assert apart(list(merge_text_deltas(events))) == events
 
 
 @given(EVENT_LISTS)
 def test_no_run_is_cut_in_two(events: list[Event]) -> None:
-    together = list(pieces_together(events))
+    together = list(merge_text_deltas(events))
     assert not any(isinstance(event, TextDelta) for event in together)
     ids = [event.id if isinstance(event, TextRun) else None for event in together]
     assert all(a is None or a != b for a, b in pairwise(ids))

@@ -26,7 +26,7 @@ from codex_proxy.core.events import (
 from codex_proxy.core.items import Message, Reasoning, ToolCall
 
 DETAILS: Final = ("service_tier", "system_fingerprint")
-"""Passed on to the client."""
+"""Fields that are passed on to the client."""
 TOKEN_DETAILS: Final = {
     "prompt_tokens_details": ("audio_tokens", "cache_write_tokens"),
     "completion_tokens_details": (
@@ -50,8 +50,8 @@ class ChatAnswer:
         streamed_kind: Callable[[str], Kind | None],
         taken_ids: Container[str] = (),
     ) -> None:
-        """`streamed_kind` returns the kind of a tool whose calls are sent while they arrive, or None. A call with one
-        of `taken_ids` gets a new id.
+        """`streamed_kind` returns a tool's kind if its calls are sent while they arrive. A call with one of `taken_ids`
+        gets a new id.
         """
         self.finish: str | None = None
         """The first finish reason, if any."""
@@ -62,17 +62,17 @@ class ChatAnswer:
         """Texts and refusals so far."""
         self.reasoning: list[str] = []
         self.reasoning_id = ""
-        """Of the first item with reasoning."""
+        """The id of the first item with reasoning."""
         self.message_id = ""
-        """Of the last message, if any."""
+        """The id of the last message, if any."""
         self.fields: dict[str, str] = {}
         """The `DETAILS` so far."""
         self.has_new_fields = False
-        """Whether they have changed since the reader set this to False."""
+        """Whether `fields` has changed since the reader set this to False."""
         self.annotations: list[Any] = []
         """The message's first annotations."""
-        self._told_annotations = 0
-        """How many were returned."""
+        self._sent_annotations = 0
+        """How many annotations were returned."""
         self.tokens: dict[str, dict[str, int]] = {}
         """The last `TOKEN_DETAILS`."""
         self._new_id = new_id
@@ -87,7 +87,7 @@ class ChatAnswer:
         return bool(self.finish or self._open or self.message_id or self.reasoning_id or self.calls.all)
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
-        """Parts of an unexpected form are ignored."""
+        """Returns the chunk's events. Parts of an unexpected form are ignored."""
         usage = usage_in(chunk)
         if usage is not None:
             self.usage = usage
@@ -112,7 +112,7 @@ class ChatAnswer:
         """Returns held text, complete calls, and the ends of items."""
         out: list[Event] = []
         self._add_split(*self._think.close(), out)
-        for call in self.calls.named():
+        for call in self.calls.named_calls():
             kind = self._streamed_kind(call.name)
             if kind is None:
                 continue
@@ -143,9 +143,9 @@ class ChatAnswer:
         annotations = delta.get("annotations")
         if isinstance(annotations, list) and annotations:
             self.annotations += annotations[: MAX_ANNOTATIONS - len(self.annotations)]
-        if len(self.annotations) > self._told_annotations and "message" in self._open:
-            new = self.annotations[self._told_annotations :]
-            self._told_annotations = len(self.annotations)
+        if len(self.annotations) > self._sent_annotations and "message" in self._open:
+            new = self.annotations[self._sent_annotations :]
+            self._sent_annotations = len(self.annotations)
             out += [
                 AnnotationAdded(self.message_id, encoded(form)) for form in map(_flat_annotation, new) if form
             ]

@@ -20,9 +20,7 @@ OPTIONAL: Final[Mapping[str, bytes]] = {
     "json_object": b"response_format",
     "strict": b"strict",
 }
-"""Fields that are left out, or sent in another form, for an upstream that refuses them; with the word by which its
-error is recognised.
-"""
+"""Fields that are left out or changed for an upstream that refuses them; with the word in its error."""
 _NO_SCHEMAS: Final = re.compile(
     rb"json_schema.{0,200}(?:support|available|must be|expected|one of|unknown|invalid type)"
     rb"|(?:support|available|must be|expected|one of|unknown|invalid type).{0,200}json_schema",

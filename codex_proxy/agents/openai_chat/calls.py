@@ -1,5 +1,5 @@
-"""Assembles tool calls from deltas. Servers number them by an index, an id, both, or neither; the id is in one delta,
-in all, or in none; several calls may have the index 0.
+"""Assembles tool calls from deltas, which have an index, an id (in one delta or all), both, or neither; several calls
+may have the index 0.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ class Call:
         self.name = ""
         self.arguments: list[str] = []
         self.item_id = ""
-        """Empty until begun."""
+        """Empty until the item is begun."""
         self.input: CustomInput | None = None
         """Reads a custom tool's input."""
         self.old_form = False
         """Whether it came as `function_call`."""
         self._seen = 0
-        """How many pieces `is_complete` has looked at; then their end: open brackets, in a string, behind a backslash.
-        """
+        """How many pieces `is_complete` has read; then their end: open brackets, in a string, behind a backslash."""
         self._depth = 0
         self._in_string = self._escaped = self._has_brackets = False
 
@@ -51,14 +50,14 @@ class Call:
         once.
         """
         for piece in self.arguments[self._seen :]:
-            self._look_at(piece)
+            self._scan(piece)
         self._seen = len(self.arguments)
         if self._has_brackets:
             return self._depth <= 0 and not self._in_string
         # A server sends such a value whole.
         return len(self.arguments) == 1 and len(self.arguments[0]) <= _MAX_SCALAR_CHARS and is_json(self.text)
 
-    def _look_at(self, piece: str) -> None:
+    def _scan(self, piece: str) -> None:
         start = 1 if self._escaped else 0
         self._escaped = False
         for found in _MARK.finditer(piece, start):
@@ -104,7 +103,7 @@ class ToolCalls:
             call.arguments.append(said)
         return Piece(call, said)
 
-    def named(self) -> list[Call]:
+    def named_calls(self) -> list[Call]:
         """Returns calls with a name, each with an id."""
         made = [call for call in self.all if call.name]
         for call in made:
@@ -112,7 +111,7 @@ class ToolCalls:
         return made
 
     def _call_of(self, id: str, index: int | None, name: str) -> Call:
-        call = self._known(id, index, name)
+        call = self._find(id, index, name)
         if call is None:
             call = Call()
             self.all.append(call)
@@ -125,7 +124,7 @@ class ToolCalls:
         call.name = call.name or name
         return call
 
-    def _known(self, id: str, index: int | None, name: str) -> Call | None:
+    def _find(self, id: str, index: int | None, name: str) -> Call | None:
         """Returns the call that a delta continues: by its id, else its index, else the last. A name without an id
         begins a new call if the earlier one is complete.
         """
@@ -142,7 +141,7 @@ class ToolCalls:
 
 
 def _arguments(value: Any) -> str:
-    """Some servers send an object."""
+    """Returns arguments as text: some servers send an object."""
     if isinstance(value, dict):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text_at(value)

@@ -1,6 +1,4 @@
-"""The dialect of Chat Completions servers. An answer is complete only with a finish reason or `[DONE]`.
-tests/golden/upstreams has the behaviour of real servers.
-"""
+"""The dialect of Chat Completions servers. An answer is complete only with a finish reason or `[DONE]`."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from codex_proxy.agents.openai_chat.answer import ChatAnswer, Kind
 from codex_proxy.agents.openai_chat.body import refused_field, request_body
 from codex_proxy.agents.openai_chat.calls import Call
 from codex_proxy.agents.openai_chat.messages import Conversation
-from codex_proxy.agents.upstream.failures import NO_ANSWER, NO_JSON, NOTHING_SAID, TOO_LONG
+from codex_proxy.agents.upstream.failures import EMPTY_ANSWER, NO_ANSWER, NO_JSON, TOO_LONG
 from codex_proxy.agents.upstream.stream import StreamEvent, is_error
 from codex_proxy.agents.upstream.turn import UpstreamContext, UpstreamTurn
 from codex_proxy.core.events import (
@@ -39,7 +37,7 @@ UNEXPLAINED: Final = Failure(
     message="The model server ended its answer with an error and no reason.",
 )
 FAILURES: Final = {
-    "done": NOTHING_SAID,
+    "done": EMPTY_ANSWER,
     "no_json": NO_JSON,
     "no_answer": NO_ANSWER,
     "too_long": TOO_LONG,
@@ -106,13 +104,13 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
                     out.append(self._details_of(answer))
                 out += found
                 if is_error(event.value):
-                    out += self._failed(self._errors.of_event(event.value))
+                    out += self._fail(self._errors.of_event(event.value))
             elif event.kind == "error":
-                out += self._failed(self._errors.of_event(event.value))
+                out += self._fail(self._errors.of_event(event.value))
             elif event.kind == "done" and answer.begun:
                 self._complete(answer, out)
             else:
-                out += self._failed(FAILURES[event.kind])
+                out += self._fail(FAILURES[event.kind])
 
     def _ends_without_last_event(self, answer: ChatAnswer, out: list[Event]) -> bool:
         if answer.finish is None:
@@ -131,14 +129,14 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         self._add_details(answer, out)  # before the first item, if the answer's items come only now
         out += answer.close()
         if answer.finish == "error":
-            out += self._failed(UNEXPLAINED)
+            out += self._fail(UNEXPLAINED)
             return
         text = "".join(answer.text)
         if text:
             out.append(raw_message(answer.message_id, text))
             self._conversation.add(HistoryMessage("assistant", (TextPart(text),)))
         stop = _CUT.get(answer.finish or "", Stop.STOP)
-        calls = answer.calls.named() if stop is Stop.STOP else []
+        calls = answer.calls.named_calls() if stop is Stop.STOP else []
         self._check_number_of(calls)
         self._add_usage(answer.usage, out)
         ends = not calls or (self._ends_with_calls and all(call.item_id for call in calls))

@@ -33,7 +33,7 @@ _CUT: Final = frozenset({Stop.LENGTH, Stop.CONTENT_FILTER})
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
-class Forwarding(ExchangeTurn[PassThrough]):
+class ForwardedTurn(ExchangeTurn[PassThrough]):
     """Repeats the request if the upstream refuses `stream_options`, which asks for usage."""
 
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
@@ -63,7 +63,7 @@ class Forwarding(ExchangeTurn[PassThrough]):
             out.append(ForwardedBytes(answer.finish()))
             self._complete(answer, out)
         else:
-            out += self._failed(end.failure or BROKEN_OFF)
+            out += self._fail(end.failure or BROKEN_OFF)
 
     def _refused_field(self, status: int, body: bytes) -> str | None:
         # Only a field that this server alone has added may be left out.
@@ -77,19 +77,19 @@ class Forwarding(ExchangeTurn[PassThrough]):
             answer.deltas = 0
         if answer.fault is not None:
             kind, value = answer.fault.kind, answer.fault.value
-            out += self._failed(FAILURES[kind] if kind in FAILURES else self._errors.of_event(value))
-        elif answer.over:
+            out += self._fail(FAILURES[kind] if kind in FAILURES else self._errors.of_event(value))
+        elif answer.is_over:
             self._complete(answer, out)
 
     def _complete(self, answer: PassThrough, out: list[Event]) -> None:
         if answer.failed:
-            out += self._failed(UNEXPLAINED)
+            out += self._fail(UNEXPLAINED)
             return
         if answer.usage is not None:
             out.append(UsageReported(answer.usage, "provider"))
         stop = answer.finishes.get(0) or next(iter(answer.finishes.values()), Stop.STOP)
         empty: EmptyReason = "reasoning-only" if answer.begun else "no-output"
-        if answer.said or stop in _CUT:
+        if answer.has_output or stop in _CUT:
             empty = ""
         ended = TurnEnded(stop, "provider", choice_stops=answer.finishes, empty=empty)
         out += [StepCompleted(answer.usage), ended]

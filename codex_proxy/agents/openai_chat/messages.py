@@ -24,7 +24,7 @@ from codex_proxy.core.items import (
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
 """Servers refuse a call without an output."""
 IMAGE_BELOW: Final = "[image: see the next message]"
-"""For an image in a tool's output, which may only be text; the next user message has it."""
+"""Replaces an image in a tool's output, which may only be text; the next user message has it."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
 """Every server accepts `system`; only OpenAI's accept `developer`."""
 
@@ -45,7 +45,7 @@ class Conversation:
         """
         self._reasoning_back = reasoning_back
         self._reasoning = ""
-        """Before the next call."""
+        """The reasoning before the next call."""
         self._entries: list[dict[str, Any] | _Calls] = []
         self._unanswered: dict[str, _Calls] = {}
         self.call_ids: set[str] = set()

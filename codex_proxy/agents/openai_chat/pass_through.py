@@ -1,7 +1,7 @@
 """Passes an answer's body on, and reads usage, finish reasons, errors and the end from it. The client gets the same
-bytes, in whole server-sent events, but without usage that it has not asked for, with the model's name as it used it,
-and without errors. JSON in place of a stream, or the reverse, is converted. For speed, events that are only a delta are
-not decoded: each begins and ends like the previous one, or its field names are counted.
+bytes, in whole server-sent events, but without errors or usage that it has not asked for, and with its own name of the
+model. JSON in place of a stream, or the reverse, is converted. For speed, plain deltas are not decoded: each begins and
+ends like the previous one, or its field names are counted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import msgspec
 from codex_proxy.agents.dialects.loose_values import encoded, object_at, objects_in, text_at
 from codex_proxy.agents.openai_chat.answer import usage_in
 from codex_proxy.agents.openai_chat.whole_answers import WholeAnswer, chunks_of
-from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decoded_event, is_error
+from codex_proxy.agents.upstream.stream import MAX_LINE_BYTES, StreamEvent, decode_event, is_error
 from codex_proxy.core.events import Usage
 
 DONE: Final = b"data: [DONE]\n\n"
 _DELTA: Final = b'"choices":[{"index":0,"delta":{'
 _UNFINISHED: Final = b'"finish_reason":null'
-_SAID: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
+_OUTPUT: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
 """A text, a refusal, a call or audio: in a model's text quotes have a backslash."""
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
@@ -29,8 +29,8 @@ _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 class PassThrough:
-    """`feed` each chunk, then `close`; if it is not `over`, but has a finish reason, also `finish`. All return bytes
-    for the client.
+    """`feed` each chunk, then `close`; without `is_over`, but with a finish reason, also `finish`. All return bytes for
+    the client.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class PassThrough:
         self.usage: Usage | None = None
         """The last usage, if any."""
         self.finishes: dict[int, str] = {}
-        """The first of each choice."""
+        """The first finish reason of each choice."""
         self.failed = False
         """Whether a finish reason is `error`."""
         self.deltas = 0
         """Events with content since the owner set this to 0."""
         self.begun = False
         """Whether any content was read, reasoning included."""
-        self.said = False
+        self.has_output = False
         """Whether a text, refusal or call was read."""
         self._held: list[bytes] = []
         """Events before the first content: a failure can still have an HTTP status, an empty answer a header."""
@@ -67,39 +67,39 @@ class PassThrough:
         self._model_shown = model_shown
         self._max_event = max_event
         self._is_json: bool | None = None
-        """By the body's first character."""
+        """Whether the body is JSON, by its first character."""
         self._parts: list[bytes] = []
-        """Of an incomplete event or object."""
+        """The bytes of an incomplete event or object."""
         self._size = 0
         """Bytes since the last event with a chunk, or before the first content."""
         self._head = self._tail = b""
-        """Around the text in the last delta's event."""
+        """The bytes around the text in the last delta's event."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
         self._kept = 0
-        """Its bytes."""
+        """The bytes of that stream."""
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.done or self.fault is not None or self.failed
 
     def feed(self, chunk: bytes) -> bytes:
         """Returns the bytes for the client now."""
-        if self.over or not chunk:
+        if self.is_over or not chunk:
             return b""
         self._size += len(chunk)
         block = passed = b""
-        if self._is_json is not None or self._recognise(chunk):
+        if self._is_json is not None or self._detect_format(chunk):
             whole = self._is_json is False and not self._parts and chunk.endswith(b"\n\n")
             block = chunk if whole else self._block(chunk)
         if block:
             block = _as_utf_8(block)
-            self.said = self.said or _SAID.search(block) is not None
+            self.has_output = self.has_output or _OUTPUT.search(block) is not None
             if self._needs_no_decoding(block):
                 self._size = 0
                 return block
             passed = b"".join(self._observe(block))
-        if self._size > self._max_event and not self.over:
+        if self._size > self._max_event and not self.is_over:
             self._parts.clear()
             self._held.clear()
             self.fault = StreamEvent("too_long")
@@ -109,9 +109,9 @@ class PassThrough:
         """Returns the last bytes: an event without its blank line, or the converted object."""
         rest = _as_utf_8(b"".join(self._parts))
         self._parts.clear()
-        if self.over or not rest.strip(_SPACE):
+        if self.is_over or not rest.strip(_SPACE):
             return b""
-        self.said = self.said or _SAID.search(rest) is not None
+        self.has_output = self.has_output or _OUTPUT.search(rest) is not None
         if self._is_json:
             return self._object(rest)
         passed = b"".join(self._event(rest, b""))  # the last event may lack its blank line
@@ -120,11 +120,11 @@ class PassThrough:
         return passed
 
     def finish(self) -> bytes:
-        """Returns `[DONE]`, or the object."""
+        """Returns held events and `[DONE]`, or the object."""
         self.done = True
         return b"".join((*self._held, DONE)) if self._stream else self._whole_answer()
 
-    def _recognise(self, chunk: bytes) -> bool:
+    def _detect_format(self, chunk: bytes) -> bool:
         first = chunk.lstrip(_SPACE)[:1]
         if not first:
             self._parts.append(chunk)
@@ -139,12 +139,12 @@ class PassThrough:
         """Whether a block is only deltas that need no change; counts them."""
         if not (self._stream and self.begun) or self._held or self._model_shown is not None:
             return False
-        count = self._like_the_last(block) or self._plain_deltas(block)
+        count = self._count_similar_deltas(block) or self._count_plain_deltas(block)
         self.deltas += count
         return count > 0
 
-    def _like_the_last(self, block: bytes) -> int:
-        """Returns the number of events if each begins and ends as the delta that `_plain_deltas` has examined;
+    def _count_similar_deltas(self, block: bytes) -> int:
+        """Returns the number of events if each begins and ends as the delta that `_count_plain_deltas` has examined;
         else 0.
         """
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
@@ -152,7 +152,7 @@ class PassThrough:
         count = block.count(b"\n") // 2
         return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
 
-    def _plain_deltas(self, block: bytes) -> int:
+    def _count_plain_deltas(self, block: bytes) -> int:
         """Returns the number of events if each is a delta without a finish reason, usage or error; else 0."""
         # Text of the model has no such names: quotes in JSON strings have a backslash.
         count = block.count(b'"choices":[{')
@@ -185,7 +185,7 @@ class PassThrough:
     def _observe(self, block: bytes) -> Iterator[bytes]:
         start = 0
         for blank in _BLANK_LINES.finditer(block):
-            if self.over:
+            if self.is_over:
                 return
             event = block[start : blank.end()]
             # The first block and the last one may have many plain deltas beside the events that matter.
@@ -204,7 +204,7 @@ class PassThrough:
             if blank and self._stream:
                 yield from self._release_with(lines + blank)
             return
-        if len(data) > 1 and decoded_event(data[0], "chunk").kind == "chunk":
+        if len(data) > 1 and decode_event(data[0], "chunk").kind == "chunk":
             for each in data:  # a server that leaves the blank lines out
                 yield from self._event(b"data: " + each + b"\n", b"\n")
             return
@@ -218,7 +218,7 @@ class PassThrough:
             yield from self._held
             yield (lines + blank if blank else DONE) if self._stream else self._whole_answer()
             return
-        event = decoded_event(whole, "error" if name == b"error" else "chunk")
+        event = decode_event(whole, "error" if name == b"error" else "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)
         if event.kind != "chunk":
@@ -287,8 +287,8 @@ class PassThrough:
     # --- one JSON object --------------------------------------------------------------------------------
 
     def _object(self, body: bytes) -> bytes:
-        """Converts it to what the client asked for, or sets `fault`."""
-        event = decoded_event(body.strip(_SPACE), "chunk")
+        """Converts the body to what the client asked for, or sets `fault`."""
+        event = decode_event(body.strip(_SPACE), "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)
         choices = event.value.get("choices") if event.kind == "chunk" else None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 async def _make(context: AgentContext) -> Agent:
     from codex_proxy.agents.openai_chat.dialect import OpenAIChat
-    from codex_proxy.agents.openai_chat.forwarding import Forwarding
+    from codex_proxy.agents.openai_chat.forwarding import ForwardedTurn
     from codex_proxy.agents.upstream.stream import Message
     from codex_proxy.agents.upstream.turn import UpstreamContext
 
@@ -24,7 +24,7 @@ async def _make(context: AgentContext) -> Agent:
 
     def dialect(turn: Turn, model: str, shared: UpstreamContext) -> Dialect[Message]:
         if turn.forwarded is not None:
-            return Forwarding(turn.forwarded, model, shared)
+            return ForwardedTurn(turn.forwarded, model, shared)
         return OpenAIChat(model, shared, reasoning_back=reasoning_back)
 
     return make_upstream(context, dialect)

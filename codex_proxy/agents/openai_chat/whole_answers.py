@@ -26,13 +26,13 @@ def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str
 
 
 class WholeAnswer:
-    """`add` may change its chunks."""
+    """Joins chunks to an answer. `add` may change its chunks."""
 
     def __init__(self) -> None:
         self._fields: dict[str, Any] = {}
         self._choices: dict[Any, dict[str, Any]] = {}
         self._texts: list[tuple[dict[str, Any], str]] = []
-        """Where a `_Text` is."""
+        """The objects and keys with a `_Text`."""
 
     def add(self, chunk: dict[str, Any]) -> None:
         for name, value in chunk.items():

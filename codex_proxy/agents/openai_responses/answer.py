@@ -1,6 +1,5 @@
 """Reads one answer of a Responses server: a stream's events, or a whole response. Servers leave fields out (llama.cpp
-has neither indexes nor sequence numbers), so items are identified by their id, or else their index. No form of an event
-raises.
+all indexes), so items are identified by their id, or else their index. No event raises.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ MAX_TIER: Final = 64
 """Characters of a service tier's name."""
 Kind: TypeAlias = Literal["function", "custom"]
 _KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
-"""By an item's type."""
+"""The kind by an item's type."""
 _TEXTS: Final[Mapping[Kind, str]] = {"function": "arguments", "custom": "input"}
 """The field with the model's text."""
 _REASONING: Final[Mapping[str, ReasoningKind]] = {"summary": "summary", "content": "raw"}
-"""By the field with its parts."""
+"""The kind by the field with the parts."""
 _CALL_DELTAS: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
@@ -57,7 +56,7 @@ class Call(msgspec.Struct, frozen=True):
     text: str
     kind: Kind
     item_id: str = ""
-    """If events have opened one while its text arrived."""
+    """The item that was opened while its text arrived, if any."""
 
 
 class ResponsesAnswer:
@@ -74,7 +73,7 @@ class ResponsesAnswer:
         self.status = ""
         """See `_final_status`; empty before the end."""
         self.reason = ""
-        """Why it is incomplete."""
+        """Why the answer is incomplete."""
         self.error: Any = None
         self._new_id = new_id
         self._streamed = streamed
@@ -83,7 +82,7 @@ class ResponsesAnswer:
         self._reported: set[str] = set()
         """Calls whose item was opened."""
         self._inputs: dict[str, CustomInput] = {}
-        """For custom tools' calls that travel as functions."""
+        """Readers for custom tools' calls that travel as functions."""
         self._places: dict[int, str] = {}
         """Items' ids by `output_index`."""
         self._done: set[str] = set()
@@ -169,7 +168,7 @@ class ResponsesAnswer:
         id = self._id_of(event, item)
         if _type_of(item) in _KINDS:
             self._begin_call(item, id, out)
-        elif (opened := _opened(item, id)) is not None:
+        elif (opened := _new_item(item, id)) is not None:
             out.append(ItemStarted(opened))
 
     def _begin_call(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
@@ -205,7 +204,7 @@ class ResponsesAnswer:
             self._message(item, id, out)
         elif kind == "reasoning":
             out += _reasoning(item, id)
-        elif (activity := _opened(item, id)) is not None:
+        elif (activity := _new_item(item, id)) is not None:
             out += (ItemStarted(activity), ItemEnded(id))
         if kind:
             out.append(RawItem(kind, encoded(item)))
@@ -221,7 +220,7 @@ class ResponsesAnswer:
         offset, known = 0, self._cited.get(id, 0)
         for part in parts:
             new = objects_in(part.get("annotations"))[known:]
-            out += [AnnotationAdded(id, encoded(_shifted(annotation, offset))) for annotation in new]
+            out += [AnnotationAdded(id, encoded(_shift_annotation(annotation, offset))) for annotation in new]
             known = 0
             offset += len(text_at(part, "text"))
         out.append(ItemEnded(id))
@@ -285,7 +284,7 @@ def _type_of(value: Mapping[str, Any]) -> str:
     return text_at(value, "type")
 
 
-def _opened(item: Mapping[str, Any], id: str) -> Item | None:
+def _new_item(item: Mapping[str, Any], id: str) -> Item | None:
     """Returns the item that is begun; None for calls and what clients do not get."""
     kind = _type_of(item)
     if kind == "message":
@@ -297,7 +296,7 @@ def _opened(item: Mapping[str, Any], id: str) -> Item | None:
     return None
 
 
-def _shifted(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
+def _shift_annotation(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
     """Moves positions from a part to the whole text."""
     places = {name: annotation.get(name) for name in ("start_index", "end_index")}
     return annotation | {name: place + offset for name, place in places.items() if isinstance(place, int)}

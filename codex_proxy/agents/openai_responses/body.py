@@ -1,6 +1,4 @@
-"""Converts a turn to the body of `/responses`. The upstream stores nothing: encrypted reasoning is sent back unchanged.
-Source: OpenAI's reference of the Responses API.
-"""
+"""Converts a turn to the body of `/responses`. The upstream stores nothing: encrypted reasoning is sent back."""
 
 from __future__ import annotations
 
@@ -127,7 +125,7 @@ def _param_of(error: bytes) -> str:
 
 
 def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -> list[Any]:
-    """Leaves out empty messages."""
+    """Converts the history, without empty messages."""
     items: list[Any] = []
     for item in history:
         if isinstance(item, RawHistoryItem):

@@ -44,7 +44,7 @@ _CUT: Final = {
 class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     def __init__(self, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
-        self._said: list[Any] = []
+        self._turn_items: list[Any] = []
         """The model's items of this turn, and outputs."""
         self._streamed: frozenset[tuple[Kind, str]] = frozenset()
         """Tools whose calls become items while they arrive."""
@@ -66,13 +66,13 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         return ResponsesAnswer(self._context.new_id, streamed=self._streamed)
 
     def _request(self) -> bytes:
-        items = [*input_items(self._turn.history, self._refused), *self._said]
+        items = [*input_items(self._turn.history, self._refused), *self._turn_items]
         return request_body(self._turn, self._model, items, self._refused)
 
     def _put_output(self, call: ToolCallRequested, parts: tuple[Part, ...]) -> Event:
         as_function = "custom" in self._refused
         item = output_item(HistoryOutput(call.call_id, parts, call.kind), as_function=as_function)
-        self._said.append(item)
+        self._turn_items.append(item)
         return RawItem(item["type"], encoded(item))
 
     def _read(self, events: Sequence[StreamEvent], out: list[Event]) -> None:
@@ -85,9 +85,9 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
                 if answer.status:
                     self._complete(answer, out)
             elif event.kind in ("chunk", "error"):
-                out += self._failed(self._errors.of_event(event.value))
+                out += self._fail(self._errors.of_event(event.value))
             elif event.kind != "done":  # `[DONE]` stands behind the last event, where there is one
-                out += self._failed(_FAULTS[event.kind])
+                out += self._fail(_FAULTS[event.kind])
 
     def _refused_field(self, status: int, body: bytes) -> str | None:
         return refused_field(self._turn, self._refused, status, body)
@@ -99,9 +99,9 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
         self._answer = None
         self._add_usage(answer.usage, out)
         if answer.status in ("failed", "cancelled"):
-            out += self._failed(self._errors.of_event({"error": answer.error or {"message": ""}}))
+            out += self._fail(self._errors.of_event({"error": answer.error or {"message": ""}}))
             return
-        self._said += answer.items
+        self._turn_items += answer.items
         stop = _CUT.get(answer.reason, Stop.LENGTH) if answer.status == "incomplete" else Stop.STOP
         calls = answer.calls if stop is Stop.STOP else []
         self._check_number_of(calls)
@@ -121,7 +121,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
 
 
 def _is_error(event: dict[str, Any]) -> bool:
-    """Whether it is an error, in any form."""
+    """Whether an event is an error, in any form."""
     if event.get("type") == "error" or event.get("object") == "error":
         return True
     is_answer = event.get("object") == "response" or str(event.get("type", "")).startswith("response.")

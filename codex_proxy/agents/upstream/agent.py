@@ -43,7 +43,7 @@ log = structlog.get_logger(__name__)
 
 
 class UpstreamAgent(AgentBase):
-    """An `Agent`."""
+    """The `Agent` of one upstream."""
 
     def __init__(
         self,
@@ -57,9 +57,9 @@ class UpstreamAgent(AgentBase):
         chance: Callable[[], float] = random.random,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`name`: of its table; empty for the only agent. `make_server` returns the model server, started, or raises
+        """`name`: of its table; empty for the only agent. `make_server` returns the started model server, or raises
         `Fault`. `peers`: all upstreams by name. `queue_wait`: the most seconds to wait at the limit of `concurrency`.
-        `chance` returns a random number from 0 to 1, which varies the seconds between attempts.
+        `chance`: see `AttemptPlan`.
         """
         super().__init__()
         self.name = name or config.api.agent
@@ -97,13 +97,13 @@ class UpstreamAgent(AgentBase):
     def trouble(self) -> Failure | None:
         if self._late.value is None:
             return self._late.failure
-        return self._left_alone() if self.breaker_state == "open" else self._late.value.trouble
+        return self._breaker_failure() if self.breaker_state == "open" else self._late.value.trouble
 
     # --- from its start to its end --------------------------------------------------------------
 
     async def start(self) -> None:
-        """Starts to watch the model server, which need not be there. Raises `Fault` if its address, key or files cannot
-        be used; a turn may then try again.
+        """Starts to watch the model server. Raises `Fault` if its address, key or files cannot be used; a turn may then
+        try again.
         """
         await self._late.start()
 
@@ -117,7 +117,7 @@ class UpstreamAgent(AgentBase):
 
     async def open(self, turn: Turn) -> AgentSession:
         """Opens a session with the first attempt that can be opened, here or at a fallback. `turn.model` is this
-        upstream's name. Raises `Fault` if none can.
+        upstream's name. Raises `Fault`.
         """
 
         async def open_attempt(target: UpstreamTarget, may_wait: bool) -> OpenAttempt:
@@ -138,8 +138,8 @@ class UpstreamAgent(AgentBase):
             self._transports.discard(session.transport)
 
     def _targets(self, turn: Turn) -> list[UpstreamTarget]:
-        """Returns this upstream, then its fallbacks, each with its own name for the model; without those that the
-        client may not use, or that cannot pass on a request unchanged.
+        """Returns this upstream, then its fallbacks that the client may use and that can pass on a request unchanged,
+        each with its own name for the model.
         """
         targets = [self._target(turn, turn.model)]
         for fallback in self.config.fallback:
@@ -180,39 +180,39 @@ class UpstreamAgent(AgentBase):
         return OpenAttempt(self._table_name, own, dialect, self, server.client, headers)
 
     async def _enter(self, *, may_wait: bool) -> ModelServer:
-        """Takes a place for an attempt. Raises `NotAskedError`."""
+        """Takes a place for an attempt, and returns the server. Raises `NotAskedError`."""
         try:
             server = await self._late.for_turn()
         except Fault as fault:
             raise NotAskedError(fault.failure) from fault
         if not self.breaker.admits(self._clock.monotonic()):
-            raise NotAskedError(self._left_alone())
+            raise NotAskedError(self._breaker_failure())
         try:
             await self._take_place(may_wait=may_wait)
         except BaseException:
-            self.breaker.gave_up()
+            self.breaker.note_no_result()
             raise
         return server
 
     def _give_up(self) -> None:
         self.leave()
-        self.breaker.gave_up()
+        self.breaker.note_no_result()
 
     # --- requests that are no turns -------------------------------------------------------------
 
     @property
     def total_timeout(self) -> float | None:
-        """Seconds for such a request with its answer, if limited."""
+        """Seconds for a request with its answer, if limited."""
         return self.config.total_timeout
 
     @property
     def passed_paths(self) -> tuple[str, ...] | None:
-        """Those that the settings name; None: any may be tried."""
+        """The paths that the settings name; None: any may be tried."""
         return self.config.paths
 
     async def pass_on(self, request: PassedRequest) -> UpstreamAnswer:
         """Sends a request that is no turn, and returns its begun answer. Raises the `Fault` of the last attempt, or the
-        error of the client's bytes.
+        error of reading the client's body.
         """
         turn = Turn(model=request.model, history=(), origin=request.origin)
 
@@ -249,7 +249,7 @@ class UpstreamAgent(AgentBase):
         """Only failures that are the upstream's fault count against it."""
         self.attempts[outcome] += 1
         if outcome == "left":
-            self.breaker.gave_up()
+            self.breaker.note_no_result()
         elif failure is not None and failure.kind in BLAMED:
             before = self.breaker_state
             self.breaker.note_failure(self._clock.monotonic())
@@ -269,19 +269,19 @@ class UpstreamAgent(AgentBase):
         if self._places is None:
             return
         if not may_wait and self._places.locked():
-            raise NotAskedError(self._has_enough())
+            raise NotAskedError(self._concurrency_failure())
         try:
             async with asyncio.timeout(self._queue_wait):
                 await self._places.acquire()
         except TimeoutError:
-            raise NotAskedError(self._has_enough()) from None
+            raise NotAskedError(self._concurrency_failure()) from None
 
-    def _has_enough(self) -> Failure:
+    def _concurrency_failure(self) -> Failure:
         most = self.config.concurrency
         message = f"{self._title} has {most} turns of this server, which is its limit. Try again later."
         return Failure(kind=FaultKind.CONCURRENCY_EXCEEDED, message=message, retry_after=5)
 
-    def _left_alone(self) -> Failure:
+    def _breaker_failure(self) -> Failure:
         return Failure(
             kind=FaultKind.UNAVAILABLE,
             message=f"{self._title} failed several times in a row, so no request is sent to it for a "

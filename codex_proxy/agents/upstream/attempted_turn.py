@@ -1,7 +1,6 @@
-"""The dialect of a turn that may take several attempts, at one upstream or several; each attempt has a dialect for its
-upstream's API. An attempt's events are held back until its answer begins. If it fails before that, they are dropped and
-another attempt is made; if there is none, the turn fails. Later no other attempt is made, since the client has read a
-part.
+"""The dialect of a turn that may take several attempts, each with a dialect for its upstream's API. An attempt's events
+are held back until its answer begins. If it fails before that, they are dropped, and another attempt is made or the
+turn fails. Later no other attempt is made, since the client has read a part.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
 
 HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
-"""No part of an answer."""
+"""Events that are no part of an answer."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
     """An attempt that its upstream has admitted."""
 
     name: str
-    """Empty for the only agent."""
+    """The upstream's name; empty for the only agent."""
     turn: Turn
     """The turn as the upstream gets it."""
     dialect: Dialect[Message]
@@ -48,21 +47,21 @@ class Attempt(msgspec.Struct, frozen=True):
 
 class NoAttempt(msgspec.Struct, frozen=True):
     failure: Failure | None = None
-    """Why the last one could not be opened; None: the turn fails as the attempt before did."""
+    """Why the last attempt could not be opened; None: the turn fails as the attempt before did."""
 
 
 AttemptMessage: TypeAlias = Message | Attempt | NoAttempt
 
 
 class AttemptedTurn(SingleTurn):
-    """The `Dialect` over those of its attempts."""
+    """Passes calls on to the current attempt's dialect."""
 
     def __init__(
         self, first: Attempt, on_failure: Callable[[Failure], bool], on_answer: Callable[[], int]
     ) -> None:
-        """`on_failure` is called when an attempt has failed before its answer, and returns whether another may follow:
-        then an `Attempt` or `NoAttempt` is received. `on_answer` is called when an answer begins or the turn fails, and
-        returns the number of attempts.
+        """`on_failure` is called when an attempt fails before its answer, and returns whether an `Attempt` or
+        `NoAttempt` follows. `on_answer` is called when an answer begins or the turn fails, and returns the number of
+        attempts.
         """
         self._name = first.name
         self._marks = first.marks

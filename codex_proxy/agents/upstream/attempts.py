@@ -1,6 +1,5 @@
 """Decides which upstream gets a turn's next attempt, and when (`AttemptPlan`), and when an upstream that keeps failing
-gets nothing more (`Breaker`). Pure. The caller must not make another attempt once a part of an answer was sent to the
-client.
+gets nothing more (`Breaker`). Pure.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ RETRIED: Final = frozenset(
         K.AGENT_RATE_LIMITED,
     }
 )
-"""The same upstream is asked again."""
+"""After these failures the same upstream is asked again."""
 RETRIED_ELSEWHERE: Final = RETRIED | {
     *(K.UPSTREAM_TIMEOUT, K.UPSTREAM_UNAUTHORIZED, K.USAGE_LIMIT_REACHED, K.INSUFFICIENT_QUOTA),
     *(K.CONCURRENCY_EXCEEDED, K.AGENT_MISCONFIGURED, K.AGENT_NOT_AUTHENTICATED),
 }
-"""Another upstream is asked."""
+"""After these failures another upstream is asked."""
 BLAMED: Final = frozenset(
     {
         *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE),
@@ -54,13 +53,13 @@ class UpstreamTarget(msgspec.Struct, frozen=True):
 
 
 class AttemptPlan:
-    """`target` is the current one."""
+    """`target` is the current upstream."""
 
     def __init__(self, targets: Sequence[UpstreamTarget], chance: Callable[[], float]) -> None:
         """`targets`: at least one, in order. `chance` returns a random number from 0 to 1, which varies the waits."""
         self.target, *self._others = targets
         self.attempts = 1
-        """The current one included."""
+        """Attempts, the current one included."""
         self._chance = chance
         self._retried = 0
 
@@ -69,7 +68,7 @@ class AttemptPlan:
         """Whether no further upstream is left."""
         return not self._others
 
-    def after(self, failure: Failure, *, not_asked: bool = False) -> float | None:
+    def choose_next(self, failure: Failure, *, not_asked: bool = False) -> float | None:
         """Chooses the `target` after a failure: the same upstream, else the next. Returns the seconds to wait, or None
         if the turn fails. `not_asked`: this server made no attempt, so the same upstream is not tried again.
         """
@@ -86,8 +85,8 @@ class AttemptPlan:
         return 0.0
 
     def _wait_here(self, failure: Failure) -> float | None:
-        """Returns the seconds before it is repeated at the same upstream. None: it is not, by the failure's kind, the
-        number of `retries`, too long a wait, or because another upstream has no rate limit to wait for.
+        """Returns the seconds before another attempt at the same upstream. None: no attempt there, by the failure's
+        kind, `retries`, or too long a wait, or because another upstream has no rate limit to wait for.
         """
         if failure.kind not in RETRIED or self._retried >= self.target.retries:
             return None
@@ -105,8 +104,8 @@ STATES: Final[tuple[BreakerState, ...]] = ("closed", "open", "half-open")
 
 
 class Breaker:
-    """An upstream's circuit breaker. After some failures in a row it is open for a time; then half open: one attempt is
-    made, whose failure opens it again. A success closes it. `now`: seconds of a monotonic clock.
+    """An upstream's circuit breaker. After some failures in a row it is open for a time, then half open: it admits one
+    attempt, whose failure opens it again. A success closes it. `now`: seconds of a monotonic clock.
     """
 
     def __init__(self, failures: int, seconds: float) -> None:
@@ -146,6 +145,6 @@ class Breaker:
         if self._probing or (self._max_failures and self._failures >= self._max_failures):
             self._opened_at, self._probing = now, False
 
-    def gave_up(self) -> None:
-        """The attempt had no result: a half-open breaker admits another."""
+    def note_no_result(self) -> None:
+        """Notes an attempt without a result: a half-open breaker admits another."""
         self._probing = False

@@ -22,14 +22,14 @@ from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
 from codex_proxy.core.passing import Body, RestOfBody
 
 MAX_LIST_BYTES: Final = 8 << 20
-"""The most bytes of a list of models; several hundred take a tenth."""
+"""The most bytes of a list of models."""
 KEEPALIVE_SECONDS: Final = 30.0
 """Seconds for an unused connection; many servers close theirs after 60."""
 LIST_SECONDS: Final = 15.0
 TRACE_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
     "trace_headers", default=MappingProxyType({})
 )
-"""With these an upstream continues the turn's trace."""
+"""With these headers an upstream continues the turn's trace."""
 _HEADERS: Final = {"User-Agent": "codex-proxy", "Accept-Encoding": "identity"}
 _JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
 
@@ -39,11 +39,11 @@ class UpstreamClient:
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
-        self._secrets = Secrets(upstream.hidden)
+        self._secrets = Secrets(upstream.hidden_texts)
         self._session: aiohttp.ClientSession | None = None
         self._connections: UpstreamConnections | None = None
         self._headers: CIMultiDict[str] = CIMultiDict(_HEADERS | _JSON)
-        """Those of every request."""
+        """The headers of every request."""
 
     async def start(self) -> None:
         upstream, config = self._upstream, self._upstream.config

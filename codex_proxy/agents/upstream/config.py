@@ -66,7 +66,7 @@ RESPONSES: Final = UpstreamApi(
     ),
 )
 APIS: Final[Mapping[str, UpstreamApi]] = {"chat": CHAT, "responses": RESPONSES}
-"""By `wire`."""
+"""The API by `wire`."""
 DEFAULT: Final = "default"
 """The table of a single upstream."""
 
@@ -96,27 +96,27 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def _checked_header(name: str) -> str:
+def _check_header(name: str) -> str:
     if _HEADER.fullmatch(name) is None or name.lower() in _OWN_HEADERS:
         raise ValueError("this header cannot be set here; set a key with key_env or key_file")
     return name
 
 
-def _checked_forwarded(name: str) -> str:
-    if _checked_header(name).lower() in _SECRET:
+def _check_forwarded(name: str) -> str:
+    if _check_header(name).lower() in _SECRET:
         raise ValueError("a client's credentials are never passed on")
     return name.lower()
 
 
-def _checked_path(path: str) -> str:
+def _check_path(path: str) -> str:
     if path not in PASSED_PATHS:
         raise ValueError(f"it must be one of {', '.join(PASSED_PATHS)}")
     return path
 
 
-PassedPath = Annotated[str, AfterValidator(_checked_path)]
-HeaderName = Annotated[str, AfterValidator(_checked_header)]
-ForwardedName = Annotated[str, AfterValidator(_checked_forwarded)]
+PassedPath = Annotated[str, AfterValidator(_check_path)]
+HeaderName = Annotated[str, AfterValidator(_check_header)]
+ForwardedName = Annotated[str, AfterValidator(_check_forwarded)]
 
 
 class UpstreamConfig(BaseModel):
@@ -213,7 +213,7 @@ class UpstreamConfig(BaseModel):
         return "" if given == "none" else given
 
     def with_defaults(self, **values: Any) -> UpstreamConfig:
-        """`values` are for keys that are not set."""
+        """Returns a copy with `values` for keys that are not set."""
         return self.model_copy(
             update={key: each for key, each in values.items() if key not in self.model_fields_set}
         )
@@ -229,11 +229,11 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     """Without a trailing slash."""
     key: str = ""
-    """Of every request, or empty."""
+    """The key of every request, or empty."""
     clients_key: bool = False
     """Whether each client's own key is sent instead."""
     proxy: str | None = None
-    """If any."""
+    """The HTTP proxy's URL, if any."""
 
     @property
     def headers(self) -> dict[str, str]:
@@ -248,13 +248,13 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Must not appear in a message to a client."""
+        """Texts that must not appear in a message to a client."""
         headers = (value.get_secret_value() for value in self.config.headers.values())
         values = (value for value in headers if len(value) >= _SHORTEST_SECRET)
         return tuple(each for each in (self.key, self.url, self.host, *values) if each)
 
     @property
-    def hidden(self) -> tuple[str, ...]:
+    def hidden_texts(self) -> tuple[str, ...]:
         """Texts that are removed from all that the upstream sends: the key, and headers that hold one. A short text is
         no key but a placeholder (`lm-studio`).
         """

@@ -35,7 +35,7 @@ DRAIN_SECONDS: Final = 0.25
 Deliver = Callable[[Sequence[Message], int], None]
 """Receives an exchange's messages, and their size in bytes."""
 
-_PACKED: Final = Failure(
+_COMPRESSED: Final = Failure(
     kind=FaultKind.UPSTREAM_ERROR,
     message="The model server compresses its answers, although this server does not accept compressed "
     "ones. The operator must turn compression off there.",
@@ -88,7 +88,7 @@ class Exchange:
         """Whether nothing more is passed on."""
         self._ended = asyncio.Event()
         self._deadline = math.inf
-        """That of the current read, by the loop's clock."""
+        """The deadline of the current read, by the loop's clock."""
         self._check: asyncio.TimerHandle | None = None
         """Checks the deadline, and is set again then: a timer for each read would cost more than the read."""
         self._start()
@@ -210,7 +210,7 @@ class Exchange:
             if body is None or error is not None:
                 return
             if self._is_packed:
-                self._end(End(_PACKED))
+                self._end(End(_COMPRESSED))
                 return
             chunk, at_end = body.read_nowait(), body.at_eof()
             if at_end:
@@ -294,11 +294,11 @@ class Exchange:
         """Ends the exchange if a read is late, or sets the timer again."""
         self._check = None
         if self._deadline <= self._loop.time():
-            self._end(End(self._late()))
+            self._end(End(self._timeout_failure()))
         elif self._deadline < math.inf:
             self._check_at(self._deadline)
 
-    def _late(self) -> Failure:
+    def _timeout_failure(self) -> Failure:
         limits = self._limits
         what = (
             f"sent nothing for {limits.idle_timeout:g} s in the middle of its answer"

@@ -1,7 +1,7 @@
-"""Converts an upstream's errors to failures. Known are OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`,
-FastAPI's `{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with one
-in a string and with errors in a stream, and HTML pages. A failure quotes the upstream's text, without addresses and
-keys; not if it refuses the key, which may be in it.
+"""Converts an upstream's errors to failures: OpenAI's `{"error": {...}}`, Ollama's `{"error": "text"}`, FastAPI's
+`{"detail": ...}`, vLLM's `{"object": "error", ...}`, llama.cpp's with a number as `code`, LiteLLM's with one in a
+string, and HTML pages. A failure quotes the upstream's text without addresses and keys, unless the key is refused,
+which may be in it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NO_ANSWER: Final = Failure(
     message="The model server's answer is not in the format of Chat Completions. The operator must "
     "check the address of the upstream (it usually ends with /v1).",
 )
-NOTHING_SAID: Final = Failure(
+EMPTY_ANSWER: Final = Failure(
     kind=K.UPSTREAM_ERROR,
     message="The model server ended its answer without any content or finish reason. Send the request again.",
 )
@@ -75,7 +75,7 @@ _PARAM = re.compile(r"[A-Za-z0-9_.\[\]-]{1,100}")
 _NOT_THE_REQUEST: Final = {K.UPSTREAM_ERROR, K.UPSTREAM_TIMEOUT, K.UPSTREAM_DISCONNECTED, K.UNAVAILABLE}
 """Failures that are no fault of the request, although a status may say so."""
 _NO_ENDPOINT: Final = frozenset({404, 405, 501})
-"""Of a server without the endpoint."""
+"""The statuses of a server without the endpoint."""
 _REDIRECTED: Final = (
     "The model server answered with a redirect (HTTP {}), which this server does not follow. "
     "The operator must set the final address."
@@ -112,8 +112,8 @@ class ErrorReader:
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
     def _no_endpoint(self, status: int, body: bytes) -> Failure:
-        """The server lacks the endpoint, by a status without another reason."""
-        words = self._without_secrets(clean_text(words_in(_value_of(body))))
+        """Returns the failure for a server that lacks the endpoint."""
+        words = self._without_secrets(clean_text(message_in(_value_of(body))))
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
         names = self._names
         message = (
@@ -131,7 +131,7 @@ class ErrorReader:
         error = _error_in(value)
         if status in (401, 403) or error.get("type") == _NO_KEY_OF_LITELLM:
             return self._key_refused
-        words = self._without_secrets(clean_text(words_in(value)))
+        words = self._without_secrets(clean_text(message_in(value)))
         code, kind = error.get("code"), error.get("type")
         if not isinstance(code, str) or code.isdigit():
             code = None  # a number is a status
@@ -207,7 +207,7 @@ def _error_in(value: Any) -> Mapping[str, Any]:
     return object_at(value.get("error", value))
 
 
-def words_in(value: Any) -> str:
+def message_in(value: Any) -> str:
     """Returns an error's message, in any known form; empty for an HTML page."""
     if isinstance(value, str):
         return "" if value.lstrip().startswith("<") else value.strip()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from codex_proxy.agents.upstream.agent import UpstreamAgent
 
 HELD_BYTES: Final = 256 << 10
-"""More for a slow client makes the upstream wait."""
+"""Bytes kept for a slow client; with more the upstream has to wait."""
 _KEPT_HEADERS: Final = ("content-type", "content-disposition")
 
 NO_PATH: Final = (
@@ -60,7 +60,7 @@ class UpstreamAnswer:
 
     @property
     def usage(self) -> Usage | None:
-        """What the answer has told of so far."""
+        """The usage in the answer so far."""
         return self._usage.usage
 
     def _deliver(self, messages: Sequence[Message], size: int) -> None:
@@ -77,8 +77,8 @@ class UpstreamAnswer:
         self._news.set()
 
     async def begin(self, errors: ErrorReader, now: float) -> None:
-        """Waits until the answer has begun. Raises `Fault` if there is none or it is an error, and the error of the
-        client's bytes.
+        """Waits until the answer has begun. Raises `Fault` if there is none or it is an error, and the error of reading
+        the client's body.
         """
         while self._head is None and self._end is None:
             await self._next()
@@ -91,10 +91,10 @@ class UpstreamAnswer:
         self._has_text = "audio/" not in self.headers.get("content-type", "")
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yields the answer. Raises `Fault` if it breaks off, and the error of the client's bytes."""
+        """Yields the answer. Raises `Fault` if it breaks off, and the error of reading the client's body."""
         while True:
             while self._chunks:
-                chunk = self._taken()
+                chunk = self._take_chunk()
                 if self._has_text:
                     self._usage.feed(chunk)
                 yield chunk
@@ -114,7 +114,7 @@ class UpstreamAnswer:
         self._news.clear()
         await self._news.wait()
 
-    def _taken(self) -> bytes:
+    def _take_chunk(self) -> bytes:
         chunk = self._chunks.popleft()
         self._held -= len(chunk)
         if self._held <= HELD_BYTES:
@@ -125,7 +125,7 @@ class UpstreamAnswer:
         body = b""
         while len(body) < MAX_ERROR_BYTES:
             while self._chunks:
-                body += self._taken()
+                body += self._take_chunk()
             if self._end is not None:
                 break
             await self._next()

@@ -1,6 +1,4 @@
-"""Presets for common model servers, by their documentation and tests. What a server answers with an error is refused,
-or sent in another way.
-"""
+"""Presets for common model servers, by their documentation and tests."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The defaults for a kind of model server, and what it cannot do."""
 
     url: str
-    """With `/v1`."""
+    """The address with `/v1`."""
     key_env: str = ""
     """The variable that usually has its key."""
     needs_key: bool = False

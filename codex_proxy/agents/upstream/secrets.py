@@ -1,6 +1,4 @@
-"""Replaces secrets in what an upstream sends by `[hidden]`, before anything reads it, also where JSON has characters
-escaped.
-"""
+"""Replaces secrets in what an upstream sends by `[hidden]`, also where JSON has escaped characters."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ _HIDDEN: Final = HIDDEN.encode()
 
 
 class Secrets:
-    """Replaces them in a whole text (`hide`), or in chunks (`SecretsReader`)."""
+    """Replaces secrets in a whole text (`hide`), or in chunks (`SecretsReader`)."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         """`secrets` are printable ASCII."""
@@ -32,7 +30,7 @@ class Secrets:
                 data = data.replace(secret, _HIDDEN)
         return data
 
-    def begun_in(self, data: bytes) -> int:
+    def partial_length(self, data: bytes) -> int:
         """Returns how many last bytes may begin a secret."""
         if data.endswith(b"\n") or not self.texts:
             return 0
@@ -53,7 +51,7 @@ class SecretsReader:
     def feed(self, chunk: bytes) -> bytes:
         """Returns the bytes that can be read now."""
         data = self._secrets.hide(self._held + chunk if self._held else chunk)
-        held = self._secrets.begun_in(data)
+        held = self._secrets.partial_length(data)
         if not held:
             self._held = b""
             return data
@@ -77,7 +75,7 @@ def _pattern_of(char: int) -> bytes:
 
 
 def _may_begin(data: bytes, secret: bytes) -> bool:
-    """Whether `data` begins the secret, as it is or as JSON may write it."""
+    """Whether `data` may begin the secret, as in `_pattern_of`."""
     at = 0
     for char in secret:
         rest = data[at : at + 6].lower()

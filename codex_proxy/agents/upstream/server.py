@@ -29,9 +29,9 @@ from codex_proxy.core.turn import HOPS_HEADER, Origin, Turn
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS: Final = 5.0
-"""Between requests for a list that cannot be reached."""
+"""Seconds between requests for a list that cannot be reached."""
 MAX_HOPS: Final = 8
-"""Servers like this one on a request's way."""
+"""The most servers like this one on a request's way."""
 
 _LOOP: Final = (
     "This server's upstream sent the request back to this server. The operator must set "
@@ -64,7 +64,7 @@ class ModelServer:
         self._takes_instructions = "system_prompt" in upstream.config.capabilities
         self._id = uuid.uuid4().hex[:12]
         """Identifies this server in a header, to detect a request that comes back."""
-        self.models = self._served(())
+        self.models = self._models_for_clients(())
         self.any_model = not self.models
         """Whether nobody has listed models."""
         self.trouble: Failure | None = None
@@ -90,7 +90,9 @@ class ModelServer:
         return turn, self._make_dialect(turn, model, self._context), headers
 
     def headers_for(self, origin: Origin) -> dict[str, str]:
-        """Raises `Fault` if the request came from this server itself or through too many, or lacks the client's key."""
+        """Returns headers. Raises `Fault` if the request came from this server or through too many, or lacks the
+        client's key.
+        """
         hops = origin.hops
         if self._id in hops or len(hops) >= MAX_HOPS:
             message = _LOOP.format(self._upstream.names.url)
@@ -119,7 +121,7 @@ class ModelServer:
             await asyncio.gather(self._watch, return_exceptions=True)
         await self.client.close()
 
-    def _served(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
+    def _models_for_clients(self, listed: Sequence[AgentModel]) -> tuple[AgentModel, ...]:
         """Returns the models for clients, by list and settings."""
         window = self._upstream.config.context_window
         found = models_of(self._upstream.config.models, listed)
@@ -154,7 +156,7 @@ class ModelServer:
             return failure_of(error)
         if status == 200:
             with contextlib.suppress(TypeError):
-                found = self._served(models_in(body) or ())
+                found = self._models_for_clients(models_in(body) or ())
                 if found != self.models:  # who has looked names up in them need not do so again
                     self.models, self.any_model = found, not found
             return None

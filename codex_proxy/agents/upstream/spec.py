@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 CLIENTS_KEY: Final = "client"
 """This PROXY_UPSTREAM_KEY sends each client's own key."""
 ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
-"""Where open-responses-server expects the address. With it, that program's variable for the key is used, too."""
+"""Where open-responses-server expects the address; with it, its variable for the key is used."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 UPSTREAM_SETTINGS: Final = frozenset({"upstream_url", "upstream_key", "idle_timeout"})
 """Short for keys of `[upstreams.default]`."""
@@ -32,7 +32,7 @@ _MAX_KEY_CHARS: Final = 10_000
 
 def make_upstream(context: AgentContext, make_dialect: MakeDialect) -> UpstreamAgent:
     """Returns the agent, not yet started. Raises `NoAgentError` for an invalid setting of a single upstream; one of
-    several says that when it starts.
+    several raises when started.
     """
     from codex_proxy.agents.upstream.agent import UpstreamAgent
     from codex_proxy.agents.upstream.server import ModelServer
@@ -116,7 +116,7 @@ def upstream_of(context: AgentContext) -> Upstream:
             f"--agent {api.agent} needs the address of a server that speaks {api.api}: give it with "
             "--upstream-url (PROXY_UPSTREAM_URL), like http://127.0.0.1:11434/v1."
         )
-    checked = _checked_url(url, api, names)
+    checked = _normalise_url(url, api, names)
     key = _key_of(config, settings.upstream_key, context.environ, names)
     clients_key = key == CLIENTS_KEY
     if clients_key and settings.wants_key:
@@ -137,7 +137,7 @@ def upstream_of(context: AgentContext) -> Upstream:
     )
 
 
-def _checked_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
+def _normalise_url(given: str, api: UpstreamApi, names: SettingNames) -> str:
     """Adds `/v1` to a URL without a path, and removes the endpoint of `api`. Raises `NoAgentError`."""
     wrong = f"{names.url} must be an address like http://127.0.0.1:11434/v1"
     try:

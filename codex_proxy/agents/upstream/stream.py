@@ -17,7 +17,7 @@ from codex_proxy.core.faults import Failure
 MAX_LINE_BYTES: Final = 16 << 20
 """The most bytes of one event or JSON answer. The longest have base64 audio or images."""
 MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
-"""The longest streams have a third."""
+"""The most bytes of an answer."""
 MAX_EVENT_MARKS: Final = 1 << 20
 """Commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest have ten thousand."""
 
@@ -25,7 +25,7 @@ MAX_EVENT_MARKS: Final = 1 << 20
 class Head(msgspec.Struct, frozen=True):
     status: int
     headers: Mapping[str, str] = {}
-    """By their names in lower case."""
+    """Values by names in lower case."""
 
 
 class End(msgspec.Struct, frozen=True):
@@ -67,7 +67,7 @@ class AnswerReader:
     def feed(self, chunk: bytes) -> list[StreamEvent]:
         """Returns the events that this chunk completes."""
         if self._form == "unknown":
-            found = self._recognised(chunk)
+            found = self._read_first(chunk)
             if found:
                 return found
         if self._form == "events" and (events := self._lines(chunk)):
@@ -90,10 +90,10 @@ class AnswerReader:
             # What cannot be read then is a line that was cut off.
             return [] if event is None or event.kind == "no_json" else [event]
         if self._form == "json":
-            return [decoded_event(b"".join(self._body), "chunk")]
+            return [decode_event(b"".join(self._body), "chunk")]
         return []
 
-    def _recognised(self, chunk: bytes) -> list[StreamEvent]:
+    def _read_first(self, chunk: bytes) -> list[StreamEvent]:
         """Detects the format by the first character: content types are often wrong. Returns `no_answer` if it is
         neither.
         """
@@ -124,13 +124,13 @@ class AnswerReader:
             self._event = b""
             if data == b"[DONE]":
                 return _DONE
-            return decoded_event(data, kind) if data else None
+            return decode_event(data, kind) if data else None
         if line.startswith(b"event:"):
             self._event = line[6:].strip()
         return None
 
 
-def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
+def decode_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
     """Returns a decoded event, or `no_json` or `too_long`."""
     if has_too_many_values(data):
         return StreamEvent("too_long")
@@ -148,12 +148,12 @@ def decoded_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
 
 
 def has_too_many_values(data: bytes) -> bool:
-    """Whether decoding might hold everybody up."""
+    """Whether decoding would block the event loop too long."""
     return len(data) > MAX_EVENT_MARKS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_EVENT_MARKS
 
 
 def is_error(chunk: dict[str, Any]) -> bool:
-    """Whether it is an error, in any form."""
+    """Whether a chunk is an error, in any form."""
     if chunk.get("error"):
         return True
     if chunk.get("object") == "error":

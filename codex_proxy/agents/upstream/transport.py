@@ -1,6 +1,4 @@
-"""The `Transport` of a turn at an upstream: sends requests where the current attempt is made, and opens the next after
-a failed one.
-"""
+"""The `Transport` of a turn: sends requests to the current attempt's upstream, and opens the next after a failure."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ class OpenAttempt(Attempt, frozen=True):
     """An attempt, and how its requests are sent."""
 
     agent: UpstreamAgent
-    """Is told of the attempt's end."""
+    """Records the attempt's end."""
     client: UpstreamClient
     headers: Mapping[str, str]
     """Are sent with every request."""
@@ -50,9 +48,9 @@ async def make_attempt(
     failure: Failure | None = None,
     may_repeat: Callable[[], bool] = lambda: True,
 ) -> T | None:
-    """Makes the plan's attempt after `wait` seconds, or the first later one that succeeds, and returns the result.
-    `make`'s second argument: whether it waits if too many turns are running. `failure`: of the attempt before, if any;
-    then returns None if no attempt is left. Otherwise, and if `may_repeat` returns False, raises the last `Fault`.
+    """Makes the plan's attempt after `wait` seconds, or later ones until one succeeds, and returns its result. `make`'s
+    second argument: whether it waits if too many turns are running. `failure`: of the attempt before, if any; then
+    returns None if no attempt is left. Otherwise, and if `may_repeat` returns False, raises the last `Fault`.
     """
     while wait is not None:
         if wait:
@@ -61,7 +59,7 @@ async def make_attempt(
             return await make(plan.target, plan.is_last)
         except Fault as fault:
             refused = isinstance(fault, NotAskedError)
-            wait = plan.after(fault.failure, not_asked=refused)
+            wait = plan.choose_next(fault.failure, not_asked=refused)
             # What an upstream has said tells more than that this server did not ask another one.
             is_final = wait is None and (failure is None or not refused)
             if is_final or not may_repeat():
@@ -70,9 +68,7 @@ async def make_attempt(
 
 
 class UpstreamTransport:
-    """Its reader gets each answer's messages (a `Head`, bytes, an `End`), and an `Attempt` or `NoAttempt` after a
-    failed attempt.
-    """
+    """Its reader gets each answer's messages, and an `Attempt` or `NoAttempt` after a failed attempt."""
 
     exclusive = True
 
@@ -82,9 +78,7 @@ class UpstreamTransport:
         open_attempt: Callable[[UpstreamTarget, bool], Awaitable[OpenAttempt]],
         sleep: Callable[[float], Awaitable[None]],
     ) -> None:
-        """`open_attempt`'s second argument: whether it waits if too many turns are running. It raises `Fault` or
-        `NotAskedError`.
-        """
+        """`open_attempt` is the `make` of `make_attempt`. It raises `Fault` or `NotAskedError`."""
         self._plan = plan
         self._open_attempt = open_attempt
         self._sleep = sleep
@@ -94,7 +88,7 @@ class UpstreamTransport:
         self._next_attempt: asyncio.Task[None] | None = None
         self._reader: TransportReader | None = None
         self._exchanges: list[Exchange] = []
-        """Of the turn; the last one is current."""
+        """The turn's exchanges; the last one is current."""
 
     async def open_first(self) -> Attempt:
         """Opens the first attempt that can be opened. Raises `Fault`."""
@@ -109,7 +103,7 @@ class UpstreamTransport:
         self.close_stdin()
         self._record("failed", failure)
         self._leave()
-        wait = self._plan.after(failure)
+        wait = self._plan.choose_next(failure)
         if wait is None:
             return False
         loop = asyncio.get_running_loop()
@@ -156,14 +150,14 @@ class UpstreamTransport:
         self._reader = reader
 
     def send(self, writes: bytes) -> None:
-        """Drops what has not come of the previous answer."""
+        """Sends a request, and drops the rest of the previous answer."""
         assert self._current is not None
         self.close_stdin()
         exchange = self._current.client.post(writes, self._current.headers, self._deliver)
         self._exchanges.append(exchange)
 
     def close_stdin(self) -> None:
-        """Stops passing on the current answer. (The name is `Transport`'s.)"""
+        """Stops passing on the current answer."""
         if self._exchanges:
             self._exchanges[-1].finish()
 
@@ -176,7 +170,7 @@ class UpstreamTransport:
             self._exchanges[-1].resume()
 
     def set_idle(self, idle: bool) -> None:
-        """The session ends with its turn."""
+        """Does nothing: the session ends with its turn."""
 
     async def release(self, *, finished: bool) -> None:
         """Closes the current connection unless the answer has ended: so the upstream notices that the client

@@ -52,7 +52,7 @@ class UpstreamContext(msgspec.Struct, frozen=True):
 
     errors: ErrorReader
     refused: set[str]
-    """Optional fields that it refuses. A turn adds those that it finds."""
+    """Optional fields that the upstream refuses. Turns add those that they find."""
     new_id: Callable[[str], str]
     now: Callable[[], float]
 
@@ -68,7 +68,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         self._context = context
         self._now = context.now
         self._answer: A | None = None
-        """Being read or waited for; None while tools run, and after the end."""
+        """The answer being read or waited for; None while tools run, and after the end."""
         self._error: Head | None = None
         self._error_body = bytearray()
         self._writes = b""
@@ -87,7 +87,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
                 if self._error is None:
                     self._end(self._answer, message, out)
                 else:
-                    self._refused_by_upstream(self._error, bytes(self._error_body), out)
+                    self._on_error_status(self._error, bytes(self._error_body), out)
             elif self._error is not None:
                 self._error_body += message[: MAX_ERROR_BYTES - len(self._error_body)]
             else:
@@ -96,7 +96,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
 
     def eof(self, ended: Ended) -> Step:
         """Fails the turn if it has not ended."""
-        return Step([] if self._ended else self._failed(BROKEN_OFF))
+        return Step([] if self._ended else self._fail(BROKEN_OFF))
 
     # --- what a dialect fills in ------------------------------------------------------------------
 
@@ -129,16 +129,16 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
         self._error_body.clear()
         return self._request()
 
-    def _refused_by_upstream(self, head: Head, body: bytes, out: list[Event]) -> None:
+    def _on_error_status(self, head: Head, body: bytes, out: list[Event]) -> None:
         """Fails the turn or, if the error names an optional field, repeats the request, and later ones, without it."""
         field = self._refused_field(head.status, body)
         if field is not None:
             self._refused.add(field)
             self._writes = self._next_request()
         else:
-            out += self._failed(self._errors.of_response(head.status, head.headers, body, self._now()))
+            out += self._fail(self._errors.of_response(head.status, head.headers, body, self._now()))
 
-    def _failed(self, failure: Failure) -> list[Event]:
+    def _fail(self, failure: Failure) -> list[Event]:
         self._ended = True
         self._answer = None
         return [TurnEnded(Stop.FAILED, "provider", failure)]
@@ -185,9 +185,7 @@ class UpstreamTurn(ExchangeTurn[A]):
         """Adds a call's output to the conversation; returns it as a raw item."""
 
     def _ends_without_last_event(self, answer: A, out: list[Event]) -> bool:
-        """The body has ended without the API's last event. Completes the answer and returns True if the API allows
-        that.
-        """
+        """If the API allows a body without its last event, completes the answer and returns True."""
         return False
 
     # --- one exchange -----------------------------------------------------------------------------
@@ -202,7 +200,7 @@ class UpstreamTurn(ExchangeTurn[A]):
     def _end(self, answer: A, end: End, out: list[Event]) -> None:
         self._read(self._reader.close(), out)
         if self._answer is not None and not self._ends_without_last_event(self._answer, out):
-            out += self._failed(end.failure or BROKEN_OFF)
+            out += self._fail(end.failure or BROKEN_OFF)
 
     def _request_outputs(self, calls: Sequence[ToolCallRequested], out: list[Event]) -> None:
         """An invalid call gets an error as its output; if all are invalid, `_writes` is the next request."""
@@ -218,7 +216,7 @@ class UpstreamTurn(ExchangeTurn[A]):
             self._writes = self._next_request()
 
     def _add_usage(self, usage: Usage | None, out: list[Event]) -> None:
-        """Reports the turn's sum."""
+        """Adds to the turn's usage, and reports the sum."""
         if usage is not None:
             self._spent = usage if self._spent is None else self._spent + usage
             out.append(UsageReported(self._spent, "provider"))

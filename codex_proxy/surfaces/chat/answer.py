@@ -1,5 +1,5 @@
-"""Reads the fields of a chat request that determine the answer's form. Raises `Fault` INVALID_REQUEST with `param`.
-Source: docs/contract.md#parameters-of-chat-completions.
+"""Reads the fields of a chat request that determine the answer's form. Raises `Fault` INVALID_REQUEST. Source:
+docs/contract.md#parameters-of-chat-completions.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from codex_proxy.core.faults import Fault, bad_request
-from codex_proxy.surfaces.body import check_range, missing
+from codex_proxy.surfaces.body import check_range, missing_parameter
 from codex_proxy.surfaces.chat.wire import AssistantMessage, ChatRequest
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
@@ -27,20 +27,20 @@ SAMPLING: Final = (
 """Validated, and without effect unless the agent supports them."""
 
 
-def ignored_by_us(request: ChatRequest) -> tuple[str, ...]:
+def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:
     """Returns parameters without effect that the wire model does not mark."""
     given = tuple(name for name in SAMPLING if getattr(request, name) is not None)
     named = any(isinstance(each, AssistantMessage) and each.name for each in request.messages)
     return (
         *given,
-        *logprobs_asked_for(request),
+        *requested_logprobs(request),
         *(("store",) if request.store else ()),  # false is what a chat completion here is anyway
         *(("messages[].name",) if named else ()),
     )
 
 
-def logprobs_asked_for(request: ChatRequest) -> tuple[str, ...]:
-    """Returns those of `logprobs` and `top_logprobs` that do."""
+def requested_logprobs(request: ChatRequest) -> tuple[str, ...]:
+    """Returns which of `logprobs` and `top_logprobs` the request sets."""
     given = request.logprobs
     if given is not None and not isinstance(given, bool | int):
         raise bad_request("Invalid type for 'logprobs': expected a boolean.", "logprobs", "invalid_type")
@@ -57,7 +57,7 @@ def check_choices(request: ChatRequest, max_choices: int) -> None:
 
 
 def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
-    """Raises `Fault` for a format that is off, or without its schema."""
+    """Returns the wanted format. Raises `Fault` if formats are disabled, or a schema is missing."""
     wanted = request.response_format
     if wanted is None or wanted.type == "text":
         return Format()
@@ -71,15 +71,15 @@ def format_of(request: ChatRequest, *, structured_output: bool) -> Format:
         return JSON_OBJECT
     given = wanted.json_schema
     if given is None:
-        raise missing("response_format.json_schema")
+        raise missing_parameter("response_format.json_schema")
     if given.schema_ is None:
-        raise missing("response_format.json_schema.schema")
+        raise missing_parameter("response_format.json_schema.schema")
     return json_schema_format(given.schema_, given.name, given.description)
 
 
 def refuse_unsupported(request: ChatRequest, logprobs: Logprobs) -> None:
     """Raises `Fault` for audio, and for log probabilities if `logprobs` is `refuse`."""
-    refuse_logprobs({name: name for name in logprobs_asked_for(request)}, logprobs)
+    refuse_logprobs({name: name for name in requested_logprobs(request)}, logprobs)
     if "audio" in (request.modalities or ()):
         raise _unsupported("modalities", "The agent answers in text: the only modality is 'text'.")
     if request.audio is not None:

@@ -75,7 +75,7 @@ class Choice:
         self._message_order = SerialOutput()
         self._last_message: str | None = None
         self._begins: dict[str, int] = {}
-        """The fragments before each message that is behind another one."""
+        """The number of fragments before each message but the first."""
         self._at_line_start = True
         self._whole_calls = whole_calls
         self._call_order = SerialOutput(whole=whole_calls)
@@ -128,20 +128,20 @@ class Choice:
         before = self._begins.get(id)
         return 0 if before is None else self._content.length(before) + len(BLANK_LINE)
 
-    def refuse(self, id: str, text: str, out: list[bytes]) -> None:
-        self._refusal.add(self._refusal.separated(id, text), out)
+    def add_refusal(self, id: str, text: str, out: list[bytes]) -> None:
+        self._refusal.add(self._refusal.with_separator(id, text), out)
 
     # --- reasoning and activity ---------------------------------------------------------------
 
     def add_reasoning(self, id: str, part: int, text: str, out: list[bytes]) -> None:
         """Adds a delta of a part of the summary `id`."""
-        text = self._reasoning.separated((id, part), text)
+        text = self._reasoning.with_separator((id, part), text)
         self._at_line_start = text.endswith("\n")
         self._reasoning.add(text, out)
 
-    def add_activity(self, did: str, out: list[bytes]) -> None:
-        """Adds a line about what the agent did."""
-        line = f"{' '.join(did.split())}\n"
+    def add_activity(self, line: str, out: list[bytes]) -> None:
+        """Adds a line about an action of the agent."""
+        line = f"{' '.join(line.split())}\n"
         self._reasoning.add(line if self._at_line_start else "\n" + line, out)
         self._reasoning.part = None
         self._at_line_start = True

@@ -12,7 +12,7 @@ import msgspec
 
 from codex_proxy.core.turn import ForwardedRequest
 from codex_proxy.surfaces.chat import wire
-from codex_proxy.surfaces.chat.answer import SAMPLING, logprobs_asked_for
+from codex_proxy.surfaces.chat.answer import SAMPLING, requested_logprobs
 from codex_proxy.surfaces.chat.messages import has_instructions
 from codex_proxy.surfaces.field_lists import FIELD_NAME, MAX_NAMED
 
@@ -37,9 +37,9 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What may go unchanged to an upstream."""
 
     whole: bool
-    """Whether whole requests may: not if this server adds MCP tools, or has other chunks."""
+    """Whether whole requests may: not if this server adds MCP tools, or its chunks have another form."""
     web_images: bool
-    """Whether it gets web addresses of images."""
+    """Whether the upstream gets web addresses of images."""
     images: bool = True
     """Whether the model accepts them."""
     instructions: bool = True
@@ -67,9 +67,7 @@ def _known_fields() -> frozenset[str]:
 
 
 def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_web_images: bool) -> bool:
-    """Whether `policy` allows it, and the request has neither tools nor a format, or asks for what only a forwarded
-    answer contains (`only_in_bytes`).
-    """
+    """Whether `policy` allows it, and the request has neither tools nor a format, or has `forward_only_parameters`."""
     if not policy.whole or (has_web_images and not policy.web_images):
         return False
     if not policy.images and any(isinstance(part, wire.ImagePart) for part in _parts(request)):
@@ -78,7 +76,7 @@ def may_forward_whole(request: wire.ChatRequest, policy: ForwardPolicy, *, has_w
         return False
     wants_text = request.response_format is None or request.response_format.type == "text"
     plain = wants_text and not (request.tools or request.functions)
-    return plain or bool(only_in_bytes(request))
+    return plain or bool(forward_only_parameters(request))
 
 
 def _parts(request: wire.ChatRequest) -> Iterator[object]:
@@ -86,7 +84,7 @@ def _parts(request: wire.ChatRequest) -> Iterator[object]:
     return (part for parts in contents if isinstance(parts, list) for part in parts)
 
 
-def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
+def forward_only_parameters(request: wire.ChatRequest) -> tuple[str, ...]:
     """Returns parameters that work only if the request is forwarded."""
     spoken = any(isinstance(each, wire.AssistantMessage) and each.audio for each in request.messages)
     asked = {
@@ -95,7 +93,7 @@ def only_in_bytes(request: wire.ChatRequest) -> tuple[str, ...]:
         "audio": request.audio is not None,
         "messages[].audio": spoken,
     }
-    return (*(name for name, is_asked in asked.items() if is_asked), *logprobs_asked_for(request))
+    return (*(name for name, is_asked in asked.items() if is_asked), *requested_logprobs(request))
 
 
 def forwarded_request(

@@ -35,7 +35,7 @@ class ForwardedAnswer(Renderer):
             elif isinstance(event, UsageReported):
                 self.spent.add_total(event)
             elif isinstance(event, TurnEnded):
-                self._turn_ended(event, out)
+                self._on_turn_ended(event, out)
         self.visible = self.visible or bool(out)
         if self._stream:
             return out
@@ -52,7 +52,7 @@ class ForwardedAnswer(Renderer):
     def _count_tokens(self) -> int:
         return self._deltas
 
-    def _turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
+    def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.spent.end(event)
         if event.failure is None:
             stops = event.choice_stops or {0: event.stop}

@@ -21,7 +21,7 @@ from codex_proxy.core.items import (
 )
 from codex_proxy.core.media import PdfTexts
 from codex_proxy.surfaces.attachments import file_text, image_part
-from codex_proxy.surfaces.body import none_of
+from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.chat import wire
 from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.unions import known_kinds
@@ -34,13 +34,11 @@ def history_of(
     pdfs: PdfTexts | None = None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> tuple[HistoryItem, ...]:
-    """`pdfs`: the texts of PDFs (None: none are read). `originals`: the messages as raw JSON, for an agent that takes
-    audio, files or unknown parts so.
-    """
+    """`originals`: the messages as raw JSON, for an agent that takes audio, files or unknown parts."""
     history = _History(pdfs, originals)
     for index, message in enumerate(messages):
         history.read(message, index)
-    history.settle()
+    history.finish_calls()
     return tuple(history.items)
 
 
@@ -84,9 +82,9 @@ class _History(HistoryWithCalls):
         if isinstance(message, wire.FunctionMessage):
             self._function_output(message, param)
             return
-        self.settle()
+        self.finish_calls()
         if isinstance(message, wire.InstructionMessage):
-            self.add(HistoryMessage("developer", _named(message.name, _text_parts(message.content))))
+            self.add(HistoryMessage("developer", _with_name(message.name, _text_parts(message.content))))
         elif isinstance(message, wire.UserMessage):
             self.add(self._user(message, index, f"{param}.content"))
         else:
@@ -95,12 +93,12 @@ class _History(HistoryWithCalls):
     def _user(self, message: wire.UserMessage, index: int, param: str) -> HistoryMessage:
         content = message.content
         if self._originals is None or not _has_attachments(content):
-            return HistoryMessage("user", _named(message.name, _shown_parts(content, param, self._pdfs)))
+            return HistoryMessage("user", _with_name(message.name, _shown_parts(content, param, self._pdfs)))
         known = [part for part in content if not isinstance(part, _ATTACHMENTS)]
         parts = tuple(_shown_part(part, param, None) for part in known if not isinstance(part, str))
         return HistoryMessage("user", parts, chat_message=bytes(self._originals[index]))
 
-    def settle(self, missing: str = "") -> None:
+    def finish_calls(self, missing: str = "") -> None:
         """Adds the last calls' outputs. Raises `Fault` if one is missing."""
         unanswered = [call.call_id for call in self.unanswered]
         if unanswered and self._legacy:
@@ -116,7 +114,7 @@ class _History(HistoryWithCalls):
                 + ", ".join(unanswered),
                 f"{self._param}.tool_calls",
             )
-        super().settle()
+        super().finish_calls()
 
     # --- what the assistant said ----------------------------------------------------------------
 
@@ -194,7 +192,7 @@ def _text_parts(content: wire.TextContent) -> tuple[Part, ...]:
     return tuple(TextPart(part.text) for part in content)
 
 
-def _named(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+def _with_name(name: str | None, parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """Puts a participant's name in front of the text."""
     if not name:
         return parts
@@ -210,19 +208,19 @@ def _assistant_parts(message: wire.AssistantMessage, param: str) -> tuple[Part, 
     if isinstance(content, str):
         texts = [content]
     else:
-        texts = [_said(part, f"{param}[{index}]") for index, part in enumerate(content)]
+        texts = [_assistant_text(part, f"{param}[{index}]") for index, part in enumerate(content)]
     texts.append(message.refusal or "")
     return tuple(TextPart(text) for text in texts if text)
 
 
-def _said(part: wire.AssistantPart, param: str) -> str:
+def _assistant_text(part: wire.AssistantPart, param: str) -> str:
     if isinstance(part, wire.OtherPart):
         raise _unknown_part(part, wire.AssistantPart, param)
     return part.text if isinstance(part, wire.TextPart) else part.refusal
 
 
 def _unknown_part(part: wire.OtherPart, union: Any, param: str) -> Fault:
-    return none_of(f"{param}.type", part.type, known_kinds(union))
+    return unsupported_value(f"{param}.type", part.type, known_kinds(union))
 
 
 def _shown_parts(content: wire.ShownContent, param: str, pdfs: PdfTexts | None) -> tuple[Part, ...]:

@@ -1,6 +1,6 @@
-"""Parses a chat request into a `Turn` and what its answer needs. Raises `Fault`: INVALID_REQUEST with `param`,
-MODEL_NOT_FOUND, NOT_ALLOWED. Sources: docs/contract.md#parameters-of-chat-completions,
-docs/contract.md#messages-and-parts, docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
+"""Parses a chat request into a `Turn` and what its answer needs. Raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND,
+NOT_ALLOWED. Sources: docs/contract.md#parameters-of-chat-completions, docs/contract.md#messages-and-parts,
+docs/contract.md#tools-and-tool_choice, docs/wire-rules.md#chat-completions.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from codex_proxy.surfaces.chat.answer import (
     SAMPLING,
     check_choices,
     format_of,
-    ignored_by_us,
-    logprobs_asked_for,
+    ignored_parameters,
     refuse_contradictions,
     refuse_unsupported,
+    requested_logprobs,
 )
 from codex_proxy.surfaces.chat.forward import (
     Fields,
@@ -36,7 +36,7 @@ from codex_proxy.surfaces.chat.forward import (
 from codex_proxy.surfaces.chat.messages import has_calls, has_instructions, history_of, web_images
 from codex_proxy.surfaces.chat.tools import offered_tools
 from codex_proxy.surfaces.chat.wire import ChatRequest
-from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, ignored_within, refuse_noted
+from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields, ignored_inner_fields, refuse_noted
 from codex_proxy.surfaces.models import DEFAULT_NAME, ResolvedModel, resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     FieldNames,
@@ -44,7 +44,7 @@ from codex_proxy.surfaces.request_options import (
     ParseContext,
     ParsedRequest,
     Place,
-    fields_set,
+    non_null_fields,
     place_of,
     stops_of,
     with_json_hint,
@@ -52,12 +52,10 @@ from codex_proxy.surfaces.request_options import (
 
 FIELDS: Final = FieldNames()
 FUNCTIONS_FIELDS: Final = FieldNames(tool_schema="functions[{}].parameters")
-"""For requests with `functions`, the older form of `tools`."""
+"""Names for requests with `functions`, the older form of `tools`."""
 
 
 class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
-    """A parsed chat request."""
-
     include_usage: bool
     """Whether the stream gets a chunk with the usage."""
     choices: int
@@ -75,9 +73,7 @@ def parse(
     context: ParseContext,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """`pdfs`: the texts of PDFs (None: none are read). `forward_policy` returns what may go unchanged to a model's
-    upstream, or None.
-    """
+    """`pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's upstream, or None."""
     notes = FieldNotes()
     request = parse_as(ChatRequest, body, notes)
     check_length("messages", len(request.messages), context.settings.max_items)
@@ -88,12 +84,12 @@ def parse(
     if policy is None:
         refuse_noted(notes)
         ignored = ignored_fields(notes)
-        parsed = _converted(request, resolved, context, pdfs)
+        parsed = _convert(request, resolved, context, pdfs)
         return msgspec.structs.replace(parsed, ignored=(*parsed.ignored, *ignored))
     fields = fields_of(body)
     if may_forward_whole(request, policy, has_web_images=bool(web_images(request.messages))):
-        return _forwarded(request, resolved, fields, context)
-    parsed = _converted(request, resolved, context, pdfs, messages_in(fields))
+        return _forward(request, resolved, fields, context)
+    parsed = _convert(request, resolved, context, pdfs, messages_in(fields))
     turn = msgspec.structs.replace(
         parsed.turn,
         sampling=sampling_in(fields),
@@ -104,31 +100,31 @@ def parse(
     return msgspec.structs.replace(
         parsed,
         turn=turn,
-        ignored=(*logprobs_asked_for(request), *named, *ignored_within(notes)),
+        ignored=(*requested_logprobs(request), *named, *ignored_inner_fields(notes)),
         web_search=False,
         service_tier=None,
         passed_on=unknown_fields(request, fields),
     )
 
 
-def _forwarded(
+def _forward(
     request: ChatRequest, resolved: ResolvedModel, fields: Fields, context: ParseContext
 ) -> ParsedChat:
     place = place_of(resolved, context, request.metadata, client_acts=True)
     effort = _effort(request) or resolved.effort
     forwarded = forwarded_request(request, fields, effort=effort, model_asked=_model_asked(request))
     turn = msgspec.structs.replace(place.turn, effort=effort, forwarded=forwarded)
-    return _parsed(request, turn, place, passed_on=unknown_fields(request, fields))
+    return _make_parsed(request, turn, place, passed_on=unknown_fields(request, fields))
 
 
-def _converted(
+def _convert(
     request: ChatRequest,
     resolved: ResolvedModel,
     context: ParseContext,
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
-    """`originals`: the messages as raw JSON, for an agent that takes such."""
+    """`originals`: see `history_of`."""
     settings = context.settings
     refuse_unsupported(request, settings.logprobs)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_tools(request)
@@ -149,15 +145,15 @@ def _converted(
         parallel_tool_calls=request.parallel_tool_calls is not False,
         output_schema=wanted.schema,
         choices=request.n or 1,
-        sampling=fields_set(request, SAMPLING),
+        sampling=non_null_fields(request, SAMPLING),
         stop=stops_of(request.stop),
         max_tokens=request.max_completion_tokens or request.max_tokens,
     )
-    return _parsed(
+    return _make_parsed(
         request,
         turn,
         place,
-        ignored=(*ignored_by_us(request), *tier.ignored),
+        ignored=(*ignored_parameters(request), *tier.ignored),
         web_search=request.web_search_options is not None,
         service_tier=None if request.service_tier is None else tier.served,
         web_images=web_images(request.messages),
@@ -165,8 +161,8 @@ def _converted(
     )
 
 
-def _parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
-    """`more`: further fields."""
+def _make_parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
+    """`more`: further fields of the result."""
     has_functions = bool(request.functions)
     return ParsedChat(
         turn=turn,

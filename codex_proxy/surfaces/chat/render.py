@@ -50,12 +50,12 @@ ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
 _SHOWN_ITEMS: Final = (Message, Reasoning, ToolCall)
-NOBODY: Final[tuple[Choice, ...]] = ()
+NO_CHOICES: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """`whole_calls`: each call is one delta (docs/contract.md#streams). `show_activity`: the agent's actions are lines
-    of reasoning. `metrics` returns times for the usage chunk.
+    """`whole_calls`: each call is one delta. `show_activity`: the agent's actions are lines of reasoning. `metrics`
+    returns times for the usage chunk.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class ChatRenderer(StreamRenderer):
         self._measure = metrics
         self._routed = False
         self._cited: list[tuple[tuple[Choice, ...], AnnotationAdded]] = []
-        """Each with the choices that have its message."""
+        """Annotations, each with the choices that have its message."""
 
     def _make_choices(self, count: int) -> None:
         head = {"id": self._envelope["id"], "object": "chat.completion.chunk"}
@@ -113,7 +113,7 @@ class ChatRenderer(StreamRenderer):
                 whole["message"]["annotations"] = annotations
         head = {"id": self._envelope["id"], "object": "chat.completion"}
         top = {**head, **self._envelope, **self._details.fields}
-        return json_bytes({**top, "choices": choices, "usage": self._figures()})
+        return json_bytes({**top, "choices": choices, "usage": self._usage()})
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
@@ -126,19 +126,19 @@ class ChatRenderer(StreamRenderer):
         self._each(self._choices, out, Choice.begin)
 
     def _each(
-        self, targets: tuple[Choice, ...], out: list[bytes], say: Callable[..., None], *args: object
+        self, targets: tuple[Choice, ...], out: list[bytes], append: Callable[..., None], *args: object
     ) -> None:
-        """Calls `say(choice, *args, out)` for each choice: a chunk each, or one for all in the profile
+        """Calls `append(choice, *args, out)` for each choice: a chunk each, or one for all in the profile
         `codex-completions-api`.
         """
         if not self._joined:
             for choice in targets:
-                say(choice, *args, out)
+                append(choice, *args, out)
             return
         spoken: list[list[bytes]] = []
         for choice in targets:
             frames: list[bytes] = []
-            say(choice, *args, frames)
+            append(choice, *args, frames)
             spoken.append(b"".join(frames).split(b"\n")[:-1])
         # From the end backwards: choices that say less than others finish together with them.
         count = max(map(len, spoken), default=0)
@@ -154,11 +154,10 @@ class ChatRenderer(StreamRenderer):
             self._each(targets, out, Choice.add_text, pieces.id, texts)
 
     def _on_refusal(self, event: RefusalDelta, out: list[bytes]) -> None:
-        self._each(self._choices_with(event.id, out), out, Choice.refuse, event.id, event.text)
+        self._each(self._choices_with(event.id, out), out, Choice.add_refusal, event.id, event.text)
 
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Raw reasoning is not sent to clients."""
-        if event.kind == "summary":
+        if event.kind == "summary":  # raw reasoning is not sent to clients
             targets = self._choices_with(event.id, out)
             self._each(targets, out, Choice.add_reasoning, event.id, event.part, event.text)
 
@@ -167,7 +166,7 @@ class ChatRenderer(StreamRenderer):
 
     def _choices_with(self, id: str, out: list[bytes]) -> tuple[Choice, ...]:
         """Returns the choices with the item `id`, and begins the stream."""
-        targets = self._targets.get(id, NOBODY)
+        targets = self._targets.get(id, NO_CHOICES)
         if targets and not self.visible:
             self._begin(out)
         return targets
@@ -187,14 +186,14 @@ class ChatRenderer(StreamRenderer):
             self._each(self._choices_with(item.id, out), out, Choice.add_activity, line)
 
     def _choices_for(self, item: Item) -> tuple[Choice, ...]:
-        """Returns the agent's choices, or all if it names none."""
+        """Returns the choice that the agent names for the item, else all."""
         if item.choice is None:
             return self._choices
         self._routed = True
-        return self._choices[item.choice : item.choice + 1] if item.choice >= 0 else NOBODY
+        return self._choices[item.choice : item.choice + 1] if item.choice >= 0 else NO_CHOICES
 
     def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
-        self._each(self._targets.pop(event.id, NOBODY), out, Choice.close, event.id)
+        self._each(self._targets.pop(event.id, NO_CHOICES), out, Choice.close, event.id)
 
     def _on_turn_ended(self, event: TurnEnded, out: list[bytes]) -> None:
         self.ended = True
@@ -226,7 +225,7 @@ class ChatRenderer(StreamRenderer):
         if self._details.annotations:
             return msgspec.Raw(self._details.annotations)
         return [
-            _nested(cited.json, choice.place_of(cited.id))
+            _nest_annotation(cited.json, choice.place_of(cited.id))
             for choices, cited in self._cited
             if choice in choices
         ]
@@ -244,8 +243,8 @@ class ChatRenderer(StreamRenderer):
 
     # --- usage ----------------------------------------------------------------------------------
 
-    def _figures(self) -> ChatUsage:
-        """Each of several choices with the same output counts."""
+    def _usage(self) -> ChatUsage:
+        """Returns the usage. Each of several choices with the same output counts."""
         usage, copies = self._tokens(), 1 if self._routed else len(self._choices)
         completion = usage.output * copies
         figures: ChatUsage = {
@@ -255,7 +254,7 @@ class ChatRenderer(StreamRenderer):
             "prompt_tokens_details": {"cached_tokens": usage.cached},
             "completion_tokens_details": {"reasoning_tokens": usage.reasoning * copies},
         }
-        if self.spent.estimated:
+        if self.spent.is_estimated:
             figures["estimated"] = True
         for field, counts in self._details.tokens.items():
             figures[field] |= counts  # type: ignore[literal-required]  # an upstream's own
@@ -267,10 +266,10 @@ class ChatRenderer(StreamRenderer):
     def _count_tokens(self) -> int:
         """Counts at most `max_tokens` a choice."""
         counted = self._choices if self._routed else self._choices[:1]
-        return sum(self._limited(choice.tokens()) for choice in counted)
+        return sum(self._limit(choice.tokens()) for choice in counted)
 
     def _usage_chunk(self) -> bytes:
-        figures = self._figures()
+        figures = self._usage()
         measured = NOT_MEASURED if self._measure is None else self._measure(figures["completion_tokens"])
         figures["time_to_first_token"] = measured.time_to_first_token
         figures["throughput_after_first_token"] = measured.throughput_after_first_token
@@ -278,7 +277,7 @@ class ChatRenderer(StreamRenderer):
         return self._chunk_head + b'],"usage":' + json_bytes(figures) + b"}\n\n"
 
 
-def _nested(annotation: bytes, offset: int) -> dict[str, Any]:
+def _nest_annotation(annotation: bytes, offset: int) -> dict[str, Any]:
     """Nests an annotation of the Responses API. `offset`: where its message begins in `content`."""
     fields: dict[str, Any] = msgspec.json.decode(annotation)
     for name in ("start_index", "end_index"):

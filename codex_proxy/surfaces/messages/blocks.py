@@ -1,6 +1,6 @@
-"""Converts content blocks to parts of the history. Only in the user's newest message a bad image or unknown block
-raises `Fault` INVALID_REQUEST, because clients send their history each time; elsewhere, and for unreadable documents, a
-note takes its place. Source: docs/messages.md#content.
+"""Converts content blocks to parts of the history. A bad image or unknown block raises `Fault` INVALID_REQUEST only in
+the user's newest message, because clients send their history each time; elsewhere, and for unreadable documents, a note
+takes its place. Source: docs/messages.md#content.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from codex_proxy.core.items import ImagePart, Part, TextPart
 from codex_proxy.core.media import NoImageError, PdfTexts, clean_data_url, decode_base64
 from codex_proxy.core.shown_text import escape, excerpt
 from codex_proxy.surfaces.attachments import image_part
-from codex_proxy.surfaces.body import none_of
+from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.field_lists import FIELD_NAME, FieldNotes
 from codex_proxy.surfaces.messages.wire import BLOCK_FIELDS
 
@@ -31,8 +31,8 @@ class BlockReader:
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
     ) -> None:
-        """`pdfs`: the texts of PDFs (None: none are read). `takes_images`: the agent passes images on. `fetches`: web
-        images stay in earlier messages too.
+        """`pdfs` None: none are read. `takes_images`: the agent passes images on. `fetches`: web images stay in earlier
+        messages too.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -74,7 +74,7 @@ class BlockReader:
                 f"The tool {escape(excerpt(changed_tool(block)))} {TOOL_CHANGES[kind]} from now on."
             )
         elif newest:
-            raise none_of(f"{param}.type", kind, ", ".join(f"'{each}'" for each in _USER_BLOCKS))
+            raise unsupported_value(f"{param}.type", kind, ", ".join(f"'{each}'" for each in _USER_BLOCKS))
         else:
             self.note_left_out(block)
             shown = excerpt(kind) if kind else "of no type"
@@ -86,7 +86,7 @@ class BlockReader:
             self._notes.add_unknown(block, served, "messages[].content[]")
 
     def note_left_out(self, block: Any) -> None:
-        """Adds its type to `ignored`."""
+        """Adds the block's type to `ignored`."""
         kind = block_type(block)
         self.ignored[f"messages[].content[]{'.' + kind if FIELD_NAME.fullmatch(kind) else ''}"] = None
 
@@ -157,7 +157,7 @@ class BlockReader:
         if media_type == _PDF:
             text = self._pdf_text(raw, f"{param}.source.data")
         elif raw:
-            text = _decoded(raw)
+            text = _decode_text(raw)
         if text is not None:
             return TextPart(f"{head}{text}\n</document>")
         self.ignored["document"] = None
@@ -165,7 +165,7 @@ class BlockReader:
         return TextPart(f"[Document {shown}: this model cannot read it.]")
 
     def _pdf_text(self, raw: bytes, param: str) -> str | None:
-        """Returns None if it cannot be read, or not yet: the request is then parsed again."""
+        """Returns the text; None if the PDF cannot be read, or not yet: then the request is parsed again."""
         if self._pdfs is None or not raw:
             return None
         try:
@@ -222,7 +222,7 @@ def _shown_title(block: dict[str, Any]) -> str:
     return escape(_text(block, "title") or "document").translate(_QUOTE)[:_MAX_TITLE]
 
 
-def _decoded(raw: bytes) -> str | None:
+def _decode_text(raw: bytes) -> str | None:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -12,7 +12,7 @@ from codex_proxy.surfaces.answer_types import Count, JsonText, Object, one_of
 from codex_proxy.surfaces.base import BLANK_LINE, Text, json_bytes, json_text, raw_text
 
 SIGNATURE: Final = "cxp1"
-"""By which this server knows its own thinking blocks."""
+"""The signature by which this server knows its thinking blocks."""
 
 BLOCK_TYPES: Final = (
     *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"),
@@ -22,7 +22,7 @@ EVENT_TYPES: Final = (
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop", "ping", "error"),
 )
-"""All that are ever sent: some SDKs fail on others."""
+"""All that are ever sent, for the same reason."""
 
 STOP_REASONS: Final = ("end_turn", "tool_use", "max_tokens", "refusal", "stop_sequence")
 """All that are ever sent."""
@@ -87,14 +87,14 @@ PING: Final = frame("ping", {})
 
 class GrowingBlock:
     """A message or reasoning that becomes a block of `text` or `thinking`. `kept`: its texts until it is opened;
-    `over`: it has ended. Methods append frames to `out`.
+    `ended`: whether it has ended. Methods append frames to `out`.
     """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.is_open = False
         self.kept: list[str] = []
-        self.over = False
+        self.ended = False
         self._part: int | None = None
 
     def with_break(self, part: int, text: str) -> str:

@@ -1,5 +1,5 @@
 """A request's tokens: an upper bound for `POST /v1/messages/count_tokens`, since after too small a number clients
-shorten too late (raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND); and an estimate for an answer's first event.
+shorten too late; and an estimate for an answer's first event.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.usage import parts_in, texts_in
 
 _REQUEST: Final = 16
-"""At the beginning of an answer and around instructions."""
+"""Tokens at the beginning of an answer and around instructions."""
 _MESSAGE: Final = 8
 _TOOL: Final = 16
 _BLOCK: Final = 4
@@ -39,12 +39,12 @@ _MAX_COUNTED: Final = 4 << 20
 """Characters counted exactly, a million tokens; later a token for two."""
 
 _STATE_CHARS: Final = 5
-"""Encrypted reasoning per token, at least."""
+"""Characters of encrypted reasoning per token, at least."""
 _PDF_CHARS: Final = 3
-"""Base64 of a PDF per token, at least."""
+"""Characters of a PDF's base64 per token, at least."""
 _MAX_PDF: Final = 200_000
 
-_SEALED: Final = frozenset({"data", "signature", "encrypted_content"})
+_ENCRYPTED: Final = frozenset({"data", "signature", "encrypted_content"})
 _NOT_SHOWN: Final = frozenset({"cache_control", "type", "id", "tool_use_id"})
 _NOT_OFFERED: Final = _NOT_SHOWN | {"defer_loading", "eager_input_streaming", "strict"}
 
@@ -61,7 +61,7 @@ def count_tokens(body: bytes, catalog: ModelCatalog) -> int:
         _REQUEST
         + counter.content(request.system)
         + sum(_MESSAGE + counter.content(each.content) for each in request.messages)
-        + sum(_TOOL + counter.value(_shown(tool)) for tool in offered)
+        + sum(_TOOL + counter.value(_fields_for_model(tool)) for tool in offered)
         + (counter.value(wanted.schema_) if wanted else 0)
     )
 
@@ -103,7 +103,7 @@ class _Counter:
         nested = block.get("content")
         known = self.content(nested) if isinstance(nested, list | str) else None
         return (known or 0) + sum(
-            _sealed(value) if field in _SEALED else self.value(value)
+            _count_encrypted(value) if field in _ENCRYPTED else self.value(value)
             for field, value in block.items()
             if field not in _NOT_SHOWN and not (field == "content" and known is not None)
         )
@@ -126,11 +126,11 @@ def _image(source: Any) -> int:
     return min(_MAX_IMAGE, 100 + math.ceil(max(tiles, patches)))
 
 
-def _sealed(value: Any) -> int:
+def _count_encrypted(value: Any) -> int:
     return len(value) // _STATE_CHARS if isinstance(value, str) else 0
 
 
-def _shown(tool: dict[str, Any]) -> dict[str, Any]:
+def _fields_for_model(tool: dict[str, Any]) -> dict[str, Any]:
     """Leaves out fields that the model does not get."""
     return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}
 
@@ -140,7 +140,7 @@ def _shown(tool: dict[str, Any]) -> dict[str, Any]:
 IMAGE_TOKENS: Final = 800
 """Providers scale images down."""
 TOOL_TOKENS: Final = 12
-"""In addition to name, description and schema."""
+"""A tool's tokens beside name, description and schema."""
 
 _SLICES: Final = 12
 _SLICE: Final = 160

@@ -1,5 +1,5 @@
-"""The errors of Anthropic's API, and when clients must not try again. Claude Code repeats a 401 for minutes unless
-`x-should-retry` forbids it, and summarises on a 400 "prompt is too long".
+"""The errors of Anthropic's API, and when clients must not try again: Claude Code repeats a 401 for minutes unless
+`x-should-retry` forbids it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STATUSES: Final[dict[FaultKind, int]] = {
     FaultKind.UNAVAILABLE: 529,
     FaultKind.STOPPING: 529,
 }
-"""Where they differ from OpenAI's."""
+"""Statuses that differ from OpenAI's."""
 _TYPES: Final = {
     401: "authentication_error",
     402: "billing_error",
@@ -122,7 +122,9 @@ def error_event(failure: Failure, request_id: str) -> bytes:
 
 
 def prompt_too_long(failure: Failure, tokens: int, window: int | None) -> Failure:
-    """Returns `prompt is too long: N tokens > M maximum`. `tokens`: an estimate; `window`: the model's, if known."""
+    """Returns `prompt is too long: N tokens > M maximum`, on which Claude Code summarises. `tokens`: an estimate;
+    `window`: the model's.
+    """
     if failure.kind is not FaultKind.CONTEXT_LENGTH_EXCEEDED:
         return failure
     most = window or max(1, tokens - 1)

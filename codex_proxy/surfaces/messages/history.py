@@ -1,7 +1,6 @@
-"""Converts messages to history, oldest first. Instructions become developer messages in place. A call without a result
-gets one that says so; a result without its call becomes the user's text. Raw items of `redacted_thinking` return to
-their places. Raises `Fault` INVALID_REQUEST for the user's newest message only. Source:
-docs/messages.md#the-conversation.
+"""Converts messages to history. Instructions become developer messages in place. A call without a result gets one that
+says so; a result without its call becomes the user's text. Raw items of `redacted_thinking` return to their places.
+Raises `Fault` INVALID_REQUEST for the user's newest message only. Source: docs/messages.md#the-conversation.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from codex_proxy.core.items import (
     TextPart,
 )
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import none_of
+from codex_proxy.surfaces.body import unsupported_value
 from codex_proxy.surfaces.messages import wire
 from codex_proxy.surfaces.messages.blocks import (
     TOOL_CHANGES,
@@ -31,7 +30,7 @@ from codex_proxy.surfaces.messages.blocks import (
     results_text,
     text_of,
 )
-from codex_proxy.surfaces.messages.state import Element, unpacked
+from codex_proxy.surfaces.messages.state import Element, unpack_items
 from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
@@ -50,7 +49,7 @@ _UNSHOWN: Final = frozenset({"thinking", "redacted_thinking", "server_tool_use"}
 
 
 def instructions_of(system: wire.Content | None) -> str:
-    """Leaves out Claude Code's own block."""
+    """Returns the system prompt without Claude Code's own block."""
     if system is None or isinstance(system, str):
         texts = [system or ""]
     else:
@@ -62,7 +61,7 @@ def _instruction(block: Any, param: str) -> str:
     if isinstance(block, str):
         return block
     if block_type(block) != "text":
-        raise none_of(param, block_type(block), "'text'")
+        raise unsupported_value(param, block_type(block), "'text'")
     return text_of(block)
 
 
@@ -75,7 +74,7 @@ def history_of(
     for index, message in enumerate(messages):
         if not (index < newest and message.role in _INSTRUCTING and message.clear_at == _NEXT_MESSAGE):
             history.read(message, f"messages[{index}].content", newest=index == newest)
-    history.settle(NO_RESULT)
+    history.finish_calls(NO_RESULT)
     return tuple(history.items)
 
 
@@ -144,7 +143,7 @@ class _History(HistoryWithCalls):
     def read(self, message: wire.InputMessage, param: str, *, newest: bool) -> None:
         if message.role == "assistant":
             if not self._answering:
-                self.settle(NO_RESULT)
+                self.finish_calls(NO_RESULT)
             self._add_answer(message.content)
             self._answering = True
             return
@@ -203,7 +202,7 @@ class _History(HistoryWithCalls):
             elif kind == "text":
                 text = text_of(block)
             elif kind == "redacted_thinking":
-                state += unpacked(str(block.get("data", "")), self._identity)
+                state += unpack_items(str(block.get("data", "")), self._identity)
             elif kind == "tool_use":
                 call = _past_call(block)
                 if call is not None and call.call_id not in self.calls:

@@ -1,5 +1,5 @@
-"""Parses a Messages request into a `Turn` and what its answer needs. Raises `Fault`: INVALID_REQUEST with `param`,
-MODEL_NOT_FOUND, NOT_ALLOWED. Source: docs/messages.md.
+"""Parses a Messages request into a `Turn` and what its answer needs. Raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND,
+NOT_ALLOWED. Source: docs/messages.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
     thinking: bool
     """Whether `thinking` blocks, and so raw items, are asked for."""
     client_names: dict[str, str]
-    """The client's names of tools by the model's, if they differ."""
+    """See `MessagesTools`."""
     refetches: bool
     """Whether an image is in an earlier message, and left out if it cannot be fetched."""
 
@@ -71,8 +71,8 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """`identity` names a turn's agent and model, whose raw items are used. `pdfs`: the texts of PDFs. `fetches=False`:
-    web images of earlier messages become notes.
+    """`identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images of earlier
+    messages become notes.
     """
     notes = FieldNotes()
     request = parse_as(MessagesRequest, body, notes)
@@ -136,7 +136,7 @@ def _client_acts(request: MessagesRequest, offered: MessagesTools, schema: msgsp
 
 
 def _schema_of(request: MessagesRequest) -> msgspec.Raw | None:
-    """Raises `Fault` for other formats, or a `json_schema` without one."""
+    """Returns the schema. Raises `Fault` for formats other than `json_schema`, or without a schema."""
     config = request.output_config
     wanted, field = request.output_format, "output_format"
     if config is not None and config.format is not None:
@@ -182,7 +182,7 @@ def _wants_thinking(thinking: Thinking | None) -> bool:
 
 
 def _effort_asked(request: MessagesRequest) -> str | None:
-    """Returns the newest message's, else that of `output_config`."""
+    """Returns the newest message's effort, else that of `output_config`."""
     for message in reversed(request.messages):
         if message.output_config is not None and message.output_config.effort is not None:
             return message.output_config.effort
@@ -190,7 +190,9 @@ def _effort_asked(request: MessagesRequest) -> str | None:
 
 
 def _effort_of(request: MessagesRequest, by_name: str | None, efforts: Sequence[str]) -> str | None:
-    """Returns None for the agent's default. `by_name`: the model name's; `efforts`: the model's."""
+    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name; `efforts`: those of the
+    model.
+    """
     thinking = request.thinking
     if thinking is not None and thinking.type == "disabled":
         return nearest_effort("none", efforts)

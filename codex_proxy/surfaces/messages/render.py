@@ -1,6 +1,5 @@
 """Renders a turn as an Anthropic message, streamed or whole, from the same blocks. One block is open at a time; calls
-come last, behind the model's raw items, so that a client that cuts its history at a call keeps both. Source:
-docs/messages.md#streams.
+come last, behind the raw items: a client that cuts its history at a call keeps both. Source: docs/messages.md#streams.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from codex_proxy.surfaces.messages.content import (
 )
 from codex_proxy.surfaces.messages.content import Message as MessageBody
 from codex_proxy.surfaces.messages.errors import error_event
-from codex_proxy.surfaces.messages.state import OUTPUTS, packed
+from codex_proxy.surfaces.messages.state import OUTPUTS, pack_items
 from codex_proxy.surfaces.tool_calls import whole_input
 from codex_proxy.surfaces.usage import json_tokens
 
@@ -63,8 +62,6 @@ class _Call:
 
 
 class MessagesRenderer(StreamRenderer):
-    """Private methods append frames to `out`."""
-
     def __init__(
         self,
         *,
@@ -91,7 +88,7 @@ class MessagesRenderer(StreamRenderer):
         self._show_activity = show_activity and thinking
         self._blocks: list[GrowingBlock | WholeBlock] = []
         self._growing: dict[str, GrowingBlock] = {}
-        """Those that have not ended, by the item's id."""
+        """Blocks that have not ended, by the item's id."""
         self._open_block: GrowingBlock | None = None
         self._waiting: deque[GrowingBlock] = deque()
         self._calls: dict[str, _Call] = {}
@@ -177,9 +174,8 @@ class MessagesRenderer(StreamRenderer):
         self._add_text(event.id, [event.text], out)
 
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Raw reasoning is not sent to clients."""
         block = self._growing.get(event.id)
-        if event.kind == "summary" and block is not None:
+        if event.kind == "summary" and block is not None:  # raw reasoning is not sent to clients
             self._add_text(event.id, [block.with_break(event.part, event.text)], out)
 
     def _add_text(self, id: str, texts: list[str], out: list[bytes]) -> None:
@@ -204,7 +200,7 @@ class MessagesRenderer(StreamRenderer):
 
     def _close(self, block: GrowingBlock, out: list[bytes]) -> None:
         """Closes a finished item's block, then opens those that wait."""
-        block.over = True
+        block.ended = True
         if block is not self._open_block:
             return
         block.close(out)
@@ -212,7 +208,7 @@ class MessagesRenderer(StreamRenderer):
         while self._waiting and self._open_block is None:
             following = self._waiting.popleft()
             self._open(following, out)
-            if following.over:
+            if following.ended:
                 following.close(out)
                 self._open_block = None
 
@@ -260,7 +256,7 @@ class MessagesRenderer(StreamRenderer):
 
     def _on_item_ended(self, event: ItemEnded, out: list[bytes]) -> None:
         block = self._growing.pop(event.id, None)
-        if block is not None and not block.over:
+        if block is not None and not block.ended:
             self._close(block, out)
         if event.id in self._calls:
             self._calls[event.id].complete = event.status == "completed"
@@ -278,7 +274,7 @@ class MessagesRenderer(StreamRenderer):
         """
         if self._state_identity is None or not (self._calls or self._ran_tools):
             return
-        data = packed(self._raw, self._state_identity)
+        data = pack_items(self._raw, self._state_identity)
         if data is not None:
             self._send("redacted_thinking", {"data": data}, out)
 

@@ -1,6 +1,5 @@
 """Packs an answer's raw items into a `redacted_thinking` block's `data`: base64 of a version byte, a digest of agent
 and model, and zlib of a JSON array (raw items, 0 for a message, a call's id for a call), neither encrypted nor signed.
-What is damaged, or of another version, agent or model, counts as none.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ Element: TypeAlias = dict[str, Any] | int | str
 """A raw item, `0` for the next message, or a call's id."""
 
 
-def packed(raw: Iterable[bytes], identity: str) -> str | None:
-    """Returns None if the client sends all of them itself, or one is not JSON."""
+def pack_items(raw: Iterable[bytes], identity: str) -> str | None:
+    """Returns the `data`; None if the client sends all items itself, or one is not JSON."""
     try:
         elements = _elements(raw)
         plain = msgspec.json.encode(elements)
@@ -52,13 +51,13 @@ def packed(raw: Iterable[bytes], identity: str) -> str | None:
     if not any(isinstance(each, dict) for each in elements):
         return None
     body = zlib.compress(plain)
-    if len(plain) > _most(len(body)):
+    if len(plain) > _max_bytes(len(body)):
         body = zlib.compress(plain, 0)
     return binascii.b2a_base64(bytes((VERSION,)) + _digest(identity) + body, newline=False).decode()
 
 
-def unpacked(data: str, identity: str) -> list[Element]:
-    """Returns none of another identity or version, or damaged."""
+def unpack_items(data: str, identity: str) -> list[Element]:
+    """Returns the elements; none if `data` is damaged, or of another identity or version."""
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
     except (binascii.Error, ValueError):
@@ -68,14 +67,14 @@ def unpacked(data: str, identity: str) -> list[Element]:
         return []
     reader = zlib.decompressobj()
     try:
-        body = reader.decompress(raw[head:], _most(len(raw) - head))
+        body = reader.decompress(raw[head:], _max_bytes(len(raw) - head))
         elements = msgspec.json.decode(body, type=list[Any]) if reader.eof else []
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return []
     return [each for each in elements if _is_element(each)]
 
 
-def _most(size: int) -> int:
+def _max_bytes(size: int) -> int:
     """Returns to how many bytes a block may grow."""
     return min(MAX_BYTES, _FREE_BYTES + MAX_GROWTH * size)
 

@@ -66,7 +66,7 @@ def offered_tools(
             if not tool.get("defer_loading") or _name_of(tool) in loaded:
                 found.append((made, f"{param}.name"))
         else:
-            raise _not_here(kind, param)
+            raise _unsupported_tool(kind, param)
     tools = tuple(tool for tool, _ in found)
     refuse_duplicates(tools, [field for _, field in found])
     return MessagesTools(
@@ -95,7 +95,7 @@ _SEARCH_OPTIONS: Final = (
     *("max_uses", "allowed_domains", "blocked_domains"),
     *("user_location", "response_inclusion", "allowed_callers"),
 )
-"""For which the agent has no setting."""
+"""Options for which the agent has no setting."""
 
 
 def _type_of(tool: dict[str, Any]) -> str:
@@ -134,7 +134,7 @@ def _tool(tool: dict[str, Any], param: str) -> Tool:
     )
 
 
-def _not_here(kind: str, param: str) -> Fault:
+def _unsupported_tool(kind: str, param: str) -> Fault:
     shown = excerpt(kind)
     if _SCHEMALESS.fullmatch(kind):
         message = (

@@ -1,6 +1,5 @@
-"""The pydantic model of a Messages request; `field_lists` marks what is ignored or refused. Contents and tools are not
-validated, because clients send their history each time. Source: docs/messages.md, requests of Claude Code 2.1.330 and
-of Anthropic's SDKs.
+"""The pydantic model of a Messages request. Contents and tools are not validated, because clients send their history
+each time. Source: docs/messages.md, requests of Claude Code 2.1.330 and of Anthropic's SDKs.
 """
 
 from __future__ import annotations

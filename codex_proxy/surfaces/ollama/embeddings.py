@@ -42,35 +42,37 @@ class OllamaEmbeddingsRequest(RequestModel):
     keep_alive: Any = None
 
 
-class EmbeddingsAsked(msgspec.Struct, frozen=True):
-    """`body` is OpenAI's; `model` the client's name."""
+class EmbeddingsRequest(msgspec.Struct, frozen=True):
+    """`body`: OpenAI's request; `model`: the client's name."""
 
     body: bytes
     model: str
     ignored: tuple[str, ...]
 
 
-def read_embed(body: bytes) -> EmbeddingsAsked:
+def read_embed(body: bytes) -> EmbeddingsRequest:
     notes = FieldNotes()
     request = parse_as(OllamaEmbedRequest, body, notes)
     given = [request.input] if isinstance(request.input, str) else request.input
-    return _asked(request.model, given, request.dimensions, notes)
+    return _make_request(request.model, given, request.dimensions, notes)
 
 
-def read_embeddings(body: bytes) -> EmbeddingsAsked:
+def read_embeddings(body: bytes) -> EmbeddingsRequest:
     notes = FieldNotes()
     request = parse_as(OllamaEmbeddingsRequest, body, notes)
-    return _asked(request.model, [request.prompt], None, notes)
+    return _make_request(request.model, [request.prompt], None, notes)
 
 
-def _asked(model: str, given: list[str], dimensions: int | None, notes: FieldNotes) -> EmbeddingsAsked:
+def _make_request(
+    model: str, given: list[str], dimensions: int | None, notes: FieldNotes
+) -> EmbeddingsRequest:
     body = {"model": raw_text(model), "input": [raw_text(text) for text in given]}
     more = {} if dimensions is None else {"dimensions": dimensions}
-    return EmbeddingsAsked(json_bytes({**body, **more}), model, ignored_fields(notes))
+    return EmbeddingsRequest(json_bytes({**body, **more}), model, ignored_fields(notes))
 
 
 def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:
-    """`answer` is OpenAI's."""
+    """Converts OpenAI's `answer`."""
     vectors, tokens = _read(answer)
     figures = {"total_duration": times.total, "load_duration": times.load, "prompt_eval_count": tokens}
     return json_bytes({"model": raw_text(model), "embeddings": vectors, **figures})

@@ -1,7 +1,6 @@
-"""Converts Ollama's messages to history, oldest first. Clients may leave out ids of calls: an output belongs to the
-call that it names, else to the first unanswered call of its tool, else to the first unanswered one. A call without an
-output gets a text that says so; an output without a call becomes the user's. Raises `Fault` INVALID_REQUEST for an
-unreadable image.
+"""Converts Ollama's messages to history. Clients may leave out ids of calls: an output belongs to the call that it
+names, else to the first unanswered call of its tool, else to the first unanswered one. A call without an output gets a
+text that says so; an output without a call becomes the user's. Raises `Fault` INVALID_REQUEST for an unreadable image.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ def history_of(messages: Sequence[wire.ChatMessage]) -> tuple[HistoryItem, ...]:
     history = _History()
     for index, message in enumerate(messages):
         history.read(message, index)
-    history.settle(NO_OUTPUT)
+    history.finish_calls(NO_OUTPUT)
     return tuple(history.items)
 
 
@@ -58,7 +57,7 @@ class _History(HistoryWithCalls):
         if message.role == "tool":
             self._output(message, parts)
             return
-        self.settle(NO_OUTPUT)
+        self.finish_calls(NO_OUTPUT)
         if message.role == "assistant":
             texts = tuple(part for part in parts if isinstance(part, TextPart))
             if texts:
@@ -76,7 +75,7 @@ class _History(HistoryWithCalls):
         self.add_call(past)
 
     def _output(self, message: wire.ChatMessage, parts: tuple[Part, ...]) -> None:
-        call_id = self._call_answered(message)
+        call_id = self._find_call(message)
         if call_id is not None:
             self.outputs[call_id] = HistoryOutput(call_id, parts or (TextPart(""),))
             return
@@ -84,8 +83,8 @@ class _History(HistoryWithCalls):
         images = (part for part in parts if not isinstance(part, TextPart))
         self.add(HistoryMessage("user", (text, *images)))
 
-    def _call_answered(self, message: wire.ChatMessage) -> str | None:
-        """Returns None if there is no such call."""
+    def _find_call(self, message: wire.ChatMessage) -> str | None:
+        """Returns the id of the call that a message answers, or None."""
         waiting = self.unanswered
         if message.tool_call_id in self.calls and message.tool_call_id not in self.outputs:
             return message.tool_call_id

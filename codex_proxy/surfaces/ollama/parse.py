@@ -1,6 +1,5 @@
-"""Parses an Ollama request into a `Turn` and what its answer needs (`ParsedOllama`), a `FillIn` for a text before a
-suffix, or a `Preload` without anything to answer. Raises `Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND,
-NOT_ALLOWED. Source: docs/ollama.md.
+"""Parses an Ollama request into a `Turn` and what its answer needs (`ParsedOllama`), a `FillIn`, or a `Preload`. Raises
+`Fault`: INVALID_REQUEST, MODEL_NOT_FOUND, NOT_ALLOWED. Source: docs/ollama.md.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from codex_proxy.surfaces.request_options import (
     Format,
     ParseContext,
     ParsedRequest,
-    fields_set,
     json_schema_format,
+    non_null_fields,
     place_of,
     stops_of,
     with_json_hint,
@@ -95,7 +94,7 @@ def parse_chat(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseConte
         return _preload(request)
     acts = bool(request.tools) or has_instructions(messages) or has_calls(messages)
     tools = tuple(map(_tool, request.tools or ()))
-    return _parsed(request, notes, resolved, history_of(messages), context, tools, acts=acts)
+    return _make_parsed(request, notes, resolved, history_of(messages), context, tools, acts=acts)
 
 
 def parse_generate(
@@ -112,13 +111,13 @@ def parse_generate(
         return _preload(request)
     instructions = (HistoryMessage("developer", (TextPart(request.system),)),) if request.system else ()
     history = (*instructions, HistoryMessage("user", parts))
-    return _parsed(request, notes, resolved, history, context, (), acts=bool(request.system))
+    return _make_parsed(request, notes, resolved, history, context, (), acts=bool(request.system))
 
 
 def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
     options = request.options or Options()
     body: dict[str, Any] = {"model": model, "prompt": request.prompt or "", "suffix": request.suffix}
-    body |= fields_set(options, SAMPLING)
+    body |= non_null_fields(options, SAMPLING)
     if (limit := _limit_of(options)) is not None:
         body["max_tokens"] = limit
     if stops := stops_of(options.stop):
@@ -128,7 +127,7 @@ def _fill_in(request: OllamaGenerateRequest, model: str) -> FillIn:
 
 
 def known_name(name: str, catalog: ModelCatalog) -> str:
-    """Leaves out `:latest`, if the models have the name so only."""
+    """Returns the name without `:latest` if only that is a model's."""
     base = name.removesuffix(LATEST)
     if base == name or not base or catalog.names.find(name) is not None:
         return name
@@ -141,7 +140,7 @@ def _preload(request: ModelRequest) -> Preload:
     return Preload(model_asked=request.model, stream=request.stream is not False, reason=reason)
 
 
-def _parsed(
+def _make_parsed(
     request: ModelRequest,
     notes: FieldNotes,
     resolved: ResolvedModel,
@@ -164,7 +163,7 @@ def _parsed(
         summary="auto" if request.think else None,
         tools=tools,
         output_schema=wanted.schema,
-        sampling=fields_set(options, SAMPLING),
+        sampling=non_null_fields(options, SAMPLING),
         stop=stops_of(options.stop),
         max_tokens=_limit_of(options),
     )
@@ -207,8 +206,8 @@ def _format_of(request: ModelRequest) -> Format:
 
 
 def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, ...]) -> str | None:
-    """Returns None for the agent's default. `by_name`: the model name's; `efforts`: the model's. Raises `Fault` for an
-    unknown one in `think`.
+    """Returns the effort; None: the agent's default. `by_name`: the effort in the model's name; `efforts`: those of the
+    model. Raises `Fault` for an unknown `think`.
     """
     think = request.think
     if think is not None and not isinstance(think, bool):
@@ -233,4 +232,4 @@ def _limit_of(options: Options) -> int | None:
 
 def _ignored_options(options: Options) -> tuple[str, ...]:
     unknown = [name for name in options.model_extra or {} if FIELD_NAME.fullmatch(name)]
-    return (*fields_set(options, SAMPLING), *unknown[:MAX_NAMED])
+    return (*non_null_fields(options, SAMPLING), *unknown[:MAX_NAMED])

@@ -28,7 +28,7 @@ from codex_proxy.surfaces.tool_calls import whole_input
 Form: TypeAlias = Literal["chat", "generate"]
 
 _LINE_ENDS: Final = re.compile(rb"\xe2\x80[\xa8\xa9]|\xc2\x85")
-"""Where Ollama's package for Python also divides lines; JSON need not escape them."""
+"""Line ends of Ollama's package for Python, which JSON need not escape."""
 
 
 NO_COMPLETION: Final = Failure(
@@ -37,7 +37,7 @@ NO_COMPLETION: Final = Failure(
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
-    """Nanoseconds: all of it; until the agent began; until the first visible part; to the end."""
+    """Nanoseconds: of the turn; until the agent began; from there to the first visible part; from there to the end."""
 
     total: int = 0
     load: int = 0
@@ -73,7 +73,7 @@ class OllamaRenderer(OneTextRenderer):
         self._thoughts = self._text("thinking")
         self._reasoning: set[str] = set()
         self._calls: dict[str, tuple[ToolCall, list[str]]] = {}
-        """Not sent yet, with the pieces of their arguments."""
+        """Calls that are not sent yet, with the pieces of their arguments."""
         self._sent_calls: list[dict[str, Any]] = []
 
     def _text(self, field: str) -> Text:
@@ -88,9 +88,9 @@ class OllamaRenderer(OneTextRenderer):
     # --- what an exchange asks ------------------------------------------------------------------
 
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
-        return [_LINE_ENDS.sub(_escaped, piece) for piece in super().pieces(events)]
+        return [_LINE_ENDS.sub(_escape, piece) for piece in super().pieces(events)]
 
-    def silence(self) -> bytes:
+    def empty_line(self) -> bytes:
         """Returns a line without text: the answer is still being made."""
         return self._line({"content": ""}, {"response": ""}, done=False)
 
@@ -109,7 +109,7 @@ class OllamaRenderer(OneTextRenderer):
         """`done`: it is the last one."""
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
         end = (
-            {"done_reason": raw_text(self.finish_reason), **figures(self._tokens(), self._times())}
+            {"done_reason": raw_text(self.finish_reason), **usage_fields(self._tokens(), self._times())}
             if done
             else {}
         )
@@ -118,13 +118,12 @@ class OllamaRenderer(OneTextRenderer):
     # --- thinking -------------------------------------------------------------------------------
 
     def _on_reasoning(self, event: ReasoningDelta, out: list[bytes]) -> None:
-        """Raw reasoning is not sent to clients."""
-        if event.kind == "summary" and event.id in self._reasoning:
+        if event.kind == "summary" and event.id in self._reasoning:  # raw reasoning is not sent to clients
             self._add_thought((event.id, event.part), event.text, out)
 
     def _add_thought(self, part: tuple[str, int], text: str, out: list[bytes]) -> None:
         self.visible = True
-        self._thoughts.add(self._thoughts.separated(part, text), out)
+        self._thoughts.add(self._thoughts.with_separator(part, text), out)
 
     # --- items ----------------------------------------------------------------------------------
 
@@ -176,11 +175,11 @@ class OllamaRenderer(OneTextRenderer):
             out.append(self._line({"content": ""}, {"response": ""}, done=True))
 
 
-def _escaped(found: re.Match[bytes]) -> bytes:
+def _escape(found: re.Match[bytes]) -> bytes:
     return b"\\u%04x" % ord(found[0].decode())
 
 
-def figures(tokens: Usage, times: TurnTimes) -> dict[str, int]:
+def usage_fields(tokens: Usage, times: TurnTimes) -> dict[str, int]:
     """Returns the counts and times in an answer's last line."""
     return {
         "total_duration": times.total,
@@ -202,7 +201,9 @@ def preload_body(form: Form, model: str, created_at: str, reason: str) -> bytes:
 
 
 def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -> bytes:
-    """Converts an upstream's `/v1/completions` to `/api/generate`. Raises `Fault` UPSTREAM_ERROR if it is none."""
+    """Converts an upstream's `answer` of `/v1/completions` to `/api/generate`. Raises `Fault` UPSTREAM_ERROR if it is
+    unreadable.
+    """
     try:
         value = msgspec.json.decode(answer)
         choice, usage = value["choices"][0], value.get("usage") or {}
@@ -216,6 +217,6 @@ def fill_in_body(answer: bytes, model: str, created_at: str, times: TurnTimes) -
         "response": raw_text(text),
         "done": True,
         "done_reason": raw_text(reason),
-        **figures(tokens, TurnTimes(total=times.total, answer=times.total)),
+        **usage_fields(tokens, TurnTimes(total=times.total, answer=times.total)),
     }
     return json_bytes(line)

@@ -1,5 +1,5 @@
-"""The pydantic models of Ollama's requests; `field_lists` marks what is ignored. Source: Ollama's docs/api.md, and the
-requests of its packages for Python and JavaScript.
+"""The pydantic models of Ollama's requests. Source: Ollama's docs/api.md, and the requests of its packages for Python
+and JavaScript.
 """
 
 from __future__ import annotations

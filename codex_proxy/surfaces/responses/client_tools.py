@@ -1,6 +1,6 @@
-"""The client's own tools: functions and custom tools (also in namespaces), tool search, shell. A namespace's tool is
+"""The client's tools: functions and custom tools (also in namespaces), tool search, shell. A namespace's tool is
 offered as `NAMESPACE__NAME`; a deferred one once tool search has listed it; `local_shell` as a function. Raises `Fault`
-INVALID_REQUEST. Sources: OpenAI's own types, requests of Codex 0.163 and 0.169 as a client.
+INVALID_REQUEST. Sources: OpenAI's types, requests of Codex 0.163 and 0.169.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pydantic import ConfigDict, TypeAdapter
 from codex_proxy.core.items import ClientName, Tool
 from codex_proxy.core.mcp_names import offered_name
 from codex_proxy.surfaces.base import schema_json
-from codex_proxy.surfaces.body import validated
+from codex_proxy.surfaces.body import validate
 from codex_proxy.surfaces.items import ItemDict
 from codex_proxy.surfaces.offered_tools import with_grammar
 from codex_proxy.surfaces.responses import wire_tools as wire
@@ -60,7 +60,7 @@ def name_of(namespace: str | None, name: str) -> str:
 
 
 def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterator[GivenTool]:
-    """`param`: their field."""
+    """`param`: the tools' field."""
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
         path = f"{param}[{index}]"
@@ -85,7 +85,7 @@ def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
     for index, item in enumerate(items):
         if item["type"] in _LISTS:
             path = f"input[{index}].tools"
-            listed = validated(_listed, item["tools"], path)
+            listed = validate(_listed, item["tools"], path)
             found |= {given.tool.name: given.tool for given in client_tools(listed, path)}
     return tuple(found.values())
 
@@ -94,7 +94,7 @@ def search_result_text(item: ItemDict) -> str:
     """Returns offered names and descriptions, for the model."""
     found = [
         {"name": given.tool.name, "description": given.tool.description}
-        for given in client_tools(validated(_listed, item["tools"], "tools"))
+        for given in client_tools(validate(_listed, item["tools"], "tools"))
     ]
     return json.dumps({"tools": found}, ensure_ascii=False)
 

@@ -17,7 +17,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.surfaces.base import schema_json
 from codex_proxy.surfaces.body import MAX_ITEMS, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, refuse_own_id
-from codex_proxy.surfaces.items import ItemDict, normalised
+from codex_proxy.surfaces.items import ItemDict, normalise_items
 from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.responses.history import STAND_ALONE, history_of
 from codex_proxy.surfaces.responses.parse import check_input, conversation_of, format_of
@@ -39,12 +39,12 @@ class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
     model_asked: str
     agent_model: str
     input_items: tuple[ItemDict, ...]
-    """Normalised, without ids; references are not resolved."""
+    """See `ParsedResponse`."""
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
     tokens_beside: int
-    """Of tools and schemas."""
+    """The tokens of tools and schemas."""
 
 
 def parse_context(
@@ -55,13 +55,13 @@ def parse_context(
     counting: bool = False,
     pdfs: PdfTexts | None = None,
 ) -> ParsedContext:
-    """Counts (`counting`) or compacts. `pdfs`: the texts of PDFs. Raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND."""
+    """Parses a request that counts (`counting`) or compacts. Raises `Fault`: INVALID_REQUEST, MODEL_NOT_FOUND."""
     notes = FieldNotes()
     request = parse_as(ContextFields if counting else CompactRequest, body, notes)
     refuse_own_id(notes)
     check_input(request, max_items)
     conversation = conversation_of(request)
-    items = normalised(request.input or (), pdfs=pdfs)
+    items = normalise_items(request.input or (), pdfs=pdfs)
     if not items and conversation is None and request.previous_response_id is None:
         raise bad_request(
             "Give an 'input', a 'previous_response_id' or a 'conversation'.",

@@ -26,7 +26,7 @@ DELTAS: Final = {
     (mcp_items.CALL, "arguments"): "response.mcp_call_arguments.delta",
     (ACTIVITY_TYPE, "output"): f"{ACTIVITY_TYPE}.output.delta",
 }
-"""By kind of item and part."""
+"""The event by kind of item and part."""
 
 _WHOLES: Final = {
     "text": ("response.output_text.done", "text"),
@@ -50,23 +50,23 @@ def payload_of(frame: bytes) -> bytes:
 
 
 def socket_error(failure: Failure) -> bytes:
-    """Returns what HTTP answers with an error status, as a message. Source: Open Responses."""
+    """Returns the WebSocket message for a failure with an HTTP status. Source: Open Responses."""
     body = msgspec.json.decode(error_body(failure, "responses"))
     return json_bytes({"type": "error", "status": status_of(failure, "responses"), **body})
 
 
 class ResponseEvents:
-    """`number` is the next frame's."""
+    """Collects frames. `number`: the next frame's."""
 
     end = DONE
-    """Follows the last event."""
+    """The bytes after the last event."""
 
     def __init__(self) -> None:
         self.number = 0
         self._frames: list[bytes] = []
 
     def take(self) -> list[bytes]:
-        """The last has the number `number - 1`."""
+        """Returns the new frames; the last has the number `number - 1`."""
         taken, self._frames = self._frames, []
         return taken
 
@@ -143,7 +143,7 @@ class ResponseEvents:
                 part=text_part(part),
             )
         elif output.kind == "function_call" and isinstance(output.item, ToolCall):
-            name = msgspec.Raw(json_text(output.called.name))
+            name = msgspec.Raw(json_text(output.tool_name.name))
             self._add("response.function_call_arguments.done", **position, name=name, arguments=whole)
         elif output.kind == "custom_tool_call":
             self._add("response.custom_tool_call_input.done", **position, input=whole)

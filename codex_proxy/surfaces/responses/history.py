@@ -1,7 +1,7 @@
 """Converts items to history. System messages become the developer's. An output moves to its call; second outputs and
 repeated calls are left out (docs/contract.md#message-validation). An output with its call's name and arguments gets
-that call (docs/contract.md#outputs-without-their-call). Left out: reasoning without encrypted content, lists of MCP
-tools, activity. Raises `Fault` INVALID_REQUEST for missing calls or outputs, and unsupported items.
+that call (docs/contract.md#outputs-without-their-call). Raises `Fault` INVALID_REQUEST for missing calls or outputs,
+and unsupported items.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from codex_proxy.surfaces.responses.output import ACTIVITY_TYPE
 _MARK: Final = "codex-proxy-summary-1."
 
 
-def encoded_summary(summary: str) -> str:
+def encode_summary(summary: str) -> str:
     """Returns `encrypted_content`: encoded, not encrypted."""
     return _MARK + base64.urlsafe_b64encode(summary.encode("utf-8", "replace")).decode()
 
 
-def decoded_summary(content: str) -> str | None:
-    """Returns None for another server's `encrypted_content`."""
+def decode_summary(content: str) -> str | None:
+    """Returns the summary; None for another server's `encrypted_content`."""
     if not content.startswith(_MARK):
         return None
     try:
@@ -55,7 +55,7 @@ _CALLS: Final = {"function_call": "arguments", "custom_tool_call": "input"}
 
 
 class HistoryEntry(NamedTuple):
-    """`item_index` is its input item's."""
+    """A history item, with its input item's index."""
 
     item_index: int
     part: HistoryItem
@@ -67,7 +67,7 @@ def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[Hist
     reader = _Reader(items, earlier)
     for index, item in enumerate(items):
         reader.read(item, index)
-    reader.settle()
+    reader.finish_calls()
     return reader.entries
 
 
@@ -103,7 +103,7 @@ class _Reader:
         else:
             raise bad_request(f"The agent does not accept items of type '{kind}'.", self._place(index))
 
-    def settle(self) -> None:
+    def finish_calls(self) -> None:
         """Leaves out calls that were cut off, and adds outputs of unanswered approvals. Raises `Fault` for other calls
         without output.
         """
@@ -112,9 +112,9 @@ class _Reader:
             if call.call_id not in self._cut:
                 raise bad_request(f"No tool output found for function call {call.call_id}.", "input")
         dropped = {id(call) for call in unanswered}
-        given = {id(call): output for call, output in self._mcp.unanswered()}
-        if dropped or given:
-            self.entries = list(_completed(self.entries, dropped, given))
+        outputs = {id(call): output for call, output in self._mcp.unanswered()}
+        if dropped or outputs:
+            self.entries = list(_complete_calls(self.entries, dropped, outputs))
 
     def _add(self, index: int, *parts: HistoryItem) -> None:
         self.entries += [HistoryEntry(index, part) for part in parts]
@@ -131,7 +131,7 @@ class _Reader:
             if item.get("status") == "incomplete":
                 self._cut.add(call.call_id)
             if call.call_id in self._waiting:
-                self._answer(self._waiting.pop(call.call_id), index)
+                self._add_output(self._waiting.pop(call.call_id), index)
         elif (known.name, known.arguments) != (call.name, call.arguments):
             raise bad_request(
                 f"Two different calls have the call_id '{call.call_id}'.", f"{self._place(index)}.call_id"
@@ -142,13 +142,13 @@ class _Reader:
         if call_id in self._answered or call_id in self._waiting:
             return
         if call_id not in self._announced:
-            self._make_whole(item, index)
+            self._add_missing_call(item, index)
         if call_id in self._calls:
-            self._answer(item, index)
+            self._add_output(item, index)
         else:
             self._waiting[call_id] = item
 
-    def _make_whole(self, item: ItemDict, index: int) -> None:
+    def _add_missing_call(self, item: ItemDict, index: int) -> None:
         call_id, name, arguments = item["call_id"], item.get("name"), item.get("arguments")
         if name is None or arguments is None:
             message = f"No tool call found for function call output with call_id {call_id}."
@@ -158,16 +158,16 @@ class _Reader:
         self._calls[call_id] = HistoryCall(call_id, name, arguments, kind)  # type: ignore[arg-type]
         self._add(index, self._calls[call_id])
 
-    def _answer(self, item: ItemDict, index: int) -> None:
+    def _add_output(self, item: ItemDict, index: int) -> None:
         call = self._calls[item["call_id"]]
         self._answered.add(call.call_id)
         self._add(index, HistoryOutput(call.call_id, _output_parts(item["output"]), call.kind))
 
 
-def _completed(
-    entries: Iterable[HistoryEntry], dropped: Collection[int], given: Mapping[int, HistoryOutput]
+def _complete_calls(
+    entries: Iterable[HistoryEntry], dropped: Collection[int], outputs: Mapping[int, HistoryOutput]
 ) -> Iterator[HistoryEntry]:
-    """Leaves out `dropped` calls, and puts `given` outputs behind theirs; both by `id()`."""
+    """Yields entries without the `dropped` calls, with the `outputs` behind their calls; both by the call's `id()`."""
     held: list[HistoryEntry] = []
     for each in entries:
         if held and not isinstance(each.part, HistoryCall | HistoryOutput):
@@ -175,8 +175,8 @@ def _completed(
             held = []
         if id(each.part) not in dropped:
             yield each
-        if id(each.part) in given:
-            held.append(HistoryEntry(each.item_index, given[id(each.part)]))
+        if id(each.part) in outputs:
+            held.append(HistoryEntry(each.item_index, outputs[id(each.part)]))
     yield from held
 
 
@@ -221,7 +221,7 @@ def _message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _sub_agent_message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """Returns a user message. `seen` is unused: `_OTHERS` share parameters."""
+    """Returns a user message."""
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]
 
@@ -236,8 +236,8 @@ def _reasoning(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return _raw(raw | {field: item[field] for field in fields if field in item})
 
 
-def _compacted(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    summary = decoded_summary(item["encrypted_content"])
+def _compaction(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+    summary = decode_summary(item["encrypted_content"])
     if summary is None:
         return _raw({"type": "compaction", "encrypted_content": item["encrypted_content"]})
     return [HistoryMessage("developer", (TextPart(SUMMARY_WORDS + summary),))]
@@ -258,7 +258,7 @@ def _raw(item: ItemDict) -> list[HistoryItem]:
 _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "message": _message,
     "reasoning": _reasoning,
-    "compaction": _compacted,
+    "compaction": _compaction,
     ACTIVITY_TYPE: _nothing,
     "additional_tools": _nothing,
     "agent_message": _sub_agent_message,

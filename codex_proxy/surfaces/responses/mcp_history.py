@@ -1,7 +1,7 @@
 """Converts MCP items to calls and outputs. An approval request becomes a call, whose output stands at the client's
 response. A call that this request approves has an empty output with `approved_by`: the server runs it before the turn.
 Without a response, an output says that it was not made. Raises `Fault` INVALID_REQUEST for a response without its
-request, or a second one that differs. Source: OpenAI's own types.
+request, or a second one that differs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class McpHistory:
         self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}
         self._responses: dict[str, ItemDict] = {}
         self._runs: dict[str, ItemDict] = {}
-        """Calls after an approval, by its id."""
+        """Approved calls, by the approval request's id."""
         for item in items:
             request = item.get("approval_request_id")
             if request is not None and item["type"] in (mcp_items.RESPONSE, mcp_items.CALL):
@@ -42,36 +42,36 @@ class McpHistory:
         self._seen: set[str] = set()
         self._requests: dict[str, HistoryCall] = {}
         self._early: dict[str, tuple[ItemDict, int]] = {}
-        """What came before its approval request, by its id."""
+        """Items that came before their approval request, by its id."""
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         """Returns call, output, both or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
-            return self._asked(item, index) if _is_request(item) else ()
+            return self._convert_request(item, index) if _is_request(item) else ()
         if kind == mcp_items.RESPONSE:
             self._check(item, index)
         if kind == mcp_items.RESPONSE or request in self._announced:
-            return self._answered(item, index)
-        return self._called(item, index) if kind == mcp_items.CALL else ()
+            return self._convert_answer(item, index)
+        return self._convert_call(item, index) if kind == mcp_items.CALL else ()
 
     def unanswered(self) -> Sequence[tuple[HistoryCall, HistoryOutput]]:
-        """Outputs say that the calls were not made."""
+        """Returns calls without a response, with outputs that say so."""
         return [(call, _text_output(call, UNANSWERED)) for call in self._waiting.values()]
 
     # --- one kind of item each ------------------------------------------------------------------
 
-    def _asked(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
+    def _convert_request(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         call = self._new_call(item, index, by_server=False)
         if call is None:
             return ()
         request = item.get("id") or ""
         self._requests[request] = self._waiting[request] = call
-        return (call, *(self._answered(*self._early[request]) if request in self._early else ()))
+        return (call, *(self._convert_answer(*self._early[request]) if request in self._early else ()))
 
-    def _answered(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Returns it once; nothing before its request."""
+    def _convert_answer(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
+        """Returns a request's output once; nothing before the request."""
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
         if (run if response is None else response) is not item or request not in self._announced:
@@ -90,12 +90,12 @@ class McpHistory:
             return (_text_output(call, mcp_items.CUT_OFF),)
         return (HistoryOutput(call.call_id, (), approved_by=request),)
 
-    def _called(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
+    def _convert_call(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
         call = self._new_call(item, index, by_server=True)
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, by_server: bool) -> HistoryCall | None:
-        """Returns None if an earlier one had its id. `by_server`: run without approval."""
+        """Returns None if an earlier item had the id. `by_server`: run without approval."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None
@@ -126,7 +126,7 @@ class McpHistory:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """One that was cut off cannot be approved."""
+    """Whether it can be approved: not if it was cut off."""
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 

@@ -28,7 +28,7 @@ def new_item_id(prefix: str, call_id: str, ids: IdSource) -> str:
 
 
 def call_id_of(id: str) -> str:
-    """Returns at most 64 characters; the id itself if a client made it."""
+    """Returns the call id (at most 64 characters); `id` itself if a client made it."""
     found = _OURS.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
 

@@ -19,19 +19,19 @@ from codex_proxy.surfaces.responses.tools import McpChoice, McpFilter, McpOffer
 
 def allows(offer: McpOffer, tool: ListedTool) -> bool:
     """Whether `allowed_tools` allow this tool."""
-    return _fits(offer.allowed, tool)
+    return _matches(offer.allowed, tool)
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
     """Filter `always` wins over `never`, then `McpOffer.approval` decides."""
-    if offer.approval_always is not None and _fits(offer.approval_always, tool):
+    if offer.approval_always is not None and _matches(offer.approval_always, tool):
         return True
-    if offer.approval_never is not None and _fits(offer.approval_never, tool):
+    if offer.approval_never is not None and _matches(offer.approval_never, tool):
         return False
     return offer.approval == "always"
 
 
-def _fits(wanted: McpFilter, tool: ListedTool) -> bool:
+def _matches(wanted: McpFilter, tool: ListedTool) -> bool:
     if wanted.names is not None and tool.name not in wanted.names:
         return False
     return wanted.read_only is None or wanted.read_only == tool.only_reads
@@ -45,7 +45,7 @@ def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[To
         return choice
     names = list(choice.names) if isinstance(choice, NamedTools) else []
     for one in mcp:
-        found = [tool.name for tool in tools if _chosen(one, tool)]
+        found = [tool.name for tool in tools if _is_chosen(one, tool)]
         if one.name is not None and not found:
             raise _no_such_tool(one, tools)
         names += found
@@ -61,7 +61,7 @@ def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[To
     return NamedTools(tuple(dict.fromkeys(names)), required)
 
 
-def _chosen(choice: McpChoice, tool: Tool) -> bool:
+def _is_chosen(choice: McpChoice, tool: Tool) -> bool:
     origin = tool.mcp
     return (
         origin is not None
@@ -80,20 +80,20 @@ def _no_such_tool(choice: McpChoice, tools: Sequence[Tool]) -> Fault:
     )
 
 
-def listed_in(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[ListedTool, ...]]:
+def newest_lists(items: Iterable[Mapping[str, Any] | None]) -> dict[str, tuple[ListedTool, ...]]:
     """Returns each server's newest readable list, by label."""
     known: dict[str, tuple[ListedTool, ...]] = {}
     for item in items:
         if item is None or item["type"] != "mcp_list_tools" or item.get("error") is not None:
             continue
-        tools = _listed(item.get("tools"))
+        tools = _read_tools(item.get("tools"))
         if tools is not None:
             known[item["server_label"]] = tools
     return known
 
 
 class _ToolOfItem(msgspec.Struct):
-    """A client may have changed it."""
+    """A tool in a list, which a client may have changed."""
 
     name: str
     input_schema: dict[str, Any]
@@ -101,7 +101,7 @@ class _ToolOfItem(msgspec.Struct):
     annotations: dict[str, Any] | None = None
 
 
-def _listed(tools: Any) -> tuple[ListedTool, ...] | None:
+def _read_tools(tools: Any) -> tuple[ListedTool, ...] | None:
     try:
         read = msgspec.convert(tools, list[_ToolOfItem])
     except msgspec.ValidationError:

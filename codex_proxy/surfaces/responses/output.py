@@ -61,7 +61,7 @@ class Part:
         self.head = b""
 
     def add(self, texts: Sequence[str]) -> list[bytes]:
-        """Returns each text as a JSON string."""
+        """Adds the texts. Returns each as a JSON string."""
         if len(texts) == 1:  # it may be long
             self.fragments.append(json_text(texts[0]))
             return self.fragments[-1:]
@@ -89,7 +89,7 @@ class OutputItem:
         self.kind = kind
         self.id = id
         self.client_name = client_name
-        """If it differs."""
+        """The client's name of the tool, if it differs."""
         self.index: int | None = None
         self.parts: list[Part] = []
         self.status = "in_progress"
@@ -108,7 +108,7 @@ class OutputItem:
         return isinstance(self.item, SERVER_ITEMS)
 
     @property
-    def called(self) -> ClientName:
+    def tool_name(self) -> ClientName:
         """The client's name of its tool."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
@@ -161,7 +161,7 @@ def _reasoning(output: OutputItem) -> dict[str, Any]:
 
 def _call(output: OutputItem) -> dict[str, Any]:
     assert isinstance(output.item, ToolCall)
-    called = output.called
+    called = output.tool_name
     call = {"call_id": raw_text(output.item.call_id), "name": raw_text(called.name)}
     if called.namespace is not None:
         call["namespace"] = raw_text(called.namespace)

@@ -13,43 +13,43 @@ class OutputOrder:
     def __init__(self, events: ResponseEvents) -> None:
         self.items: list[OutputItem] = []
         self._events = events
-        self._over_with: dict[int, str] = {}
-        """Ended and not done, by index."""
+        self._end_statuses: dict[int, str] = {}
+        """The statuses of ended items without `output_item.done`, by index."""
         self._done = 0
 
     def add(self, output: OutputItem) -> None:
-        """Sends `output_item.done` of ended ones, then its `output_item.added`."""
+        """Sends `output_item.done` of ended items, then `output_item.added` of this one."""
         output.index = len(self.items)
         self.items.append(output)
-        self._close_what_can_be()
+        self._close_ended_items()
         self._events.item_added(output)
 
-    def over(self, output: OutputItem, status: str) -> None:
-        """Ends its last part; `output_item.done` follows later."""
+    def end_item(self, output: OutputItem, status: str) -> None:
+        """Ends the item's last part; `output_item.done` follows later."""
         if output.index is None:
             return
         if output.parts:
             self._events.part_done(output, output.parts[-1])
         if output.made_by_server and status != "incomplete":
             self._events.item_stage(output, status)
-        self._over_with[output.index] = status
-        self._close_what_can_be()
+        self._end_statuses[output.index] = status
+        self._close_ended_items()
 
     def end(self, response_status: str) -> None:
         """Sends missing `output_item.done`; only the last item of a cut response is `incomplete`."""
         cut = response_status == "incomplete" or (
             response_status in ("failed", "cancelled")
-            and self._over_with.get(len(self.items) - 1) == "incomplete"
+            and self._end_statuses.get(len(self.items) - 1) == "incomplete"
         )
         while self._done < len(self.items):
             last = self._done == len(self.items) - 1
             self._close("incomplete" if cut and last else "completed")
 
-    def _close_what_can_be(self) -> None:
-        while self._done in self._over_with:
+    def _close_ended_items(self) -> None:
+        while self._done in self._end_statuses:
             output = self.items[self._done]
             last = self._done == len(self.items) - 1
-            stays = output.made_by_server and self._over_with[self._done] != "incomplete"
+            stays = output.made_by_server and self._end_statuses[self._done] != "incomplete"
             if output.awaiting or (last and not stays):
                 return
             self._close("completed")
@@ -57,7 +57,7 @@ class OutputOrder:
     def _close(self, status: str) -> None:
         """Ends the first item that is not done, with `status` unless this server made it or the activity failed."""
         output = self.items[self._done]
-        ended = self._over_with.pop(self._done)
+        ended = self._end_statuses.pop(self._done)
         self._done += 1
         if output.made_by_server:
             status = self._status_of_server_item(output, ended, status)
@@ -67,7 +67,7 @@ class OutputOrder:
         self._events.item_done(output)
 
     def _status_of_server_item(self, output: OutputItem, ended: str, status: str) -> str:
-        """Returns its own; if cut off, `status`, or `failed` with an output if others follow."""
+        """Returns the item's own status; if it was cut off, `status`, or `failed` with an output if items follow."""
         if ended != "incomplete":
             return ended
         if status == "completed" and output.kind == mcp_items.CALL:

@@ -1,5 +1,5 @@
 """Parses a Responses request into a `Turn` without history (`turn_of` adds it), and what its answer needs. Raises
-`Fault`: INVALID_REQUEST with `param`, MODEL_NOT_FOUND, NOT_ALLOWED. Sources: docs/contract.md#fields-of-a-request,
+`Fault`: INVALID_REQUEST, MODEL_NOT_FOUND, NOT_ALLOWED. Sources: docs/contract.md#fields-of-a-request,
 docs/contract.md#errors-of-responses, docs/contract.md#the-reasoning-parameter.
 """
 
@@ -17,7 +17,7 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Mode, Turn
 from codex_proxy.surfaces.body import check_length, parse_as
 from codex_proxy.surfaces.field_lists import FieldNotes, ignored_fields
-from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalised, web_images
+from codex_proxy.surfaces.items import CLIENT_CALLS, ItemDict, normalise_items, web_images
 from codex_proxy.surfaces.models import resolve, service_tier
 from codex_proxy.surfaces.request_options import (
     JSON_OBJECT,
@@ -26,8 +26,8 @@ from codex_proxy.surfaces.request_options import (
     ParseContext,
     ParsedRequest,
     RequestSettings,
-    fields_set,
     json_schema_format,
+    non_null_fields,
     place_of,
     refuse_logprobs,
     refuse_stream_options,
@@ -70,8 +70,6 @@ Activity: TypeAlias = Literal["off", "summaries", "items"]
 
 
 class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
-    """`turn` has no history until `turn_of` adds it."""
-
     fields: FieldNames = FIELDS
     mode_after_calls: Mode
     """The mode behind calls of the client's tools."""
@@ -85,26 +83,25 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     include: frozenset[str]
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
-    """The only MCP tools that may be called; empty: all."""
+    """See `ResponsesTools`."""
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
     format: Format
     activity: Activity
-    """See `Activity`."""
     echo: ResponseEcho
     """What the response repeats of the request (`echo_of`)."""
 
 
 def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedResponse:
-    """`pdfs`: the texts of PDFs (None: none are read)."""
-    request, ignored = _checked(body, context.settings)
-    parsed = _converted(request, context, pdfs)
+    """`pdfs` None: PDFs are refused."""
+    request, ignored = _parse_request(body, context.settings)
+    parsed = _convert(request, context, pdfs)
     return msgspec.structs.replace(parsed, ignored=(*ignored, *parsed.ignored))
 
 
-def _converted(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | None) -> ParsedResponse:
+def _convert(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts | None) -> ParsedResponse:
     conversation, wanted = conversation_of(request), format_of(request)
-    items = normalised(request.input, pdfs=pdfs)
+    items = normalise_items(request.input, pdfs=pdfs)
     acts = _client_acts(request, wanted, items)
     offered = offered_tools(request.tools, request.tool_choice, tools_in(items))
     resolved = resolve(request.model, context.catalog)
@@ -121,7 +118,7 @@ def _converted(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts |
         parallel_tool_calls=request.parallel_tool_calls is not False,
         web_search=offered.web_search and context.settings.web_search,
         output_schema=wanted.schema,
-        sampling=fields_set(request, SAMPLING),
+        sampling=non_null_fields(request, SAMPLING),
         stop=stops_of(request.stop),
         max_tokens=request.max_output_tokens,
     )
@@ -155,20 +152,20 @@ def _converted(request: ResponseRequest, context: ParseContext, pdfs: PdfTexts |
 
 
 def turn_of(parsed: ParsedResponse, history: tuple[HistoryItem, ...]) -> Turn:
-    """Puts the history behind the instructions."""
+    """Returns the turn, with the history behind the instructions."""
     if parsed.instructions:
         history = (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     return msgspec.structs.replace(parsed.turn, history=with_json_hint(history, parsed.format))
 
 
-def _checked(body: bytes, settings: RequestSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
+def _parse_request(body: bytes, settings: RequestSettings) -> tuple[ResponseRequest, tuple[str, ...]]:
     notes = FieldNotes()
     request = parse_as(ResponseRequest, body, notes)
     named = ignored_fields(notes)
     check_input(request, settings.max_items)
     _refuse_unsupported(request, settings)
     # The wire model marks neither sampling, which some agents take, nor log probabilities.
-    return request, (*fields_set(request, SAMPLING), *_logprobs_asked_for(request).values(), *named)
+    return request, (*non_null_fields(request, SAMPLING), *_requested_logprobs(request).values(), *named)
 
 
 def check_input(request: ContextFields, limit: int) -> None:
@@ -178,7 +175,9 @@ def check_input(request: ContextFields, limit: int) -> None:
 
 
 def conversation_of(request: ContextFields) -> str | None:
-    """Raises `Fault` for a malformed id, or one beside a previous response (docs/contract.md#errors-of-responses)."""
+    """Returns the id, if any. Raises `Fault` if it is malformed, or beside a previous response
+    (docs/contract.md#errors-of-responses).
+    """
     given = request.conversation
     conversation = given if given is None or isinstance(given, str) else given.id
     if conversation is None:
@@ -227,7 +226,7 @@ def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> 
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
         )
-    refuse_logprobs(_logprobs_asked_for(request), settings.logprobs)
+    refuse_logprobs(_requested_logprobs(request), settings.logprobs)
     refuse_stream_options(request.stream_options, request.stream)
     if request.input == [] and request.previous_response_id is None and request.conversation is None:
         raise bad_request(
@@ -237,8 +236,8 @@ def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> 
         )
 
 
-def _logprobs_asked_for(request: ResponseRequest) -> dict[str, str]:
-    """Returns fields (`include[0]`), with the names to report."""
+def _requested_logprobs(request: ResponseRequest) -> dict[str, str]:
+    """Returns the fields that ask for them (`include[0]`), with the names to report."""
     included = {
         f"include[{index}]": name
         for index, name in enumerate(request.include or ())

@@ -20,7 +20,7 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.output import ARGUMENTS, TEXT, OutputItem, Part
 from codex_proxy.surfaces.responses.render import ResponsesRenderer
-from codex_proxy.surfaces.responses.response_object import failed
+from codex_proxy.surfaces.responses.response_object import failed_response
 
 Profile: TypeAlias = Literal["openai", "open-responses-server"]
 """The form of events (`PROXY_RESPONSES_PROFILE`)."""
@@ -60,7 +60,7 @@ class OpenResponsesEvents(ResponseEvents):
         if output.kind not in _CALLS and output.kind != mcp_items.CALL:
             return
         if _is_legacy(output):
-            self._add("response.tool_calls.created", **_place(output), tool_call=ready(output))
+            self._add("response.tool_calls.created", **_place(output), tool_call=item_object(output))
         else:
             self._add("response.in_progress", response=self._current())
 
@@ -82,13 +82,13 @@ class OpenResponsesEvents(ResponseEvents):
             self._add("response.function_call_arguments.done", **whole, arguments=msgspec.Raw(part.whole()))
 
     def annotation_added(self, output: OutputItem, part: Part) -> None:
-        """The profile has no such event."""
+        """Sends nothing."""
 
     def item_stage(self, output: OutputItem, stage: str) -> None:
-        """The profile has no such event."""
+        """Sends nothing."""
 
     def item_done(self, output: OutputItem) -> None:
-        """The profile has no such event."""
+        """Sends nothing."""
 
 
 def _is_legacy(output: OutputItem) -> bool:
@@ -103,8 +103,8 @@ def _place(output: OutputItem) -> dict[str, Any]:
     return {"item_id": raw_text(output.id), "output_index": output.index}
 
 
-def ready(output: OutputItem) -> dict[str, Any]:
-    """Calls of the client's tools are `ready`, this server's are function calls."""
+def item_object(output: OutputItem) -> dict[str, Any]:
+    """Returns the item. Calls of the client's tools are `ready`, this server's are function calls."""
     if isinstance(output.item, McpCall) and output.kind == mcp_items.CALL:
         return _as_function(output, output.item)
     whole = output.whole()
@@ -156,10 +156,10 @@ class OpenResponsesRenderer(ResponsesRenderer):
             self._announce(result)
             part = self._new_part(result, TEXT)
             self._events.deltas(result, part, part.add([mcp_items.texts_as_array("".join(output.printed))]))
-            self._order.over(result, "completed")
+            self._order.end_item(result, "completed")
 
     def _whole_output(self) -> list[dict[str, Any]]:
-        return [ready(output) for output in self._output]
+        return [item_object(output) for output in self._output]
 
 
 # --- the profile that the operator has set ------------------------------------------------------
@@ -170,7 +170,7 @@ def renderer_class(profile: Profile) -> type[ResponsesRenderer]:
 
 
 def new_events(profile: Profile, response: dict[str, Any]) -> ResponseEvents:
-    """Encodes from 0 on; events repeat `response`."""
+    """Returns an encoder that numbers from 0; its events repeat `response`."""
     return OpenResponsesEvents(lambda: response) if profile == "open-responses-server" else ResponseEvents()
 
 
@@ -178,13 +178,13 @@ def end_of_stream(profile: Profile) -> bytes:
     return OpenResponsesEvents.end if profile == "open-responses-server" else ResponseEvents.end
 
 
-def failed_end(
+def replace_end(
     profile: Profile, final: dict[str, Any], frames: list[tuple[int, bytes]], failure: Failure
 ) -> tuple[dict[str, Any], list[tuple[int, bytes]]]:
     """Returns object and frames of a response that fails after it was rendered: the failure's events replace the last
     frame.
     """
-    final = failed({**final, "completed_at": None, "incomplete_details": None}, failure)
+    final = failed_response({**final, "completed_at": None, "incomplete_details": None}, failure)
     if not frames:
         return final, []
     events = new_events(profile, final)

@@ -44,7 +44,7 @@ from codex_proxy.surfaces.base import (
     TextRun,
     activity_line,
     json_bytes,
-    pieces_together,
+    merge_text_deltas,
 )
 from codex_proxy.surfaces.responses.events import ResponseEvents
 from codex_proxy.surfaces.responses.output import (
@@ -114,9 +114,9 @@ class ResponsesRenderer(Renderer):
         self._order = OutputOrder(self._events)
         self._output = self._order.items
         self._lists: list[OutputItem] = []
-        """Wait until the answer begins."""
+        """Lists of MCP tools that wait until the answer begins."""
         self._awaiting: dict[str | None, OutputItem] = {}
-        """Without its encrypted content yet, by the agent's ids."""
+        """Reasoning without its encrypted content yet, by the agent's ids."""
         self._step_began = False
         self._begun = False
         self._status = "queued" if background else "in_progress"
@@ -130,7 +130,7 @@ class ResponsesRenderer(Renderer):
     def pieces(self, events: Iterable[Event]) -> list[bytes]:
         if self.ended:
             return []
-        for event in pieces_together(events):
+        for event in merge_text_deltas(events):
             self._status = "in_progress"
             handler = self._handlers.get(type(event))
             if handler is not None:
@@ -146,7 +146,7 @@ class ResponsesRenderer(Renderer):
         return b"".join(self._take_frames())
 
     def take_frames(self) -> list[tuple[int, bytes]]:
-        """Numbered, without `[DONE]`; none without `keep_frames`."""
+        """Returns new frames with their numbers, without `[DONE]`; none without `keep_frames`."""
         taken, self._frames = self._frames or [], None if self._frames is None else []
         return taken
 
@@ -207,7 +207,7 @@ class ResponsesRenderer(Renderer):
             empty = OutputItem(EMPTY_MESSAGE, "message", self._ids.new("msg_"))
             self._announce(empty)
             self._new_part(empty, TEXT)
-            self._order.over(empty, "completed")
+            self._order.end_item(empty, "completed")
         self._begin(visible=event.failure is None or (self._stream and self.sends_as_event(event.failure)))
         self._order.end(status)
         self.ended = True
@@ -227,18 +227,18 @@ class ResponsesRenderer(Renderer):
         self._events.finish(self._final)
 
     def sends_as_event(self, failure: Failure) -> bool:
-        """Whether a failure before the first event is one."""
+        """Whether a failure before the first event is sent as an event."""
         return False
 
     def _on_details(self, event: AnswerDetails) -> None:
         tier = event.fields.get("service_tier")
         if tier is not None and bytes(tier) != b"null":
-            self._head.served_in(tier)
+            self._head.set_service_tier(tier)
 
     def _usage(self) -> ResponseUsage | None:
         if self.spent.reported is None and self.failure is not None:
             return None
-        return usage_object(self._tokens(), estimated=self.spent.estimated)
+        return usage_object(self._tokens(), estimated=self.spent.is_estimated)
 
     def _count_tokens(self) -> int:
         return sum(output.tokens() for output in self._output if output.kind != "reasoning")
@@ -259,8 +259,8 @@ class ResponsesRenderer(Renderer):
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Another item is being sent, it is an approval request (sent whole), or a list of MCP tools before the
-        answer.
+        """Whether another item is being sent, or this is an approval request (sent whole), or a list of MCP tools
+        before the answer.
         """
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
@@ -304,7 +304,7 @@ class ResponsesRenderer(Renderer):
         if output is None:
             return
         if not output.waiting:
-            self._order.over(output, event.status)
+            self._order.end_item(output, event.status)
         else:
             output.status = event.status
             if isinstance(output.item, McpApproval) and event.status != "incomplete":
@@ -324,7 +324,7 @@ class ResponsesRenderer(Renderer):
             self._add_text(output.item.id, key, text)
         output.kept.clear()
         if ended != "in_progress":
-            self._order.over(output, ended)
+            self._order.end_item(output, ended)
 
     # --- texts ----------------------------------------------------------------------------------
 
@@ -341,7 +341,7 @@ class ResponsesRenderer(Renderer):
         self._add_text(event.id, ANNOTATION, event.json.decode())
 
     def _add_text(self, id: str, key: PartKey, *texts: str) -> None:
-        """Sends a delta event each; keeps them if the item waits or has no such events."""
+        """Sends each text as a delta event; keeps the texts if the item waits or has no such events."""
         output = self._items.get(id)
         if output is None:
             return
@@ -375,8 +375,7 @@ class ResponsesRenderer(Renderer):
         return part
 
     def _on_reasoning(self, event: ReasoningDelta) -> None:
-        """Raw reasoning is not sent to clients."""
-        if event.kind == "summary":
+        if event.kind == "summary":  # raw reasoning is not sent to clients
             self._add_text(event.id, ("summary", event.part), event.text)
 
     def _on_output(self, event: OutputDelta) -> None:
@@ -402,6 +401,6 @@ class ResponsesRenderer(Renderer):
                 return
             output = OutputItem(Reasoning(raw.id or ""), "reasoning", self._ids.new("rs_"))
             self._announce(output)
-            self._order.over(output, "completed")
+            self._order.end_item(output, "completed")
         output.encrypted = raw.encrypted_content
         output.awaiting = False

@@ -13,7 +13,7 @@ from codex_proxy.core.events import Stop, Usage
 from codex_proxy.core.faults import Failure, Fault, FaultKind, bad_request
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.surfaces.base import raw_text, schema_json, without_surrogates
-from codex_proxy.surfaces.responses.history import encoded_summary
+from codex_proxy.surfaces.responses.history import encode_summary
 from codex_proxy.surfaces.responses.response_types import (
     Compaction,
     IncompleteDetails,
@@ -134,7 +134,7 @@ _STATUSES: Final[dict[str, str]] = {
 
 
 def status_of(stop: str) -> str:
-    """Returns `completed` for unknown reasons."""
+    """Returns the response's status; `completed` for unknown reasons."""
     return _STATUSES.get(stop, "completed")
 
 
@@ -144,7 +144,7 @@ def incomplete_details(stop: str) -> IncompleteDetails | None:
 
 
 def error_object(failure: Failure) -> ResponseError:
-    """Has a code that OpenAI's types allow."""
+    """Returns an error with a code that OpenAI's types allow."""
     code = failure.code if failure.code in _CODES else None
     if code is None:
         code = "rate_limit_exceeded" if failure.kind in _LIMITS else "server_error"
@@ -171,7 +171,7 @@ class ResponseHead:
         self._first = {"id": raw_text(id), "object": "response", "created_at": created_at}
         self._echo = {key: schema_json(value) for key, value in echo.items()}
 
-    def served_in(self, tier: msgspec.Raw) -> None:
+    def set_service_tier(self, tier: msgspec.Raw) -> None:
         """`tier`: JSON, from the model server."""
         self._echo["service_tier"] = tier
 
@@ -202,7 +202,7 @@ INPUT_ITEMS_LIMIT: Final = 20
 _RUNNING: Final = frozenset({"queued", "in_progress"})
 
 
-def deleted(id: str) -> ResponseDeleted:
+def deleted_response(id: str) -> ResponseDeleted:
     return {"id": id, "object": "response.deleted", "deleted": True}
 
 
@@ -217,21 +217,21 @@ def cancel_action(response: Mapping[str, Any]) -> Literal["cancel", "keep"]:
     return "cancel" if response["status"] in _RUNNING else "keep"
 
 
-def cancelled(response: Mapping[str, Any]) -> dict[str, Any]:
-    """Keeps its output so far."""
+def cancelled_response(response: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the response as cancelled, with its output so far."""
     return {**response, "status": "cancelled"}
 
 
-def failed(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
+def failed_response(response: Mapping[str, Any], failure: Failure) -> dict[str, Any]:
     return {**response, "status": "failed", "error": error_object(failure)}
 
 
-def compacted(*, id: str, created_at: int, item_id: str, summary: str, usage: Usage) -> Compaction:
-    """Its output begins the client's next input. `created_at`: seconds since 1970."""
+def compaction_object(*, id: str, created_at: int, item_id: str, summary: str, usage: Usage) -> Compaction:
+    """Returns an object whose output begins the client's next input. `created_at`: seconds since 1970."""
     item = {
         "type": "compaction",
         "id": item_id,
-        "encrypted_content": encoded_summary(summary),
+        "encrypted_content": encode_summary(summary),
     }
     return {
         "id": id,
@@ -251,13 +251,13 @@ def token_count(tokens: int) -> InputTokens:
 
 
 def not_found(id: str) -> Fault:
-    """Returns the fault also for a deleted one, or another key's."""
+    """Returns the fault for an unknown or deleted response, or another key's."""
     message = f"Response with id '{excerpt(id)}' not found."
     return Fault(Failure(kind=FaultKind.NOT_FOUND, message=message))
 
 
 def previous_not_found(id: str) -> Fault:
-    """Returns the fault also if it was not stored."""
+    """Returns the fault for an unknown response, or one not stored."""
     return bad_request(
         f"Previous response with id '{excerpt(id)}' not found.",
         "previous_response_id",
@@ -265,10 +265,10 @@ def previous_not_found(id: str) -> Fault:
     )
 
 
-def previous_too_large(held: str) -> Fault:
-    """`held`: how much there is."""
+def previous_too_large(detail: str) -> Fault:
+    """`detail`: how large they are."""
     return bad_request(
-        f"The responses up to this one are too large to continue from: {held}. Start again "
+        f"The responses up to this one are too large to continue from: {detail}. Start again "
         "without 'previous_response_id', with what matters from them in 'input'.",
         "previous_response_id",
         "context_too_large",

@@ -14,7 +14,7 @@ from codex_proxy.core.faults import Fault, bad_request
 from codex_proxy.core.items import Tool
 from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.body import RequestModel, missing
+from codex_proxy.surfaces.body import RequestModel, missing_parameter
 from codex_proxy.surfaces.offered_tools import OfferedTools, known_tool, refuse_duplicates
 from codex_proxy.surfaces.responses import wire_tools as wire
 from codex_proxy.surfaces.responses.client_tools import LOCAL_SHELL, TOOL_SEARCH, client_tools, name_of
@@ -41,11 +41,11 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
     authorization: str | None = None
     allowed: McpFilter = McpFilter()
     approval: str = "never"
-    """For tools that no filter selects: `always` or `never`."""
+    """Approval of tools that no filter selects: `always` or `never`."""
     approval_always: McpFilter | None = None
     approval_never: McpFilter | None = None
     param: str = "tools"
-    """Its path, for errors."""
+    """The server's path in the request, for errors."""
 
 
 class McpChoice(msgspec.Struct, frozen=True):
@@ -76,10 +76,10 @@ def offered_tools(
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.HostedTool):
-            raise _hosted(tool.type, f"tools[{index}]")
+            raise _hosted_tool_fault(tool.type, f"tools[{index}]")
     named = list(client_tools(given))
     refuse_duplicates([each.tool for each in named], [each.param for each in named])
-    tools = joined(tuple(each.tool for each in named if not each.deferred), input_tools)
+    tools = join_tools(tuple(each.tool for each in named if not each.deferred), input_tools)
     searched_by_server = any(
         isinstance(tool, wire.ToolSearchTool) and tool.execution != "client" for tool in given
     )
@@ -103,13 +103,13 @@ def offered_tools(
     )
 
 
-def joined(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
+def join_tools(tools: tuple[Tool, ...], input_tools: Iterable[Tool]) -> tuple[Tool, ...]:
     """Returns the request's tools, then the input's with other names."""
     names = {tool.name for tool in tools}
     return (*tools, *(tool for tool in input_tools if tool.name not in names))
 
 
-def _hosted(kind: str, param: str) -> Fault:
+def _hosted_tool_fault(kind: str, param: str) -> Fault:
     message = (
         f"The tool '{kind}' belongs to OpenAI's own servers and models and is not available here: use 'function', "
         "'custom', 'mcp' or 'web_search'."
@@ -138,7 +138,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
                 f"{param}.connector_id",
                 UNSUPPORTED,
             )
-        raise missing(f"{param}.server_url")
+        raise missing_parameter(f"{param}.server_url")
     allowed = server.allowed_tools
     approval = server.require_approval
     by_filter = approval if isinstance(approval, wire.McpApprovalFilter) else None
@@ -216,7 +216,7 @@ class _Chooser:
         self, choice: wire.Allowed, param: str, *, required: bool
     ) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
         if isinstance(choice, wire.ChosenHosted):
-            raise _hosted(choice.type, param)
+            raise _hosted_tool_fault(choice.type, param)
         if isinstance(choice, wire.ChosenTool):
             named = name_of(choice.namespace, choice.name)
             name = known_tool(named, choice.type, self._tools, f"{param}.name")
@@ -250,18 +250,18 @@ def _tool_echo(tool: wire.AnyTool) -> dict[str, Any]:
         }
     if isinstance(tool, wire.McpServerTool):
         # Headers and authorization are secrets: they are not shown, and so not stored either.
-        shown = _dumped(tool, {"headers", "authorization"})
+        shown = _dump(tool, {"headers", "authorization"})
         return {"require_approval": "never"} | shown
-    shown = _dumped(tool)
+    shown = _dump(tool)
     return shown | ({"format": shown.get("format", {"type": "text"})} if tool.type == "custom" else {})
 
 
 def _choice_echo(choice: wire.ToolChoice | None) -> Any:
     if choice is None or isinstance(choice, str):
         return choice or "auto"
-    return _dumped(choice)
+    return _dump(choice)
 
 
-def _dumped(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
+def _dump(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
     """Leaves out `hidden` fields and None."""
     return value.model_dump(exclude=hidden, exclude_none=True, by_alias=True, warnings=False)

@@ -32,7 +32,7 @@ class Webhook(msgspec.Struct, frozen=True):
 
 
 def event_id_of(response_id: str) -> str:
-    """Derives it from the response's."""
+    """Derives the event's id from the response's."""
     # It is the same if the event is made again after a restart.
     return "evt_" + response_id.removeprefix("resp_")
 
@@ -49,7 +49,7 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
     return json_bytes(event)
 
 
-def signed(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
+def sign(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
     """`timestamp`: seconds since 1970. Raises `ValueError`."""
     content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()

@@ -103,7 +103,7 @@ def test_a_conversation_has_the_shape_of_the_contract() -> None:
 
 
 def test_a_deleted_conversation_says_so() -> None:
-    shown = objects.deleted("conv_1")
+    shown = objects.deleted_conversation("conv_1")
     ConversationDeletedResource.model_validate(shown, strict=True)
     assert shown == {"id": "conv_1", "object": "conversation.deleted", "deleted": True}
 

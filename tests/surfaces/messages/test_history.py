@@ -22,7 +22,7 @@ from codex_proxy.core.media import PdfTexts
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.idle_sessions import item_digests
 from codex_proxy.surfaces.messages.history import NO_RESULT, ORPHAN
-from codex_proxy.surfaces.messages.state import packed
+from codex_proxy.surfaces.messages.state import pack_items
 from tests.pictures import png_of
 from tests.surfaces.messages.asking import HELLO, ask, history, identity, refused, result, said, texts, use
 
@@ -40,7 +40,7 @@ def called(id: str) -> dict[str, Any]:
 
 
 def state(*items: dict[str, Any], model: str = "gpt-5.5") -> dict[str, Any]:
-    data = packed([json.dumps(item).encode() for item in items], f"codex-app-server/{model}")
+    data = pack_items([json.dumps(item).encode() for item in items], f"codex-app-server/{model}")
     return {"type": "redacted_thinking", "data": data}
 
 

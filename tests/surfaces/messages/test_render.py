@@ -28,7 +28,7 @@ from codex_proxy.core.events import (
 )
 from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.items import Activity, McpCall, Message, Reasoning, ToolCall
-from codex_proxy.surfaces.messages.state import packed, unpacked
+from codex_proxy.surfaces.messages.state import pack_items, unpack_items
 from codex_proxy.surfaces.tool_calls import input_of
 from tests.surfaces.chat.turns import called, did, said, thought
 from tests.surfaces.messages.answering import (
@@ -199,7 +199,7 @@ def test_the_models_state_is_one_block_before_the_calls() -> None:
     events = turn(said("I look."), raw(), raw(call), StepCompleted(), called("{}"), stop=Stop.TOOL_CALLS)
     blocks = content(events, state_identity=IDENTITY)
     assert [block["type"] for block in blocks] == ["text", "redacted_thinking", "tool_use"]
-    assert unpacked(blocks[1]["data"], IDENTITY) == [json.loads(THOUGHT), "call_t"]
+    assert unpack_items(blocks[1]["data"], IDENTITY) == [json.loads(THOUGHT), "call_t"]
 
 
 def test_behind_a_last_text_there_is_no_state_since_claude_code_prints_the_last_block() -> None:
@@ -214,7 +214,7 @@ def test_calls_that_the_client_does_not_know_of_are_told_behind_a_text_too() -> 
         turn(raw(), RawItem("function_call", call), output, said("So.")), state_identity=IDENTITY
     )
     assert [block["type"] for block in blocks] == ["text", "redacted_thinking"]
-    assert len(unpacked(blocks[1]["data"], IDENTITY)) == 3
+    assert len(unpack_items(blocks[1]["data"], IDENTITY)) == 3
 
 
 def test_where_the_client_has_everything_already_there_is_no_state() -> None:
@@ -225,57 +225,57 @@ def test_where_the_client_has_everything_already_there_is_no_state() -> None:
 
 def test_state_has_no_more_of_an_item_than_the_model_gave() -> None:
     noted = msgspec.json.encode({**json.loads(THOUGHT), "internal_note": "x", "status": None})
-    data = packed([noted], IDENTITY)
+    data = pack_items([noted], IDENTITY)
     assert data is not None
-    assert unpacked(data, IDENTITY) == [json.loads(THOUGHT)]
+    assert unpack_items(data, IDENTITY) == [json.loads(THOUGHT)]
 
 
 @pytest.mark.parametrize("other", ["codex-app-server/gpt-5.4", "", "codex-app-server/gpt-5.5 "])
 def test_state_of_another_model_is_none(other: str) -> None:
-    data = packed([THOUGHT], IDENTITY)
+    data = pack_items([THOUGHT], IDENTITY)
     assert data is not None
-    assert unpacked(data, other) == []
+    assert unpack_items(data, other) == []
 
 
 def test_damaged_state_is_none_wherever_it_is_cut_or_changed() -> None:
-    data = packed([THOUGHT], IDENTITY)
+    data = pack_items([THOUGHT], IDENTITY)
     assert data is not None
     for place in range(len(data)):
-        assert unpacked(data[:place], IDENTITY) == []
+        assert unpack_items(data[:place], IDENTITY) == []
         changed = data[:place] + ("A" if data[place] != "A" else "B") + data[place + 1 :]
-        assert unpacked(changed, IDENTITY) in ([], [json.loads(THOUGHT)])
+        assert unpack_items(changed, IDENTITY) in ([], [json.loads(THOUGHT)])
 
 
 def test_elements_of_state_that_no_item_can_be_are_left_out() -> None:
-    started = packed([THOUGHT], IDENTITY)
+    started = pack_items([THOUGHT], IDENTITY)
     assert started is not None
     head = base64.b64decode(started)[:13]
     broken = [{"type": []}, {"type": {}}, {"id": "rs_1"}, {"type": "reasoning", "id": []}, [], None]
     elements = [*broken, json.loads(THOUGHT)]
     data = base64.b64encode(head + zlib.compress(json.dumps(elements).encode())).decode()
-    assert unpacked(data, IDENTITY) == [json.loads(THOUGHT)]
+    assert unpack_items(data, IDENTITY) == [json.loads(THOUGHT)]
 
 
 def test_state_does_not_unpack_to_more_than_it_may_be() -> None:
     """A client may send as many blocks as its body holds."""
-    started = packed([THOUGHT], IDENTITY)
+    started = pack_items([THOUGHT], IDENTITY)
     assert started is not None
     head = base64.b64decode(started)[:13]
     item = [{**json.loads(THOUGHT), "encrypted_content": "A" * 1_000_000}]
     bomb = head + zlib.compress(json.dumps(item).encode(), 9)
-    assert unpacked(base64.b64encode(bomb).decode(), IDENTITY) == []
+    assert unpack_items(base64.b64encode(bomb).decode(), IDENTITY) == []
 
 
 def test_state_that_packs_very_well_comes_back_too() -> None:
     item = {**json.loads(THOUGHT), "encrypted_content": "A" * 1_000_000}
-    data = packed([json.dumps(item).encode()], IDENTITY)
+    data = pack_items([json.dumps(item).encode()], IDENTITY)
     assert data is not None
-    assert unpacked(data, IDENTITY) == [item]
+    assert unpack_items(data, IDENTITY) == [item]
 
 
 def test_an_item_that_is_no_json_is_no_state() -> None:
-    assert packed([THOUGHT, b"{"], IDENTITY) is None
-    assert packed([b'["reasoning"]'], IDENTITY) is None
+    assert pack_items([THOUGHT, b"{"], IDENTITY) is None
+    assert pack_items([b'["reasoning"]'], IDENTITY) is None
 
 
 # --- how it ends ----------------------------------------------------------------------------------

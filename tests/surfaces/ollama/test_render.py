@@ -137,4 +137,4 @@ def test_tokens_that_nobody_reported_are_estimated() -> None:
 
 
 def test_silence_is_a_line_without_text() -> None:
-    assert renderer(stream=True).silence().endswith(b'"content":""},"done":false}\n')
+    assert renderer(stream=True).empty_line().endswith(b'"content":""},"done":false}\n')

@@ -123,7 +123,7 @@ def test_the_plain_model_sums_up_what_it_has_seen() -> None:
 def test_the_summary_is_what_the_assistant_said_and_a_new_chain_begins_with_it() -> None:
     summary = summary_in(whole(turn(said("Owls", " fly.", id="a"), said("By night.", id="b"), called("{}"))))
     assert summary == "Owls fly.\n\nBy night."
-    compacted = response_object.compacted(
+    compacted = response_object.compaction_object(
         id="resp_1", created_at=1, item_id="cmp_1", summary=summary, usage=Usage(5, 0, 2, 0)
     )
     (told,) = history(*compacted["output"])

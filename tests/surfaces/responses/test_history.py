@@ -18,8 +18,8 @@ from codex_proxy.core.items import (
     RawHistoryItem,
     TextPart,
 )
-from codex_proxy.surfaces.items import references_of, resolved, with_ids
-from codex_proxy.surfaces.responses.history import decoded_summary, encoded_summary, history_of
+from codex_proxy.surfaces.items import references_of, resolve_references, with_ids
+from codex_proxy.surfaces.responses.history import decode_summary, encode_summary, history_of
 from tests.pictures import PIXEL
 from tests.surfaces.chat.turns import called, did, said, thought, turn
 from tests.surfaces.responses.answering import Counting
@@ -103,13 +103,13 @@ def test_a_reference_is_an_id_with_or_without_its_type() -> None:
     )
     assert references_of(parsed.input_items) == ("msg_1", "msg_2")
     found = {f"msg_{n}": {"type": "message", "id": f"msg_{n}", "role": "user", "content": []} for n in (1, 2)}
-    whole = resolved(parsed.input_items, found)
+    whole = resolve_references(parsed.input_items, found)
     assert [item.get("id") for item in whole] == ["msg_1", "msg_2", None]
 
 
 def test_a_reference_to_nothing_is_refused() -> None:
     with pytest.raises(Fault) as raised:
-        resolved(ask(input=[{"role": "user", "content": "x"}, {"id": "msg_1"}]).input_items, {})
+        resolve_references(ask(input=[{"role": "user", "content": "x"}, {"id": "msg_1"}]).input_items, {})
     assert raised.value.failure.param == "input[1].id"
     assert "'msg_1'" in raised.value.failure.message
 
@@ -277,7 +277,7 @@ def test_other_things_that_it_made_go_back_whole_too(item: dict[str, Any]) -> No
 
 
 def test_a_compaction_of_ours_is_its_summary_and_any_other_is_opaque() -> None:
-    (ours,) = history({"type": "compaction", "encrypted_content": encoded_summary("We spoke of owls.")})
+    (ours,) = history({"type": "compaction", "encrypted_content": encode_summary("We spoke of owls.")})
     assert isinstance(ours, HistoryMessage)
     assert ours.parts == (TextPart("What was said before, in a summary:\nWe spoke of owls."),)
     (other,) = history({"type": "compaction", "encrypted_content": "gAAAA"})
@@ -286,7 +286,7 @@ def test_a_compaction_of_ours_is_its_summary_and_any_other_is_opaque() -> None:
 
 @pytest.mark.parametrize("content", ["codex-proxy-summary-1.%", "codex-proxy-summary-1._w==", "gAAAA", ""])
 def test_what_is_not_a_summary_of_ours_is_not_opened(content: str) -> None:
-    assert decoded_summary(content) is None
+    assert decode_summary(content) is None
 
 
 def test_messages_without_a_word_are_left_out() -> None:

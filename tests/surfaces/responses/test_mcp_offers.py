@@ -11,7 +11,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import McpOrigin, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.responses.mcp_offers import allows, choice_with, listed_in, needs_approval
+from codex_proxy.surfaces.responses.mcp_offers import allows, choice_with, needs_approval, newest_lists
 from tests.surfaces.responses.asking import ask, function_tool
 
 MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:1/mcp"}
@@ -133,7 +133,7 @@ def test_the_newest_list_of_a_server_is_used_again() -> None:
         "annotations": {"readOnlyHint": False},
     }
     said = {"type": "message", "role": "user", "content": []}
-    known = listed_in([listing("a", old), None, said, listing("b", old), listing("a", new)])
+    known = newest_lists([listing("a", old), None, said, listing("b", old), listing("a", new)])
     assert known["b"] == (ListedTool("read"),)
     (tool,) = known["a"]
     assert (tool.name, tool.description, tool.only_reads) == ("write", "Writes.", False)
@@ -150,6 +150,6 @@ def test_the_newest_list_of_a_server_is_used_again() -> None:
     ],
 )
 def test_a_list_that_failed_or_makes_no_sense_is_not_used(broken: dict[str, Any]) -> None:
-    assert listed_in([broken]) == {}
+    assert newest_lists([broken]) == {}
     good = listing("a", {"name": "read", "input_schema": {"type": "object"}})
-    assert listed_in([good, broken]) == {"a": (ListedTool("read"),)}
+    assert newest_lists([good, broken]) == {"a": (ListedTool("read"),)}

@@ -26,7 +26,7 @@ def running() -> dict[str, Any]:
 
 
 def test_a_deleted_response_says_so() -> None:
-    assert response_object.deleted("resp_1") == {
+    assert response_object.deleted_response("resp_1") == {
         "id": "resp_1",
         "object": "response.deleted",
         "deleted": True,
@@ -50,13 +50,13 @@ def test_a_synchronous_response_cannot_be_cancelled_in_the_seeds_words() -> None
 def test_cancelling_is_idempotent() -> None:
     response = running()
     assert response_object.cancel_action(response) == "cancel"
-    stopped = response_object.cancelled(response)
+    stopped = response_object.cancelled_response(response)
     assert (stopped["status"], response_object.cancel_action(stopped)) == ("cancelled", "keep")
     Response.model_validate(stopped, strict=True)
 
 
 def test_a_response_that_nobody_ends_any_more_failed_for_a_reason() -> None:
-    lost = response_object.failed(
+    lost = response_object.failed_response(
         running(), Failure(kind=FaultKind.UNAVAILABLE, message="The server was restarted.")
     )
     Response.model_validate(lost, strict=True)
@@ -65,7 +65,7 @@ def test_a_response_that_nobody_ends_any_more_failed_for_a_reason() -> None:
 
 
 def test_the_output_of_a_compaction_begins_a_new_chain() -> None:
-    compacted = response_object.compacted(
+    compacted = response_object.compaction_object(
         id="resp_1", created_at=1, item_id="cmp_1", summary="Owls.", usage=Usage(5, 0, 2, 0)
     )
     CompactedResponse.model_validate(compacted, strict=True)

@@ -8,14 +8,14 @@ import openai
 import pytest
 from openai import InvalidWebhookSignatureError
 
-from codex_proxy.surfaces.responses.webhooks import EVENTS, Webhook, signed, webhook_body
+from codex_proxy.surfaces.responses.webhooks import EVENTS, Webhook, sign, webhook_body
 
 SECRETS = ["whsec_c2VjcmV0LXRoYXQtaXMtbG9uZw==", "a plain secret"]
 
 
 def delivery(secret: str, status: str = "completed", timestamp: int | None = None) -> Webhook:
     body = webhook_body(event_id="evt_1", response_id="resp_1", status=status, created_at=1)
-    return signed(body, event_id="evt_1", timestamp=timestamp or int(time.time()), secret=secret)
+    return sign(body, event_id="evt_1", timestamp=timestamp or int(time.time()), secret=secret)
 
 
 def unwrap(webhook: Webhook, secret: str) -> object:
