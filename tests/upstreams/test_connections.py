@@ -124,9 +124,12 @@ async def nothing_left(proxy: Proxy) -> None:
     await proxy.settled()
     agent = own_agent(proxy)
     await eventually(lambda: not agent._transports)
-    names = [task.get_coro().__qualname__ for task in asyncio.all_tasks()]  # type: ignore[union-attr]
-    assert not any(name.startswith("Exchange") for name in names)
+    await eventually(lambda: not any(map(is_of_exchange, asyncio.all_tasks())))
     assert agent._late.value.client._session.connector._acquired == set()
+
+
+def is_of_exchange(task: asyncio.Task[Any]) -> bool:
+    return repr(task.get_coro()).startswith("<coroutine object Exchange")
 
 
 def _asking(path: str, streamed: bool) -> dict[str, Any]:
