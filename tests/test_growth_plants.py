@@ -70,8 +70,8 @@ def written(what: str) -> Row:
 
 
 ROWS: Final[dict[str, Row]] = {
-    "codex_proxy.surfaces.chat.messages:_Reader.read": request("chat", "messages"),
-    "codex_proxy.surfaces.chat.messages:_Reader._output": request("chat", "calls of many messages"),
+    "codex_proxy.surfaces.chat.messages:_History.read": request("chat", "messages"),
+    "codex_proxy.surfaces.chat.messages:_History._output": request("chat", "calls of many messages"),
     "codex_proxy.surfaces.messages.history:_past_call": request("messages", "calls of one message"),
     "codex_proxy.surfaces.messages.history:_History.read": request("messages", "messages"),
     "codex_proxy.surfaces.responses.history:_Reader.read": request("responses", "calls, then outputs"),
@@ -125,7 +125,11 @@ def test_a_planted_search_of_all_earlier_elements_is_seen(
         seen.clear()
         return read(given)
 
+    def measure() -> None:
+        for _ in range(4):  # a busy machine may hide the fault once: it makes the small size dear
+            assert_linear(make, read_anew, size, tries=3, memory=False)
+
     monkeypatch.setattr(owner, name, planted)
     with pytest.raises(AssertionError, match="CPU seconds"):
-        assert_linear(make, read_anew, size, tries=3)
+        measure()
     assert len(seen) >= size // 2, "the row does not come past the fault"
