@@ -56,9 +56,7 @@ SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 6
 
 
 class ServerState(Collector):
-    """The gauges, collected when the metrics are read. `store`: the
-    store's file, or None.
-    """
+    """The gauges, collected when the metrics are read. `store`: the store's file, or None."""
 
     def __init__(self, runs: RunScheduler, slots: StreamSlots, store: Path | None) -> None:
         self._runs = runs

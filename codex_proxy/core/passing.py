@@ -21,6 +21,11 @@ Body: TypeAlias = bytes | tuple[memoryview, ...]
 """A body in memory, or pieces of a file."""
 
 
+def pieces_of(body: Body) -> tuple[bytes | memoryview, ...]:
+    """Returns the body as pieces, whose lengths are in bytes."""
+    return (body,) if isinstance(body, bytes) else body
+
+
 class RestOfBody(Protocol):
     """The rest of a body, sent on while the client still sends it: iterate once."""
 

@@ -19,7 +19,7 @@ from codex_proxy.agents.upstream.config import Upstream
 from codex_proxy.agents.upstream.connections import MAX_HEADER_BYTES, UpstreamConnections
 from codex_proxy.agents.upstream.exchange import Deliver, Exchange, OutgoingRequest
 from codex_proxy.agents.upstream.secrets import Secrets, SecretsReader
-from codex_proxy.core.passing import Body, RestOfBody
+from codex_proxy.core.passing import Body, RestOfBody, pieces_of
 
 MAX_LIST_BYTES: Final = 8 << 20
 """The most bytes of a list of models."""
@@ -101,8 +101,7 @@ class UpstreamClient:
         if left is None:
             sent["Transfer-Encoding"] = "chunked"
         else:
-            size = len(body) if isinstance(body, bytes) else sum(map(len, body))
-            sent["Content-Length"] = str(size + left)
+            sent["Content-Length"] = str(sum(map(len, pieces_of(body))) + left)
         return _serialize_headers(f"POST {self._connections.target}{path} HTTP/1.1", sent)
 
     async def list_models(self) -> tuple[int, Mapping[str, str], bytes]:

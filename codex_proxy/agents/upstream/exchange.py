@@ -25,7 +25,7 @@ from codex_proxy.agents.upstream.failures import BROKEN_OFF, CLOSED, TOO_MUCH
 from codex_proxy.agents.upstream.secrets import SecretsReader
 from codex_proxy.agents.upstream.stream import MAX_ANSWER_BYTES, End, Head, Message
 from codex_proxy.core.faults import Failure, FaultKind
-from codex_proxy.core.passing import Body, RestOfBody
+from codex_proxy.core.passing import Body, RestOfBody, pieces_of
 
 STEP_BYTES: Final = 64 << 10
 """The bytes of a large body that are sent at a time."""
@@ -309,8 +309,7 @@ class Exchange:
 
 
 async def _in_steps(request: OutgoingRequest) -> AsyncIterator[bytes]:
-    body = request.body
-    for piece in (body,) if isinstance(body, bytes) else body:
+    for piece in pieces_of(request.body):
         for start in range(0, len(piece), STEP_BYTES):
             yield bytes(piece[start : start + STEP_BYTES])
     if request.rest is not None:
