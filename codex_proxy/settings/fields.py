@@ -60,7 +60,7 @@ class Settings(SourcedSettings):
         le=256,
         description="processes that share the port; more than one need a store that is shared (docs/machines.md)",
     )
-    ollama: bool = Field(False, description="also listen on Ollama's port, 11434, if it is free")
+    ollama: bool = Field(False, description="also listen on Ollama's port, 11434, if free")
     api_key: SecretStr | None = Field(
         None, description="key that clients must send as a bearer token; its name is `default`"
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, get_args, get_origin
 
 import click
 
 from codex_proxy.agents import registry
+from codex_proxy.settings.fields import Settings
 
 KEYS_OF_TABLES: Final = {
     "agent_command": ("acp", "command"),
@@ -48,13 +49,66 @@ def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
 Option: TypeAlias = Callable[[Callable[..., None]], Callable[..., None]]
 
 
-def _switch(name: str, help: str) -> Option:
-    """Returns a flag without a value. One that is not given leaves the setting alone."""
-    return click.option(name, is_flag=True, default=None, help=help)
+_SETTINGS: Final[Mapping[str, str]] = {
+    "agent": f"[{'|'.join(registry.names())}]",
+    "agent_plugin": "MODULE:SPEC",
+    "agent_command": "COMMAND",
+    "agent_env": "NAMES",
+    "agent_usage": "",
+    "agent_unconfined": "",
+    "agent_confinement": "",
+    "upstream_url": "URL",
+    "codex_bin": "PATH",
+    "claude_bin": "PATH",
+    "codex_home": "DIR",
+    "workdir": "DIR",
+    "sandbox": "",
+    "host": "ADDRESS",
+    "port": "N",
+    "workers": "N",
+    "ollama": "",
+    "api_key": "KEY",
+    "mcp_config": "FILE",
+    "log_level": "",
+    "log_format": "",
+    "log_content": "",
+}
+"""What stands for the values in `--help`, by flag; empty for a choice or a flag without a value."""
+
+_CASSETTES: Final[Mapping[str, str]] = {
+    "record": "FOLDER",
+    "replay": "FOLDER",
+    "match": "NAMES",
+    "pace": "[none|recorded|FACTOR]",
+    "scrub": "REGEX",
+}
+
+_MORE: Final[Mapping[str, str]] = {
+    "codex_home": " Default: ~/.codex.",
+    "workdir": " Default: the current one.",
+    "api_key": " Set PROXY_API_KEY instead to keep it out of `ps`.",
+    "log_content": " Others may read the log.",
+}
+"""What is said only about the flag, after the description of its setting."""
 
 
-def _choice(name: str, values: Sequence[str], help: str) -> Option:
-    return click.option(name, type=click.Choice(values), help=help)
+def _option(name: str, metavar: str) -> Option:
+    """Returns the flag of a setting. Its type, description and default are those of the field. Without the flag, the
+    setting is left alone.
+    """
+    table, key = KEYS_OF_TABLES.get(name, ("", name))
+    fields = (type(Settings.model_fields[table].default) if table else Settings).model_fields
+    field, about = fields[key], fields[key].description or ""
+    text = f"{about[0].upper()}{about[1:]}."
+    if isinstance(field.default, str | int) and field.default:
+        text += f" Default: {field.default}."
+    flag, text = f"--{name.replace('_', '-')}", text + _MORE.get(name, "")
+    if field.annotation is bool:
+        return click.option(flag, is_flag=True, default=None, help=text)
+    kinds = [each for each in (field.annotation, *get_args(field.annotation)) if get_origin(each) is Literal]
+    if kinds:
+        return click.option(flag, type=click.Choice(get_args(kinds[0])), help=text)
+    return click.option(flag, type=int if field.annotation is int else str, metavar=metavar, help=text)
 
 
 CONFIG_OPTION = click.option(
@@ -65,107 +119,16 @@ CONFIG_OPTION = click.option(
     help="TOML file with settings.",
 )
 
-SETTING_OPTIONS = (
-    click.option(
-        "--agent",
-        metavar=f"[{'|'.join(registry.names())}]",
-        help="The agent to use. auto (the default) uses the Codex that it finds.",
-    ),
-    click.option(
-        "--agent-plugin",
-        metavar="MODULE:SPEC",
-        help="An agent from another Python package; its module is imported.",
-    ),
-    click.option(
-        "--agent-command",
-        metavar="COMMAND",
-        help='Program and arguments of --agent acp, for example "gemini --acp".',
-    ),
-    click.option(
-        "--agent-env", metavar="NAMES", help="Environment variables for an ACP agent: names, or NAME=value."
-    ),
-    _choice(
-        "--agent-usage",
-        ["turn", "last", "session", "chunks"],
-        "What an ACP agent's token counts cover (see docs/agents.md).",
-    ),
-    _switch("--agent-unconfined", "Allow an ACP agent that does not ask for permission before it acts."),
-    _choice(
-        "--agent-confinement",
-        ["auto", "codex", "bubblewrap", "landlock", "none"],
-        "How an agent's processes are confined (default: the first mechanism that works).",
-    ),
-    click.option(
-        "--upstream-url",
-        metavar="URL",
-        help="Address of a model server to serve, for example http://127.0.0.1:11434/v1.",
-    ),
-    click.option("--codex-bin", metavar="PATH", help="The Codex binary, if it is not on PATH."),
-    click.option("--claude-bin", metavar="PATH", help="Claude Code's program, if it is not on PATH."),
-    click.option("--codex-home", metavar="DIR", help="Codex's home folder (default: ~/.codex)."),
-    click.option(
-        "--workdir", metavar="DIR", help="Folder in which agent turns work (default: the current one)."
-    ),
-    _choice(
-        "--sandbox",
-        ["read-only", "workspace-write", "danger-full-access"],
-        "What the agent's own commands may do (default: read-only).",
-    ),
-    click.option("--host", metavar="ADDRESS", help="Address to listen on (default: 127.0.0.1)."),
-    click.option(
-        "--port",
-        type=click.IntRange(0, 65535),
-        metavar="N",
-        help="Port to listen on (default: 11435); 0 for any free port.",
-    ),
-    click.option(
-        "--workers",
-        type=click.IntRange(1, 256),
-        metavar="N",
-        help="Processes that share the port (default: 1); more than one need a store in PostgreSQL.",
-    ),
-    _switch("--ollama", "Also listen on 11434, where Ollama's clients look for it."),
-    click.option(
-        "--api-key",
-        metavar="KEY",
-        help="API key that clients must send. Set PROXY_API_KEY instead to keep it out of `ps`.",
-    ),
-    click.option(
-        "--mcp-config", metavar="FILE", help="JSON file with `mcpServers`, whose tools every request gets."
-    ),
-    CONFIG_OPTION,
-    _choice(
-        "--log-level",
-        ["debug", "info", "warning", "error"],
-        "The least severe messages to log (default: info).",
-    ),
-    _choice("--log-format", ["console", "json"], "Format of the log (default: console)."),
-    _switch("--log-content", "Log prompts and answers too (default: off, since others may read the log)."),
-)
+SETTING_OPTIONS: tuple[Option, ...] = (*(_option(*each) for each in _SETTINGS.items()), CONFIG_OPTION)
 """Options of every command that reads settings."""
 
-
-CASSETTE_OPTIONS = (
-    click.option("--record", metavar="FOLDER", help="Record every turn in this folder, as a cassette."),
+CASSETTE_OPTIONS: tuple[Option, ...] = (
+    *(_option(*each) for each in _CASSETTES.items()),
     click.option(
-        "--replay",
-        metavar="FOLDER",
-        help="Answer from the cassettes in this folder, without an agent. With --record, the agent answers what they "
-        "lack.",
-    ),
-    _switch("--record-missing", "The same as --record with the folder of --replay."),
-    click.option(
-        "--match",
-        metavar="NAMES",
-        help="Properties of a request that find its cassette (default: messages,tools,format,mode).",
-    ),
-    click.option(
-        "--pace",
-        metavar="[none|recorded|FACTOR]",
-        help="How fast cassettes are replayed (default: none, without pauses).",
-    ),
-    click.option(
-        "--scrub", metavar="REGEX", help="Regular expression of further text to remove from cassettes."
+        "--record-missing",
+        is_flag=True,
+        default=None,
+        help="The same as --record with the folder of --replay.",
     ),
 )
 

@@ -37,16 +37,14 @@ class _Table(BaseModel):
 class AcpTable(_Table):
     """`[acp]`: the program of an ACP agent."""
 
-    command: str | None = Field(
-        None, description="program and arguments of the agent `acp`, or of another ACP agent"
-    )
+    command: str | None = Field(None, description="program and arguments of an ACP agent")
     env: str = Field(
-        "", description="environment variables for it, separated by commas: names, or `NAME=value`"
+        "", description="environment variables of an ACP agent, separated by commas: names, or `NAME=value`"
     )
     usage: Literal["turn", "last", "session", "chunks"] | None = Field(
-        None, description="what its token counts cover (docs/agents.md)"
+        None, description="what an ACP agent's token counts cover (docs/agents.md)"
     )
-    unconfined: bool = Field(False, description="use it even if it does not ask for permissions")
+    unconfined: bool = Field(False, description="use an ACP agent even if it does not ask for permissions")
 
 
 class WebhookTable(_Table):
