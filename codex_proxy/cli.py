@@ -18,8 +18,8 @@ from codex_proxy.settings.flags import CONFIG_OPTION, with_cassettes, with_setti
 
 
 def _print(text: str, *, err: bool = False, as_json: bool = False) -> None:
-    """Prints a text (`as_json`: JSON) to stdout or stderr, with control characters escaped: names and paths in it may
-    be others'.
+    """Prints a text (`as_json`: JSON) to stdout or stderr. Control characters are escaped, because others choose names
+    and paths in it.
     """
     click.echo(escape_json(text) if as_json else escape_lines(text), err=err)
 

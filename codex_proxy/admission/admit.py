@@ -38,7 +38,9 @@ GONE_TOOL = (
 
 
 class Admission:
-    """`tools` are the MCP servers. `agent_able_to` returns the name of an agent with a capability, for errors."""
+    """Checks turns, and prepares them. `tools`: the MCP servers. `agent_able_to` returns the name of an agent with a
+    capability, for errors.
+    """
 
     def __init__(
         self,
@@ -140,7 +142,9 @@ class Admission:
             raise mcp_not_allowed(offers[0].param)
 
     def _change_mode_for_tools(self, turn: Turn, client: Client) -> Turn:
-        """Makes a plain-model turn with tools a read-only agent turn, if the agent takes tools only so."""
+        """Returns a plain-model turn with tools as a read-only agent turn, if the agent takes tools only in agent
+        turns.
+        """
         able = agent_for(self._agent, turn.model).capabilities
         if turn.mode == "agent" or not turn.tools or "plain_model" in able or "client_tools" not in able:
             return turn

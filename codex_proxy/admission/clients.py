@@ -34,7 +34,7 @@ class KeySource(Protocol):
     """What has the valid keys, such as the keys file."""
 
     trouble: str | None
-    """Why the newest version of the keys could not be read, if so."""
+    """Why the newest version of the keys could not be read; None if it was."""
 
     def current(self) -> KeySet:
         """Returns the same object until the keys change."""
@@ -123,7 +123,9 @@ class Clients:
 
     @property
     def trouble(self) -> str | None:
-        """Why the newest keys file could not be read, if so; the older keys then stay valid."""
+        """Whether the client may use the model that a request calls `name`. `names` and the `Fault` raised: see
+        `resolve`.
+        """
         return self._source.trouble
 
     def is_valid(self, digest: str) -> bool:

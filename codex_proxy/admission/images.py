@@ -47,20 +47,20 @@ _HEADERS: Final = {
 
 
 class ImageLimits(msgspec.Struct, frozen=True):
-    """The limits of one request's images. Above `at_once` an image waits, above others the request is refused."""
+    """The limits of one request's images. An image above `at_once` waits; above the others the request is refused."""
 
     image_bytes: int = 20 * 1024 * 1024
-    """Of one image, as model providers limit it."""
+    """The most bytes of one image, as with model providers."""
     request_bytes: int = 40 * 1024 * 1024
-    """Of all images: as base64 they fit into a line to the agent."""
+    """The most bytes of all images: as base64 they fit into a line to the agent."""
     request_images: int = 20
-    """Different URLs."""
+    """The most different URLs."""
     at_once: int = 4
-    """Connections, so that a request overloads no host."""
+    """The most connections, so that a request overloads no host."""
     redirects: int = 3
-    """One or two are usual (https, CDN)."""
+    """The most redirects of an image; one or two are usual (https, CDN)."""
     seconds: float = 10.0
-    """For one image. All of a request then take at most 50, and most clients wait for 60."""
+    """The seconds for one image. All of a request then take at most 50, and most clients wait for 60."""
 
 
 class ImageFetcher:
@@ -95,7 +95,7 @@ class ImageFetcher:
             raise _image_fault(parsed, "could not be fetched") from None
 
     async def close(self) -> None:
-        """May be called twice."""
+        """Closes all connections. May be called twice."""
         self._closed = True
         session, self._session = self._session, None
         if session is not None:
@@ -132,7 +132,7 @@ class ImageFetcher:
             raise _image_fault(url, str(why)) from None
 
     def _open(self) -> ClientSession:
-        """Raises `Fault` UNAVAILABLE after `close`."""
+        """Returns the HTTP session, which it opens if needed. Raises `Fault` UNAVAILABLE after `close`."""
         if self._closed:
             raise Fault(STOPPING)
         if self._session is None:
@@ -211,7 +211,7 @@ def _parse_url(text: str) -> URL:
 
 
 def _redirect_target(url: URL, response: ClientResponse) -> URL:
-    """Raises `Fault` INVALID_REQUEST for the same URL, or one that is not http(s)."""
+    """Returns where a redirect leads. Raises `Fault` INVALID_REQUEST for the same URL, or one that is not http(s)."""
     try:
         target = url.join(URL(response.headers.get("Location", "")))
     except ValueError:
@@ -239,7 +239,9 @@ class _PublicAddresses(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """Raises `_ForbiddenAddressError` if one address is not public: mixed ones are most likely an attack."""
+        """Returns a host's addresses. Raises `_ForbiddenAddressError` if one is not public: mixed ones are most likely
+        an attack.
+        """
         found = await self._inner.resolve(host, port, family)
         if not all(is_public(each["host"]) for each in found):
             raise _ForbiddenAddressError
@@ -272,8 +274,8 @@ def _not_allowed(url: URL) -> Fault:
 async def inline_images(
     turn: Turn, fetcher: ImageFetcher | None, fields: Mapping[str, str] | None = None, field: str = PARAM
 ) -> Turn:
-    """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST, with the URL's value in
-    `fields`, else `field`, as `param`; for any image without a `fetcher`.
+    """Returns the turn with its web images as data URLs. Raises `Fault` INVALID_REQUEST; its `param` is the URL's value
+    in `fields`, else `field`. Without a `fetcher` every web image is refused.
     """
     urls = list(dict.fromkeys(part.url for part in _images(turn)))
     if not urls:
@@ -301,7 +303,7 @@ def _images(turn: Turn) -> Iterator[ImagePart]:
 
 @contextmanager
 def _set_param(field: str) -> Iterator[None]:
-    """Sets the `param` of every `Fault` of its body."""
+    """Sets the `param` of every `Fault` that the body of the `with` raises."""
     try:
         yield
     except Fault as fault:

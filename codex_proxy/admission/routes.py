@@ -102,7 +102,9 @@ def _matches_model(route: Route, model: str) -> bool:
 
 
 def with_model_asked(parsed: P, model: str) -> P:
-    """Returns a request that was parsed with another model, with the client's name (`model`), which its answer has."""
+    """Returns a request that was parsed with a route's target, with the client's name of the model, which the answer
+    repeats.
+    """
     turn = parsed.turn
     if turn.forwarded is not None:
         forwarded = msgspec.structs.replace(turn.forwarded, model_asked=model)

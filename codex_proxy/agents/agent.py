@@ -77,7 +77,7 @@ class Agent(Protocol):
 
     async def release(self, session: AgentSession, *, finished: bool) -> None:
         """Ends the use of a session. `finished` False: the agent may still work on the turn, so its process gets no
-        others.
+        other.
         """
         ...
 

@@ -16,7 +16,7 @@ UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 MAX_HELD: Final = 32 << 20
-"""The most bytes or characters of output that a dialect keeps until it can be passed on, as many as a turn may
+"""The most bytes or characters of output that a dialect keeps until they can be passed on, as many as a turn may
 generate.
 """
 MAX_UNANSWERED: Final = 1000
@@ -24,7 +24,7 @@ MAX_UNANSWERED: Final = 1000
 
 
 class TooMuchHeld(Exception):  # noqa: N818  (it says what happened, as the rest of the vocabulary does)
-    """A child has sent more than a dialect keeps; says of what. Its turn fails."""
+    """A child has sent more than a dialect keeps. The message says of what. The turn fails."""
 
 
 class HeldSize:
@@ -35,7 +35,7 @@ class HeldSize:
         self._left = MAX_HELD
 
     def add(self, size: int) -> None:
-        """Raises `TooMuchHeld` beyond `MAX_HELD`."""
+        """Adds to the size. Raises `TooMuchHeld` beyond `MAX_HELD`."""
         self._left -= size
         if self._left < 0:
             raise TooMuchHeld(f"it sent more than {MAX_HELD >> 20} MiB of {self._what} without ending them")
@@ -49,7 +49,7 @@ class Step(msgspec.Struct, frozen=True):
     writes: bytes = b""
     """Bytes for the child's stdin; for an upstream the body of its next HTTP request."""
     close_stdin: bool = False
-    """Whether to close stdin then: a program may read its prompt until its end."""
+    """Whether to close stdin after `writes`: a program may read its prompt until stdin ends."""
 
 
 NOTHING = Step()

@@ -39,7 +39,7 @@ BUILT_IN: Final[Mapping[str, str]] = {
 }
 
 DEFAULT: Final = "auto"
-"""The plugin's agent if there is a plugin, else that of `DEFAULT_SPEC`."""
+"""The default agent: the plugin's if there is one, else that of `DEFAULT_SPEC`."""
 DEFAULT_SPEC: Final = "codex_proxy.agents.auto.spec:AUTO"
 
 REPLAY_SPEC: Final = "codex_proxy.cassettes.serving:SPEC"

@@ -32,7 +32,7 @@ PROGRAM_SETTINGS: Final = frozenset(
 
 
 class NoAgentError(Exception):
-    """The chosen agent cannot be used; says what to do."""
+    """The chosen agent cannot be used. The message says what to do."""
 
 
 class AgentContext(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class AgentContext(msgspec.Struct, frozen=True):
     upstreams: Mapping[str, UpstreamAgent] = {}
     """The server's upstreams, by name, if it has several agents."""
     upstream_table: str = ""
-    """The table, like `[upstreams.groq]`; empty if settings without one name the address."""
+    """The table, like `[upstreams.groq]`; empty if the address is a setting outside of tables."""
 
     @property
     def state_dir(self) -> Path:
@@ -54,8 +54,8 @@ class AgentContext(msgspec.Struct, frozen=True):
         return folder / "agents" / self.name if self.name else folder
 
     def where_set(self, flag: str, key: str = "") -> str:
-        """Returns `KEY of [agents.NAME]` if the server has several agents, else the flag. `flag` is its name with `_`;
-        `key` the setting's, if it differs.
+        """Returns where a setting is set, for messages: `KEY of [agents.NAME]` if the server has several agents, else
+        the flag. `flag` is its name with `_`; `key` the setting's, if it differs.
         """
         return f"{key or flag} of [agents.{self.name}]" if self.name else f"--{flag.replace('_', '-')}"
 

@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from codex_proxy.app.server import Server
 
 ALIASES_ADVICE = " The operator can add further names with PROXY_MODEL_ALIASES (`model_aliases`)."
-"""For a client whose name of the model cannot be changed."""
+"""The advice for a client whose name of the model cannot be changed."""
 
 
 def application_of(server: Server, usage: UsageRecorder) -> web.Application:
@@ -194,7 +194,9 @@ def mcp_tools_of(settings: Settings, clock: SystemClock, checks: SchemaChecks) -
 def webhooks_of(
     settings: Settings, clock: SystemClock, lifecycle: StoreLifecycle | None
 ) -> WebhookSender | None:
-    """Returns None without a URL or a store (`lifecycle`). Raises `StartError` if the secret is missing or invalid."""
+    """Returns what sends webhooks; None without a URL or a store (`lifecycle`). Raises `StartError` if the secret is
+    missing or invalid.
+    """
     urls = split_list(settings.webhooks.urls)
     if not urls:
         return None

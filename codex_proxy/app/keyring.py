@@ -16,12 +16,12 @@ CHECK_SECONDS = 1.0
 """Seconds between checks of the file. A removed key is accepted for this long at most."""
 
 MAX_FILE_BYTES = 1 << 20
-"""A thousand keys take a third of that."""
+"""The largest keys file; a thousand keys take a third of that."""
 
 Stamp = tuple[int, int, int] | None
 """A version of the keys file; None if there is no file."""
 UNREAD: Stamp = (-1, -1, -1)
-"""Equals the stamp of no file, so that the file is read at the next check."""
+"""A stamp that no file has, so that the file is read at the next check."""
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
@@ -67,7 +67,7 @@ class Keyring:
         self._looked = clock.monotonic()
         self._stamp = _stamp_of(path)
         self._stored: tuple[Key, ...] | None = None
-        """None if there has never been a key in the store."""
+        """The keys of the store; None if it has never had any."""
         self._read()
 
     def use_stored(self, keys: tuple[Key, ...]) -> None:
@@ -76,8 +76,8 @@ class Keyring:
         self._merge()
 
     def current(self) -> KeySet:
-        """A change of the file takes effect within a second. If it is removed or becomes invalid, the last keys stay
-        valid, and `trouble` says why.
+        """Returns the valid keys. A change of the file takes effect within a second. If it is removed or becomes
+        invalid, its last keys stay valid, and `trouble` says why.
         """
         now = self._clock.monotonic()
         if now - self._looked >= CHECK_SECONDS:

@@ -21,12 +21,12 @@ log = structlog.get_logger(__name__)
 
 LogEvent = MutableMapping[str, Any]
 _QUOTED: Final = re.compile(r"""[ \t=\r\n"']""")
-"""What makes a text be shown in quotes."""
+"""Matches what makes a text be quoted."""
 
 
 def configure(level: str, format: str, *, content: bool = False, worker: int = 0) -> None:
-    """`level`: the lowest that is logged. `format`: `console` or `json`. `content`: also logs the field `said`.
-    `worker`: the number of this process; 0 without others.
+    """Sets up the logs. `level`: the lowest that is logged. `format`: `console` or `json`. `content`: also logs the
+    field `said`. `worker`: the number of this process; 0 without others.
     """
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
@@ -83,7 +83,7 @@ def _without_said(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
 
 
 class _PlainText:
-    """A text as its `repr`, which the console renderer writes."""
+    """A text whose `repr`, which the console renderer writes, is the text itself."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -69,7 +69,7 @@ class Programs:
         self._folder = (settings.mcp_config or Path()).expanduser().absolute().parent
 
     def command(self, server: StdioServer) -> Command:
-        """The command's `cwd` is relative to the folder of the operator's file."""
+        """Returns the command of a server. Its `cwd` is relative to the folder of the operator's file."""
         return Command(
             argv=(server.command, *server.args),
             env={**self._environment, **server.env},
@@ -83,7 +83,7 @@ log = structlog.get_logger(__name__)
 
 
 class McpToolSource:
-    """`servers` are the operator's, `remote` those of requests. `close` it after the last turn."""
+    """The MCP servers: `servers` are the operator's, `remote` those of requests. `close` it after the last turn."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class McpToolSource:
 
 
 class _Runner:
-    """`named` are the request's servers by label; they come before the operator's."""
+    """Runs the calls of one turn. `named` are the request's servers by label; they come before the operator's."""
 
     def __init__(self, source: McpToolSource, owner: str, named: Mapping[str, NamedServer]) -> None:
         self._source = source

@@ -264,7 +264,7 @@ def _size(file: Path) -> int:
 
 
 INTERVAL_SECONDS: Final = 0.05
-"""Between two measurements of the event loop's delay."""
+"""Seconds between two measurements of the event loop's delay."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
 
 
@@ -287,7 +287,7 @@ class LoopDelay:
         self._timer: asyncio.TimerHandle | None = None
 
     async def watch(self, _: web.Application) -> AsyncIterator[None]:
-        """For `Application.cleanup_ctx`."""
+        """Measures while the application runs; for `Application.cleanup_ctx`."""
         loop = asyncio.get_running_loop()
         self._schedule(loop)
         yield

@@ -94,7 +94,7 @@ class Server:
         self.page = page
         configured = configured_agents(settings)
         self.configured: Mapping[str, ConfiguredAgent] = {each.name: each for each in configured}
-        """The default agent first. The name of a single agent is empty."""
+        """The agents by name, the default one first. The name of a single agent is empty."""
         if all(each.spec.plain_only for each in self.configured.values()):
             settings = settings.model_copy(update={"builtin_tools": "never"})
         self.settings = settings
@@ -134,7 +134,9 @@ class Server:
         self.port = 0
 
     async def start(self) -> None:
-        """Raises `StartError`, or the agent's `Fault`. What was started before an error goes on until `stop`."""
+        """Starts the server. Raises `StartError`, or the agent's `Fault`. What was started before an error goes on
+        until `stop`.
+        """
         self.spawner = use_spawner()
         try:
             self.store_lifecycle = await open_store_lifecycle(self.settings, self.clock)

@@ -21,11 +21,13 @@ log = structlog.get_logger(__name__)
 
 
 class StartError(Exception):
-    """The text says what to change."""
+    """The server cannot start. The text says what to change."""
 
 
 def keyring_of(settings: Settings, clock: Clock) -> Keyring:
-    """Raises `StartError` for invalid keys, or if the file that the settings name is missing."""
+    """Returns the keyring of the settings. Raises `StartError` for invalid keys, or if the file that the settings name
+    is missing.
+    """
     try:
         if settings.keys_file is not None and not settings.keys_path.exists():
             raise KeysError(
@@ -37,7 +39,7 @@ def keyring_of(settings: Settings, clock: Clock) -> Keyring:
 
 
 def trusted_proxies(settings: Settings) -> tuple[Network, ...]:
-    """Raises `StartError` for an invalid network."""
+    """Returns the networks of trusted proxies. Raises `StartError` for an invalid one."""
     try:
         return tuple(
             ipaddress.ip_network(each, strict=False) for each in split_list(settings.trusted_proxies)
@@ -69,8 +71,8 @@ def allowed_hosts(settings: Settings) -> frozenset[str]:
 
 
 def check(settings: Settings, clock: Clock, environ: Mapping[str, str]) -> None:
-    """Raises `StartError`: open to other machines without a key, a store that several workers cannot share, an
-    invalid proxy, origin, key or `workdir`, or protected paths that turns could write to.
+    """Checks the settings. Raises `StartError` for: access by other machines without a key, a store that several
+    workers cannot share, an invalid proxy, origin, key or `workdir`, or protected paths that turns could write to.
     """
     keys = keyring_of(settings, clock).current()
     if not settings.in_database:  # which may have keys

@@ -32,7 +32,7 @@ FRAMES_SECONDS = 86400.0
 """Seconds that the stream of a background response can be resumed."""
 PRUNE_SECONDS = 600.0
 CONTEXT_LIMITS = ContextLimits(max_items=20_000, max_bytes=64 << 20)
-"""The largest conversation or chain of responses, which is in memory during a turn."""
+"""The limits of a conversation or chain of responses, which is in memory during a turn."""
 
 
 NEEDS_EXTRA = (
@@ -42,7 +42,7 @@ NEEDS_EXTRA = (
 
 
 class StoreOpenError(UserError):
-    """The text says what to do."""
+    """The store cannot be opened. The text says what to do."""
 
 
 class StoreLifecycle:
@@ -148,7 +148,7 @@ async def open_store(settings: Settings, clock: Clock) -> SqliteStore | Postgres
 
 
 def _database_store() -> type[PostgresStore]:
-    """Raises `StoreOpenError` if the package for PostgreSQL is not installed."""
+    """Imports the store in PostgreSQL. Raises `StoreOpenError` if the package for it is not installed."""
     try:
         from codex_proxy.store.postgresql.store import PostgresStore
     except ModuleNotFoundError as error:

@@ -15,7 +15,7 @@ from codex_proxy.store.team import Team
 from codex_proxy.store.values import StoreUnavailable
 
 EXCHANGE_SECONDS: Final = 0.5
-"""A removed key is accepted for this long at most."""
+"""Seconds between two exchanges. A removed key is accepted for this long at most."""
 
 log = structlog.get_logger(__name__)
 

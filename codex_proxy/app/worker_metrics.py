@@ -26,7 +26,7 @@ ANSWER_SECONDS: Final = 2.0
 """Seconds for another worker to answer; then its metrics are missing."""
 SOCKETS: Final = Path("/proc/net/unix")
 CREDENTIALS: Final = struct.Struct("3i")
-"""What SO_PEERCRED is: process, user, group."""
+"""The form of SO_PEERCRED: process, user, group."""
 
 log = structlog.get_logger(__name__)
 

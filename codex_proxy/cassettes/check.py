@@ -32,7 +32,7 @@ from codex_proxy.core.turn import Turn
 from codex_proxy.settings.fields import Settings
 
 READ: Final = tuple(name for name in FIELDS if name != "model")
-"""What of a turn is compared; the model's name is not, since it depends on the agent's list of models."""
+"""The parts of a turn that are compared; the model's name is not, since it depends on the agent's list of models."""
 SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.01
 
@@ -83,7 +83,7 @@ def update(folder: Folder, result: CheckResult) -> None:
 async def _replay_server(
     folder: Folder, recorded: Mapping[str, Any]
 ) -> AsyncIterator[tuple[Server, aiohttp.ClientSession]]:
-    """Yields a server that replays the folder with the recorded settings, and a client session."""
+    """Yields a server that replays the folder with the recorded settings, and an HTTP client session."""
     with tempfile.TemporaryDirectory(prefix="codex-proxy-check-") as place:
         own = {name: field.default for name, field in Settings.model_fields.items() if name in MATTER} | dict(
             recorded
@@ -268,7 +268,7 @@ def _asks_the_same(one: Cassette, other: Cassette) -> bool:
 
 
 def run(work: Any) -> Any:
-    """Runs a coroutine. Raises `CassetteError` for errors that keep a server from replaying."""
+    """Runs a coroutine, and returns its result. Raises `CassetteError` for errors that keep a server from replaying."""
     configure("error", "console")
     try:
         return asyncio.run(work)

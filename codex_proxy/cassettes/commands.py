@@ -21,7 +21,7 @@ def _folder(path: Path) -> Any:
 
 
 def _chain(path: Path) -> Any:
-    """Returns the cassette at a path, after the earlier ones of its session."""
+    """Returns the cassette at a path, behind those whose session it continues."""
     from codex_proxy.cassettes.folder import Folder
     from codex_proxy.cassettes.format import SUFFIX
 

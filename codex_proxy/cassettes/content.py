@@ -21,7 +21,7 @@ MATCHED: Final = ("messages", "tools", "format", "mode")
 """The fields that are compared by default."""
 KEY: Final = "<key>"
 PLACEHOLDERS: Final = (KEY, "<home>", "<host>", "<user>", "<workdir>", "<scrubbed>")
-"""Replaces a text that is not written; in a comparison it equals any text."""
+"""What replaces a text that is not written; in a comparison it equals any text."""
 MAX_SHOWN: Final = 80
 MAX_DIFFERENCES: Final = 8
 

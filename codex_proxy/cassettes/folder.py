@@ -45,7 +45,7 @@ class Folder:
     """The cassettes of a folder, read at the start; `refresh` reads those recorded since."""
 
     def __init__(self, path: Path, matched: Sequence[str] = MATCHED) -> None:
-        """Raises `CassetteError` if the folder is missing, or a cassette cannot be read."""
+        """Reads the folder. Raises `CassetteError` if it is missing, or a cassette cannot be read."""
         self.path = path
         self.matched = tuple(matched)
         self.cassettes: dict[str, Cassette] = {}
@@ -70,14 +70,16 @@ class Folder:
         self._by_key[key_of(cassette.content, self.matched)].append(name)
 
     def chain(self, cassette: Cassette) -> list[Cassette]:
-        """Returns the cassette, after those present whose session it continues."""
+        """Returns the cassette, behind those in the folder whose session it continues."""
         found = [cassette]
         while found[0].after and found[0].after in self.cassettes and len(found) <= len(self.cassettes):
             found.insert(0, self.cassettes[found[0].after])
         return found
 
     def find(self, content: Content) -> Cassette | None:
-        """Returns the next recording of a turn with this content, at last the last one again, if there is any."""
+        """Returns the next recording of a turn with this content, or the last one again after all were used; None
+        without any.
+        """
         key = key_of(content, self.matched)
         names = self._by_key.get(key) or [
             name

@@ -53,7 +53,9 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer as sent. `sent` has the data of a stream's events, decoded or as bytes; None: it is a whole `body`."""
+    """An answer as sent. `sent`: the data of a stream's events, decoded or as bytes; None if the answer is a whole
+    `body`.
+    """
 
     status: int = 0
     body: Any = None
@@ -270,11 +272,11 @@ _CORRECT: Final = "Correct the line, or record it anew"
 
 
 class _WrongLineError(Exception):
-    """A line may not stand there. The text says why, without a full stop."""
+    """A line is not allowed at its place. The text says why, without a full stop."""
 
 
 def _take(read: _ParsedLines, line: bytes, before: int) -> bool:
-    """Reads a line, before which there are `before` others. Returns whether it is the last."""
+    """Reads a line that follows `before` others. Returns whether it is the last."""
     value = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     names = [name for name in value if name != "ms"]
     kind = names[0] if names else ""

@@ -14,15 +14,15 @@ import msgspec
 from codex_proxy.agents.dialect import UNREADABLE
 
 _STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-"""The JSON of a string, without its quotes."""
+"""Matches the JSON of a string, without its quotes."""
 _STEP: Final = 1 << 20
 """The most bytes of a string that are searched without letting other threads run."""
 _TIME: Final = b'AtMs":'
 """The end of the name of a field with milliseconds."""
 _AT_ONCE: Final = 64
-"""Lines compared at once, which is three times as fast."""
+"""The number of lines compared at once, which is three times as fast."""
 _ALIKE: Final = 16
-"""The fewest common bytes of lines of which one is written as a difference."""
+"""The fewest bytes that a line has in common with one before, to be written as a difference."""
 
 
 class Run(msgspec.Struct):
@@ -69,7 +69,7 @@ class Pieces:
                 yield line
 
     def forget(self) -> None:
-        """Forgets the lines so far, with which the next one is then not compared."""
+        """Forgets the last line, so that the next one is written whole."""
         self._before = self._head = b""
 
     def _fits(self, line: bytes) -> bool:

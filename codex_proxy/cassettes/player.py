@@ -115,7 +115,7 @@ class Script:
         return self._lines.popleft()
 
     def message(self, line: Line) -> Any:
-        """Returns a line as the dialect reads it; None if it does not."""
+        """Returns a line as the dialect reads it; None if the dialect does not."""
         kind, value = line.kind, line.value
         if kind == "from":
             return self._message(value[0])

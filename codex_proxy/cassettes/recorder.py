@@ -296,7 +296,7 @@ class Exchange:
     def __init__(
         self, recorder: Recorder, line: str, headers: Mapping[str, str], keys: Sequence[str]
     ) -> None:
-        """`line`: method and path; `headers`: those that matter; `keys`: the secrets in the request."""
+        """`line`: method and path; `headers`: those that may decide the answer; `keys`: the secrets in the request."""
         self._recorder = recorder
         self._of = dict(headers), keys
         self._content = ExchangeContent(line, *self._of)
@@ -369,12 +369,12 @@ class ExchangeContent(msgspec.Struct):
 
     @property
     def socket(self) -> bool:
-        """Whether it is a WebSocket frame."""
+        """Whether the request is a WebSocket frame."""
         return self.line.startswith("GET ")
 
     @property
     def background(self) -> bool:
-        """Whether it is a background response."""
+        """Whether the answer is a background response."""
         return (
             not self.socket and b'"background"' in self.body and _decode(self.body, _Background()).background
         )

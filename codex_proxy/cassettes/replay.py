@@ -83,7 +83,7 @@ def pace_of(text: str) -> Pace:
 
 
 async def _nothing_to_flush() -> None:
-    """Nothing is recorded."""
+    """Does nothing: no turn is recorded."""
 
 
 class ReplayAgent(AgentBase):
@@ -146,7 +146,7 @@ class ReplayAgent(AgentBase):
         return session
 
     async def _cassette(self, turn: Turn) -> Cassette | None:
-        """Returns a turn's cassette; None if `missing` gets it. Raises `Fault` without one."""
+        """Returns a turn's cassette; None if there is none and `missing` serves it. Raises `Fault` if nothing does."""
         asked = ASKED_CASSETTE.get()
         if asked:
             found = self.folder.cassettes.get(asked)
@@ -186,7 +186,7 @@ def _fault(message: str) -> Fault:
 
 
 class RecordedTools:
-    """The cassettes' MCP tools, in place of their servers. Implements `admission.server_tools.ToolSource`."""
+    """The MCP tools of cassettes, in place of their servers. Implements `admission.server_tools.ToolSource`."""
 
     def __init__(self, folder: Folder, steps: int, new_id: Callable[[str], str]) -> None:
         self.steps = steps

@@ -109,7 +109,7 @@ class Cassettes(msgspec.Struct, frozen=True):
     """Further middlewares, for tests."""
 
     async def agent(self, context: AgentContext) -> Agent:
-        """Returns the server's agent. Raises as `make_agent` does."""
+        """Returns the server's agent. Raises what `make_agent` raises."""
         if self.folder is None:
             return await make_agent(context)
         own = msgspec.structs.replace(

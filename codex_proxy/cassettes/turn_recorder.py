@@ -211,7 +211,7 @@ class _RecordedRunner:
 
 
 def _lines(dialect: str, entries: Sequence[Entry], began: float) -> Iterator[Line]:
-    """Yields a session's entries as lines of a cassette."""
+    """Yields a session's entries as lines of a cassette. `began`: the turn's start."""
     body = _Body() if any(kind == "head" for _, kind, _ in entries) else None
     for at, kind, value in entries:
         ms = max(0, round((at - began) * 1000))

@@ -131,7 +131,7 @@ def turn_of(content: Content) -> Turn:
 
 
 def as_conversation(chain: Sequence[Cassette]) -> str:
-    """Returns the last cassette of `chain` as a conversation."""
+    """Returns the last cassette of `chain` as a text for people: who said what."""
     cassette = chain[-1]
     lines = [
         f"{cassette.name}: {cassette.agent} {cassette.version}".rstrip(),

@@ -27,7 +27,7 @@ from codex_proxy.settings.old_names import advice_about
 from codex_proxy.settings.sources import default_config_file
 
 MAX_SECONDS = 90.0
-"""For all checks: each of four children may take 20 on a cold disk."""
+"""Seconds for all checks: each of four children may take 20 on a cold disk."""
 
 
 async def examine(flags: Mapping[str, Any], config_file: Path | None, environ: Mapping[str, str]) -> Checkup:
@@ -71,7 +71,7 @@ def next_step(port: Check, settings: Settings, flags: Mapping[str, Any], config_
 
 
 def _settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings among `flags`, without tables, which may hold secrets."""
+    """Returns the settings among command-line flags, without tables, which may hold secrets."""
     return {
         name: value
         for name, value in flags.items()

@@ -27,13 +27,13 @@ from codex_proxy.settings.fields import Settings
 from codex_proxy.store.team import Team
 
 PREFIX = "cpx_"
-"""By which people and secret scanners recognise keys."""
+"""The prefix by which people and secret scanners recognise keys."""
 RANDOM_BYTES = 32
-"""With 256 bits a plain hash is safe (`core.keys`)."""
+"""The random bytes of a key: with 256 bits a plain hash is safe (`core.keys`)."""
 
 
 class KeyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Named as in `core.keys.Key`; `no_mcp` sets `mcp` to false."""
+    """The limits of a new key, named as in `core.keys.Key`; `no_mcp` sets `mcp` to false."""
 
     agents: Sequence[str] = ()
     models: Sequence[str] = ()
@@ -61,7 +61,7 @@ def add(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> t
 
 
 async def add_to_store(settings: Settings, name: str, limits: KeyLimits, *, replace: bool) -> tuple[str, str]:
-    """As `add`, in the store; folders may be on other machines."""
+    """Adds a key as `add` does, but to the store; its folders may be on other machines."""
     secret, key = _new_key(name, limits, tuple(limits.roots))
     parse_keys(tomlkit.dumps({"keys": {name: dict(table_of(key))}}))
     async with _team_of(settings) as team:
@@ -79,7 +79,7 @@ def _note_on_new(name: str, place: str, servers: str, *, replaced: bool) -> str:
 
 
 async def remove_from_store(settings: Settings, name: str) -> str:
-    """Returns a note."""
+    """Removes a key from the store. Returns a note for the user."""
     async with _team_of(settings) as team:
         if not await team.remove_key(name):
             raise KeysError(f"there is no key '{name}' in the store")
@@ -147,7 +147,7 @@ def _unknown_among(agents: Sequence[str], settings: Settings) -> str:
 
 
 def remove(settings: Settings, name: str) -> str:
-    """Returns a note."""
+    """Removes a key from the keys file. Returns a note for the user."""
     if name == DEFAULT_NAME and settings.api_key is not None:
         raise KeysError(f"'{DEFAULT_NAME}' is the key in PROXY_API_KEY: unset it and restart the server")
     remove_key(settings.keys_path, name)
@@ -161,7 +161,7 @@ def remove(settings: Settings, name: str) -> str:
 
 
 def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json: bool) -> str:
-    """Returns the keys in the store (`stored`), or if None in the keys file, as text or JSON."""
+    """Returns a list of the keys in the store (`stored`; None: in the keys file), as text or JSON."""
     file = settings.keys_path
     keys = read_keys(file) if stored is None else stored
     if as_json:
@@ -230,7 +230,7 @@ def put_key(path: Path, key: Key, *, replace: bool) -> bool:
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Raises `KeysError` if there is none, or the file cannot be changed."""
+    """Removes a key. Raises `KeysError` if there is none, or the file cannot be changed."""
     with _edit_keys(path) as tables:
         if name not in tables:
             raise KeysError(f"there is no key '{name}' in {path}")

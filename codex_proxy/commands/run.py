@@ -39,12 +39,12 @@ END_SECONDS: Final = 10.0
 _ADDRESS: Final = re.compile(r"serves on (http://\S+)/v1")
 _PR_SET_PDEATHSIG: Final = 1
 _ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
-"""They end the program first, and then everything else. A closed terminal sends SIGHUP."""
+"""Signals at which the program is ended first, and then everything else. A closed terminal sends SIGHUP."""
 _OF_THE_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
 
 
 class RunError(Exception):
-    """The text says why the program cannot be run, and what to do."""
+    """The program cannot be run. The text says why, and what to do."""
 
 
 def run(
@@ -220,7 +220,9 @@ def prepare(
 
 
 def _end_program(running: list[subprocess.Popen[bytes]], number: int, _: FrameType | None) -> None:
-    """Passes a signal on to the program, and kills it if it does not end. Before it runs, ends this command."""
+    """Passes a signal on to the program, and kills it if it does not end. Ends this command if the program does not run
+    yet.
+    """
     if not running:
         raise SystemExit(128 + number)
     running[0].send_signal(number)

@@ -30,7 +30,7 @@ COLLECT_AFTER = 20_000
 """The garbage collector's first threshold; Python's default is 700."""
 
 STDIN = 0
-"""A supervisor writes nothing: it can be read when it has ended."""
+"""The descriptor of stdin. A supervisor writes nothing there: it can be read when the supervisor has ended."""
 
 REQUEST_MODELS = (ChatRequest, ResponseRequest, MessagesRequest)
 BUILD_AFTER = 0.5
@@ -134,7 +134,7 @@ def _agent_lines(agent: Agent, spec: AgentSpec, settings: Settings) -> list[str]
 
 
 def banner(server: Any) -> str:
-    """`server` is a started `app.Server`."""
+    """Returns the banner. `server` is a started `app.Server`."""
     host = f"[{server.host}]" if ":" in server.host else server.host
     base = f"http://{host}:{server.port}/v1"
     settings = server.settings

@@ -18,7 +18,7 @@ from codex_proxy.files import private
 
 LABEL: Final = "codex-proxy"
 MARK: Final = "codex-proxy service install"
-"""By which this command knows a file that it has written."""
+"""The text by which this command knows a file that it has written."""
 
 UNIT: Final = """\
 # Written by `codex-proxy service install`.
@@ -46,7 +46,7 @@ WantedBy=default.target
 
 
 class ServiceError(UserError):
-    """The text says why and what to do."""
+    """The service cannot be changed. The text says why, and what to do."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +56,14 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     start: tuple[tuple[str, ...], ...]
     stop: tuple[tuple[str, ...], ...]
     forget: tuple[tuple[str, ...], ...]
-    """What has to be done after the file was removed."""
+    """The commands that must be run after the file was removed."""
     show: tuple[str, ...]
     text: Callable[[Sequence[str], Path, str], str]
     """Returns the content of the file: of a service that runs a command in a folder with this PATH."""
 
 
 def service_of(platform: str, home: Path, user_id: int) -> Service:
-    """`platform` is `sys.platform`."""
+    """Returns how this system runs services. `platform` is `sys.platform`."""
     if platform == "linux":
         systemctl = ("systemctl", "--user")
         return Service(
@@ -106,7 +106,7 @@ def plist_text(command: Sequence[str], workdir: Path, path: str) -> str:
 
 
 def install(service: Service, command: Sequence[str], workdir: Path, environ: Mapping[str, str]) -> str:
-    """Starts the service now and at each login."""
+    """Installs the service, and starts it now and at each login."""
     _check_program(service)
     if not workdir.is_dir():
         raise ServiceError(f"{workdir} is not a folder. Name the agent's folder with --workdir.")

@@ -33,7 +33,7 @@ async def show_stats(settings: Settings, *, as_json: bool) -> str:
 
 
 async def prune(settings: Settings) -> str:
-    """Removes what exceeds the settings, and frees space."""
+    """Removes what exceeds the settings, and frees disk space."""
     async with existing_store(settings) as store:
         gone = await store.prune()
         freed = await store.vacuum()

@@ -123,7 +123,7 @@ class Supervisor:
         self._reload_wanted = asyncio.Event()
 
     async def run(self) -> int:
-        """Returns 0 after `stop`, or the status of the first worker if it could not start."""
+        """Runs until `stop`. Returns 0, or the status of the first worker if it could not start."""
         # One before the others, so that what keeps them all from starting is said once.
         first = self._workers[1] = await self._start(1, self._say)
         if await self._until_stopping(first.wait_started()) and not first.serves:

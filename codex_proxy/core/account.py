@@ -1,4 +1,4 @@
-"""An agent's models, and the limits of its account."""
+"""The models of an agent, and the limits of its account."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class AgentModel(msgspec.Struct, frozen=True, kw_only=True):
     is_default: bool = False
     owned_by: str = "codex"
     agent: str = ""
-    """Its agent, with which `id` begins; empty if the server has a single one."""
+    """The name of the model's agent, with which `id` begins; empty if the server has a single one."""
     serves_unnamed: bool = False
     """Whether requests without a model name get this model."""
     service_tiers: tuple[str, ...] = ()
-    """Its service tiers beside `default`, by OpenAI's names."""
+    """The model's service tiers beside `default`, by OpenAI's names."""
     default_tier: str = "default"
     """The tier of requests that name none."""
     verbosity: bool = True
-    """Whether an agent with the capability `verbosity` passes it on for this model."""
+    """Whether the model gets a request's verbosity, if the agent has that capability."""
     hidden: bool = False
-    """Left out of lists; requests may name it."""
+    """Whether the model is left out of lists; requests may name it."""
     native: bytes = b""
     """The agent's JSON entry, for Codex as a client, if any."""
 
@@ -47,7 +47,7 @@ class LimitWindow(msgspec.Struct, frozen=True, kw_only=True):
     used_percent: float
     seconds: int | None = None
     resets_at: int | None = None
-    """Seconds since 1970."""
+    """The reset, in seconds since 1970."""
     resets_in: float | None = None
     """Seconds from the report to the reset, which older agents report instead."""
 

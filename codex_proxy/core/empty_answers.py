@@ -1,4 +1,4 @@
-"""What an answer without text, refusal and call becomes: a reason for `x-codex-empty`, or a failure."""
+"""Decides what an answer without text, refusal and call becomes: a reason for `x-codex-empty`, or a failure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class TurnSigns(msgspec.Struct):
     """What a turn has shown beside its items."""
 
     asked: bool = False
-    """The agent has asked for a permission or for input, which is declined."""
+    """Whether the agent has asked for a permission or for input, which is declined."""
     model_answered: bool = False
-    """The agent has reported a completed model call, or output tokens."""
+    """Whether the agent has reported a completed model call, or output tokens."""
 
 
 def end_of_empty(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:

@@ -21,19 +21,19 @@ class Stop(StrEnum):
     """Why a turn ended. A provider's other reasons stay plain `str`."""
 
     STOP = "stop"
-    """Complete, or at a stop sequence of the client."""
+    """The answer is complete, or ended at a stop sequence of the client."""
     LENGTH = "length"
-    """Cut at a limit of the client, the model or this server."""
+    """The answer was cut at a limit of the client, the model or this server."""
     TOOL_CALLS = "tool_calls"
     """The client has to answer tool calls."""
     FUNCTION_CALL = "function_call"
-    """The predecessor of `tool_calls` (`ToolCall.kind` is `legacy`)."""
+    """The client has to answer a `function_call`, the predecessor of tool calls (`ToolCall.kind` is `legacy`)."""
     CONTENT_FILTER = "content_filter"
-    """The provider withheld some or all of it."""
+    """The provider withheld some or all of the answer."""
     INTERRUPTED = "interrupted"
-    """Cancelled before it was complete."""
+    """The turn was cancelled before it was complete."""
     FAILED = "failed"
-    """`TurnEnded.failure` says why."""
+    """The turn failed; `TurnEnded.failure` says why."""
 
 
 Trigger = Literal["token_count", "task_complete", "provider"]
@@ -41,7 +41,7 @@ ReasoningKind = Literal["summary", "raw"]
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Tokens. `cached` is part of `input`, `reasoning` of `output`."""
+    """Counts of tokens. `cached` is part of `input`, `reasoning` of `output`."""
 
     input: int = 0
     cached: int = 0
@@ -82,7 +82,7 @@ class TurnEnded(msgspec.Struct, frozen=True):
     failure: Failure | None = None
     choice_stops: dict[int, str] | None = None
     cut: bool = False
-    """This server ended it at a limit; the agent then reports no tokens."""
+    """Whether this server ended the turn at a limit; the agent then reports no tokens."""
     stop_sequence: str | None = None
     """The client's stop sequence that ended it, if one did."""
     empty: EmptyReason = ""
@@ -168,7 +168,7 @@ class UsageReported(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
     trigger: Trigger = "token_count"
     partial: bool = False
-    """Some model calls' tokens are missing."""
+    """Whether some model calls' tokens are missing."""
 
 
 class Retrying(msgspec.Struct, frozen=True, gc=False):
@@ -194,7 +194,7 @@ class ToolCallRequested(msgspec.Struct, frozen=True, gc=False):
     old_form: bool = False
     """See `ToolCall.old_form`."""
     item_reported: bool = False
-    """Its item was already reported; only the client answers such a call."""
+    """Whether the call's item was already reported; only the client answers such a call."""
 
 
 ApprovalKind: TypeAlias = Literal["command", "file_change", "permission", "mcp"]

@@ -13,8 +13,8 @@ from codex_proxy.core.shown_text import excerpt
 
 
 class FaultKind(StrEnum):
-    """The "provider" is the service or model server that the agent calls (`UPSTREAM_*`), "agent" the program that calls
-    it, with its account there.
+    """The kinds of failures. "Provider" is the service or model server that the agent calls (`UPSTREAM_*`), "agent" the
+    program that calls it, with its account there.
     """
 
     # The client's.
@@ -23,12 +23,12 @@ class FaultKind(StrEnum):
     INVALID_API_KEY = "invalid_api_key"
     """The request has no API key, or an unknown one."""
     NOT_ALLOWED = "not_allowed"
-    """The key, host name, web page or reverse proxy may not do this."""
+    """The key, host name, web page or reverse proxy may not make this request."""
     CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
     MODEL_NOT_FOUND = "model_not_found"
-    """No such model, neither here nor at the provider."""
+    """Neither this server nor the provider has the model."""
     NOT_FOUND = "not_found"
-    """No such path or object, or another key's."""
+    """There is no such path or object, or it is another key's."""
     METHOD_NOT_ALLOWED = "method_not_allowed"
     REQUEST_TOO_LARGE = "request_too_large"
     """The body is too large for this server or the provider."""
@@ -38,11 +38,11 @@ class FaultKind(StrEnum):
     """The provider refused the content with a 400."""
     # Limits: ours, then the agent's.
     RATE_LIMITED = "rate_limited"
-    """Too many requests of the key in a minute, or wrong keys from the client's address."""
+    """The key has made too many requests in a minute, or the client's address has sent wrong keys."""
     CONCURRENCY_EXCEEDED = "concurrency_exceeded"
-    """Too many requests, streams, turns or bodies at once."""
+    """Too many requests, streams, turns or bodies are in progress."""
     AGENT_RATE_LIMITED = "agent_rate_limited"
-    """The provider's rate limit."""
+    """The provider's rate limit is reached."""
     USAGE_LIMIT_REACHED = "usage_limit_reached"
     """The account's allowance is used up until the next reset."""
     INSUFFICIENT_QUOTA = "insufficient_quota"
@@ -68,16 +68,16 @@ class FaultKind(StrEnum):
     UPSTREAM_UNREACHABLE = "upstream_unreachable"
     """No connection could be opened."""
     UPSTREAM_TIMEOUT = "upstream_timeout"
-    """No answer in time."""
+    """The provider has not answered in time."""
     # Nobody's, or ours.
     TIMED_OUT = "timed_out"
     """A deadline here ended the turn."""
     UNAVAILABLE = "unavailable"
     """The agent, the provider, the store or memory for bodies is unavailable for now."""
     CANCELLED = "cancelled"
-    """The operator has cancelled it."""
+    """The operator has cancelled the turn."""
     STOPPING = "stopping"
-    """This server stops."""
+    """This server is stopping."""
     INTERNAL = "internal"
     """An error of this server; its log has the cause."""
 
@@ -107,13 +107,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 STOPPING = Failure(
     kind=FaultKind.STOPPING, message="The server is stopping. Try again in a moment.", retry_after=5
 )
-"""Ends turns, or refuses them, when the server stops."""
+"""The failure of turns that are ended or refused because the server stops."""
 
 UNFORESEEN = Failure(
     kind=FaultKind.INTERNAL,
     message="The server had an internal error. Its log has the reason under this request's id.",
 )
-"""Ends a turn after a bug of this server."""
+"""The failure of a turn that ends by a bug of this server."""
 
 
 class UserError(Exception):
@@ -129,10 +129,10 @@ class Fault(Exception):  # noqa: N818 - the field's word; a Failure that is rais
 
 
 MAX_MESSAGE: Final = 2_000
-"""Characters of a refused request's message, which may quote the client."""
+"""The most characters of a refused request's message, which may quote the client."""
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> Fault:
-    """Returns a `Fault` for a wrong field `param`; `code` is OpenAI's, if any. A long message is cut."""
+    """Returns a `Fault` for a wrong field `param`; `code` is OpenAI's, if any. Cuts a long message."""
     message = excerpt(message, MAX_MESSAGE)
     return Fault(Failure(kind=FaultKind.INVALID_REQUEST, message=message, param=param, code=code))

@@ -10,11 +10,11 @@ class Clock(Protocol):
     """The clock of the server, or of a test."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never decreases."""
+        """Returns seconds from an arbitrary start; never fewer than before."""
         ...
 
     def epoch(self) -> float:
-        """Seconds since 1970."""
+        """Returns seconds since 1970."""
         ...
 
 

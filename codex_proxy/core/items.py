@@ -51,7 +51,7 @@ class HistoryCall(msgspec.Struct, frozen=True):
     kind: Literal["function", "custom"] = "function"
     id: str | None = None
     by_server: bool = False
-    """Run here, so that clients may not know it."""
+    """Whether the call was run by this server, so that clients may not know it."""
 
 
 class HistoryOutput(msgspec.Struct, frozen=True):
@@ -61,7 +61,7 @@ class HistoryOutput(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     kind: Literal["function", "custom"] = "function"
     by_server: bool = False
-    """Whether the call was run here."""
+    """Whether the call was run by this server."""
     approved_by: str | None = None
     """The approval request that the client has approved: this server runs the call and fills in `parts` before the
     turn.
@@ -78,7 +78,7 @@ HistoryItem: TypeAlias = HistoryMessage | HistoryCall | HistoryOutput | RawHisto
 
 
 class McpOrigin(msgspec.Struct, frozen=True):
-    """A tool's MCP server, and its name there. `needs_approval`: by the client, for each call."""
+    """The MCP server of a tool, and the tool's name there. `needs_approval`: the client must approve each call."""
 
     server_label: str
     name: str
@@ -86,8 +86,8 @@ class McpOrigin(msgspec.Struct, frozen=True):
 
 
 class ClientName(msgspec.Struct, frozen=True):
-    """The client's name of a tool that the model knows by another one. `call_type` is that of a call's item, if not the
-    usual one.
+    """The client's name of a tool that the model knows by another name. `call_type` is the type of a call's item, if
+    not the usual one.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Tool(msgspec.Struct, frozen=True):
     strict: bool = False
     kind: Literal["function", "custom"] = "function"
     mcp: McpOrigin | None = None
-    """Where this server runs it; None: the client runs it."""
+    """The MCP server where this server runs the tool; None: the client runs it."""
     client_name: ClientName | None = None
     """The client's name, if it is not `name`."""
 
@@ -136,7 +136,8 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     kind: Literal["function", "custom", "legacy"] = "function"
     choice: int | None = None
     old_form: bool = False
-    """The model server gave it as `function_call`, which only the profile `open-responses-server` reads."""
+    """Whether the model server gave the call as `function_call`, which only the profile `open-responses-server` reads.
+    """
 
 
 class McpCall(msgspec.Struct, frozen=True, gc=False):

@@ -16,15 +16,15 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Sandbox
 
 DEFAULT_NAME: Final = "default"
-"""The key in PROXY_API_KEY."""
+"""The name of the key in PROXY_API_KEY."""
 NO_KEY_OWNER: Final = "local"
-"""Owns what is stored without a key."""
+"""The owner of what is stored without a key."""
 
 MAX_KEYS: Final = 1000
-"""Comparing a request's key with so many takes 0.2 ms."""
+"""The most keys; comparing a request's key with so many takes 0.2 ms."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-"""No two look alike, and none needs quotes in a log or in TOML."""
+"""Matches a key's name. No two look alike, and none needs quotes in a log or in TOML."""
 
 AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -43,17 +43,17 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
     created: str = ""
     """The day of its creation, a note for the operator."""
     rpm: AtLeastOne | None = None
-    """Requests in a minute."""
+    """The most requests in a minute."""
     concurrency: AtLeastOne | None = None
-    """Requests at the same time."""
+    """The most requests at the same time."""
     models: tuple[str, ...] = ()
-    """The models it may use (`codex-5-low`: with this effort only). Empty: all."""
+    """The models that the key may use (`codex-5-low`: with this effort only). Empty: all."""
     agents: tuple[str, ...] = ()
-    """The agents whose models it may use. Empty: all."""
+    """The agents whose models the key may use. Empty: all."""
     sandbox: Sandbox | None = None
-    """The widest sandbox of its agent turns, within the server's setting."""
+    """The widest sandbox of the key's agent turns, within the server's setting."""
     roots: tuple[str, ...] = ()
-    """The folders that its agent turns may work in."""
+    """The folders that the key's agent turns may work in."""
     plain_model: bool = False
     """Whether agent turns are refused."""
     mcp: bool = True

@@ -26,7 +26,7 @@ from codex_proxy.core.items import CALLS, ItemStatus
 from codex_proxy.core.tokens import TokenLimit
 
 MAX_TURN_CHARS: Final = 32 << 20
-"""A longer turn could not be sent back in a body."""
+"""The most characters of a turn: a longer one could not be sent back in a body."""
 ITEM_SIZE: Final = 512
 """Characters that an item counts for beside its text: its size in the final object."""
 
@@ -47,7 +47,7 @@ class StopSequences:
         self._open: dict[str, None] = {}
         self.hit: str | None = None
         self.has_content = False
-        """The client got text or a call."""
+        """Whether the client got text or a call."""
 
     def feed(self, events: Iterable[Event]) -> tuple[list[Event], str | None]:
         """Returns the events before the first stop sequence, and that sequence or None; afterwards nothing."""
@@ -203,12 +203,12 @@ class TurnLimits:
     """
 
     def __init__(self, *, chars: int, stop: Sequence[str] = (), max_tokens: int | None = None) -> None:
-        """`chars` is the largest size (`MaxSize`); `stop` and `max_tokens` are the client's."""
+        """`chars`: the largest size (see `MaxSize`). `stop` and `max_tokens` are the client's."""
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
-        """The limit that ended the turn, if any."""
+        """The stop sequence that ended the turn, if any."""
         self.empty: EmptyReason = ""
-        """`stop-sequence` if the answer began with one."""
+        """The reason `stop-sequence` if the answer began with one; else empty."""
         if stop:
             self._limits.append(StopSequences(stop))
         if max_tokens:

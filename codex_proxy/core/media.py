@@ -19,27 +19,27 @@ from codex_proxy.core.faults import bad_request
 
 ACCEPTED: Final = "a PNG, JPEG, WebP or GIF"
 MAX_PIXEL_BYTES: Final = 512 * 1024 * 1024
-"""Bytes of decoded pixels: the limit of the agent's decoder."""
+"""The most bytes of decoded pixels: the limit of the agent's decoder."""
 
 _HEAD: Final = re.compile(r"data:([^,]{0,256}?);base64,", re.IGNORECASE)
 
 _PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 _PNG_CHANNELS: Final = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-"""Samples of a pixel, by the header's colour type."""
+"""The samples of a pixel, by the header's colour type."""
 _PNG_PROBE: Final = 4096
-"""Bytes of pixels that are unpacked to check the stream."""
+"""The bytes of pixels that are unpacked to check the stream."""
 _JPEG_ALONE: Final = frozenset({0x01, *range(0xD0, 0xD9)})
 """Markers without length: TEM, RST0 to RST7, SOI."""
 _JPEG_FRAMES: Final = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""Frame headers (SOF), which have the size."""
+"""Markers of frame headers (SOF), which have the size."""
 
 
 class NoImageError(ValueError):
-    """Not an image that models read. The message is a predicate, such as `is empty`."""
+    """The bytes are not an image that models read. The message is a predicate, such as `is empty`."""
 
 
 class ImageInfo(NamedTuple):
-    """What an image's header says; `pixel_bytes` once decoded."""
+    """What an image's header says. `pixel_bytes`: the size of the decoded pixels."""
 
     media_type: str
     width: int
@@ -240,7 +240,7 @@ _READERS: Final[dict[bytes, Callable[[bytes], ImageInfo]]] = {
 
 
 MAX_PDFS: Final = 20
-"""Different PDFs in a request."""
+"""The most different PDFs in a request."""
 MAX_PDF_BYTES: Final = 20 << 20
 
 
@@ -285,7 +285,7 @@ _ESCAPES: Final = {
 _URL_SAFE: Final = bytes.maketrans(b"-_", b"+/")
 _SPACES: Final = b" \t\r\n\f\v"
 _PIECE_CHARS: Final = 1 << 20
-"""Characters decoded in one call, during which no other thread runs: 3 ms. A multiple of four."""
+"""The characters decoded in one call, during which no other thread runs: 3 ms. A multiple of four."""
 
 
 def decode_canonical_base64(text: str) -> bytes | None:

@@ -15,10 +15,10 @@ PASSED_PATHS: Final = (
     *("/audio/speech", "/audio/transcriptions", "/audio/translations"),
     *("/images/generations", "/images/edits", "/images/variations"),
 )
-"""Paths without `/v1`."""
+"""The paths that are passed on, without `/v1`."""
 
 Body: TypeAlias = bytes | tuple[memoryview, ...]
-"""A body in memory, or pieces of a file."""
+"""A request's body: in memory, or pieces of a file."""
 
 
 def pieces_of(body: Body) -> tuple[bytes | memoryview, ...]:
@@ -27,11 +27,11 @@ def pieces_of(body: Body) -> tuple[bytes | memoryview, ...]:
 
 
 class RestOfBody(Protocol):
-    """The rest of a body, sent on while the client still sends it: iterate once."""
+    """The rest of a body, which can be iterated once, while the client still sends it."""
 
     @property
     def begun(self) -> bool:
-        """Whether some was read, so that the request cannot be sent again."""
+        """Whether some of it was read, so that the request cannot be sent again."""
         ...
 
     @property
@@ -101,7 +101,7 @@ class PassingAgent(Protocol):
 
     @property
     def total_timeout(self) -> float | None:
-        """Seconds for a request with its answer; None: no limit."""
+        """The most seconds for a request with its answer; None: no limit."""
         ...
 
     @property

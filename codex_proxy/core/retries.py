@@ -53,7 +53,7 @@ class SentItem:
         self.open = True
         self.sent: dict[TextKey, list[str]] = {}
         self.whole: set[TextKey] = set()
-        """Texts sent in full; a later delta repeats a part."""
+        """Texts sent in full; a later delta can only repeat a part of one."""
         self.repetition: Repetition | None = None
         """The message as the agent repeats it, if it does."""
 
@@ -81,7 +81,7 @@ class SentStep:
         self.retries = 0
         """How often the call was repeated."""
         self.mutes_reasoning = False
-        """Reasoning of a retry is dropped, because it may differ each time."""
+        """Whether reasoning is dropped: after a retry it may differ each time."""
 
     def add(self, item: SentItem) -> None:
         self._items.append(item)

@@ -11,7 +11,7 @@ import msgspec
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""Their last 32 bits are an IPv4 address; networks without IPv4 reach it this way."""
+"""The networks whose addresses have an IPv4 address as their last 32 bits; networks without IPv4 reach it this way."""
 
 
 def ip_literal(host: str) -> Address | None:
@@ -44,7 +44,7 @@ class ProtectedPath(msgspec.Struct, frozen=True):
     what: str
     path: str
     whole: bool = True
-    """No command may write inside it, either."""
+    """Whether commands must not write inside the path, either."""
 
 
 def is_inside(path: str, folder: str) -> bool:

@@ -68,8 +68,8 @@ MAX_CAUSES: Final = 5
 
 
 def trace_of(error: BaseException) -> dict[str, Any]:
-    """Returns log fields: the error's type (`raised`), those of its causes (`caused_by`, nearest first), and places in
-    the code (`at`, outermost first).
+    """Returns log fields: the type of the error (`raised`) and of its causes (`caused_by`, nearest first), and places
+    in the code (`at`, outermost first).
     """
     return {
         "raised": type(error).__name__,

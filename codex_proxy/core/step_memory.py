@@ -16,7 +16,7 @@ class StepMemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: Literal["disk", "ram", "off"] = "disk"
     age: float = 86400.0
-    """Seconds: a client that has not answered within a day will not."""
+    """The seconds that an entry is kept: a client that has not answered within a day will not."""
     max_entries: int = 100
     """The most entries in RAM (`MAX_CONVERSATION_HISTORY`)."""
     max_bytes: int = 64 << 20
@@ -38,14 +38,14 @@ class StepMemory(Protocol):
 class _Entry(msgspec.Struct, frozen=True):
     value: bytes
     created: float
-    """Seconds since 1970."""
+    """When the entry was made, in seconds since 1970."""
 
 
 class RamStepMemory:
     """A step memory in RAM, limited in number, size and age. Not thread-safe."""
 
     def __init__(self, settings: StepMemorySettings, epoch: Callable[[], float]) -> None:
-        """`epoch`: seconds since 1970."""
+        """`epoch` returns seconds since 1970."""
         self._settings = settings
         self._epoch = epoch
         self._entries: OrderedDict[tuple[str, bytes], _Entry] = OrderedDict()

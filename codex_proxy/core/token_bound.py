@@ -18,22 +18,22 @@ _OTHER_LANGUAGE: Final = 2.0
 """The factor for other languages, whose words have more tokens."""
 
 _CHUNK: Final = 4096
-"""Characters assumed to be in one language."""
+"""The characters that are assumed to be in one language."""
 _ENGLISH: Final = re.compile(
     r"\b(?:the|of|to|and|in|is|a|for|on|with|this|that|be|it|not|if)\b", re.IGNORECASE
 )
 _MIN_ENGLISH: Final = 0.05
-"""The least share of those words in English."""
+"""The least share of common English words in an English text."""
 _MAX_SIGNS: Final = 0.35
-"""More runs of punctuation per word are code or data."""
+"""The most runs of punctuation per word in prose; more are code or data."""
 
 _BLOB: Final = re.compile(r"(?<![A-Za-z0-9+/=_-])[A-Za-z0-9+/=_-]{48,}+")
-"""Perhaps base64 or a key: a long run of letters and digits."""
+"""Matches what may be base64 or a key: a long run of letters and digits."""
 _BLOB_COST: Final = 0.78
 _CAPITAL: Final = 0.35
-"""Tokens of a letter in a word of capitals."""
+"""The tokens of a letter in a word of capitals."""
 _CONTROL: Final = 1.35
-"""Tokens of a control character, as in a terminal's colour codes."""
+"""The tokens of a control character, as in a terminal's colour codes."""
 
 _COSTS: Final = (
     # up to this character: tokens of each, by the language of these that is cut most
@@ -64,7 +64,7 @@ _LAST: Final = tuple(last for last, _ in _COSTS)
 _EACH: Final = tuple(cost for _, cost in _COSTS)
 
 _FEW: Final = 3
-"""Punctuation characters in a row that are mostly one token."""
+"""The most punctuation characters in a row that are mostly one token."""
 
 
 def max_tokens_in(text: str, known: dict[str, Piece] | None = None) -> int:
@@ -79,7 +79,7 @@ class Piece(NamedTuple):
     words: int = 0
     signs: int = 0
     scaled: float = 0
-    """Multiplied by the language's factor: words of ASCII letters."""
+    """Tokens that are multiplied by the language's factor: words of ASCII letters."""
     fixed: float = 0
     """Tokens added unchanged."""
 

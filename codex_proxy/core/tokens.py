@@ -23,12 +23,12 @@ _PIECE: Final = re.compile(
     re.DOTALL,
 )
 WORD, DIGITS, DENSE_RUN, SPACE, SIGNS = range(1, 6)
-"""Letters; up to three digits; Chinese, Japanese, Korean; white space; punctuation."""
+"""The kinds of pieces: letters; up to three digits; Chinese, Japanese, Korean; white space; punctuation."""
 
 _EXACT: Final = 16 * 1024
-"""Characters that are all counted; a longer text is sampled and extrapolated."""
+"""The characters that are all counted; a longer text is sampled and extrapolated."""
 _SAMPLE: Final = 1024
-"""Characters that `TokenLimit` counts of each block of a longer text."""
+"""The characters that `TokenLimit` counts of each block of a longer text."""
 _MAX_PIECE: Final = 256
 """The longest piece that is counted again when it has grown; a longer one is no word."""
 
@@ -57,7 +57,7 @@ class TokenLimit:
     def __init__(self, tokens: int) -> None:
         self._left = tokens
         self._tail: list[str] = []
-        """The last deltas, whose count may still change."""
+        """The last deltas, whose token count may still change."""
         self._chars = 0
         self._position = 0
         """Where the tail begins in the text."""
@@ -94,7 +94,7 @@ class TokenLimit:
         return None
 
     def _begin_block(self) -> None:
-        """Later blocks are longer, so that the samples stay small."""
+        """Begins the next block. Later blocks are longer, so that the samples stay small."""
         self._left_at_block = self._left
         self._sample_end = self._position + _SAMPLE
         self._block_end = self._position + max(_EXACT, self._position // 8)

@@ -10,7 +10,9 @@ import msgspec
 from codex_proxy.core.items import HistoryItem, Tool
 
 Mode = Literal["model", "agent"]
-"""`model`: the "plain model", without the agent's own prompt and tools. `agent`: it works in its folder."""
+"""How a turn runs. `model`: as a plain model, without the agent's own prompt and tools. `agent`: in its folder, with
+both.
+"""
 
 Sandbox = Literal["read-only", "workspace-write", "danger-full-access"]
 
@@ -56,7 +58,7 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A Chat Completions request whose bytes go to the model server, and whose answer to the client, unchanged."""
 
     fields: Mapping[str, msgspec.Raw]
-    """The body's fields as the client wrote them."""
+    """The fields of the body as the client wrote them."""
     stream: bool
     include_usage: bool
     """Whether the stream has usage."""
@@ -68,12 +70,12 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, independent of HTTP. None: the agent's default."""
+    """One request, independent of HTTP. A field that is None: the agent's default."""
 
     owner: str = ""
-    """The client's key, set by the scheduler. What an agent keeps is for this owner only."""
+    """The name of the client's key, set by the scheduler. What an agent keeps is for this owner only."""
     model: str
-    """The agent's name of it; empty: its default."""
+    """The agent's name of the model; empty: the agent's default."""
     history: tuple[HistoryItem, ...]
     """The whole conversation, oldest first."""
     mode: Mode = "agent"
@@ -100,28 +102,30 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox = "read-only"
     """What the agent's commands may do, unless `permissions` is set."""
     confine_reads: bool = False
-    """Its commands must not read this server's data; not every agent can enforce that."""
+    """Whether commands must be kept from reading this server's data; not every agent can do that."""
     permissions: str | None = None
     """What the agent's commands may do, by the agent's own name; no request sets it."""
     choices: int = 1
-    """OpenAI's `n`."""
+    """The number of choices, OpenAI's `n`."""
     stop: tuple[str, ...] = ()
     """Stop sequences: the answer ends before the first."""
     reports_stop: bool = False
-    """The client learns which stop sequence ended the answer, which only this server can tell."""
+    """Whether the client learns which stop sequence ended the answer, which only this server can tell."""
     max_tokens: int | None = None
     """The most output tokens; None: no limit."""
     json_object: bool = False
-    """The answer must be a JSON object: the model is told, and the answer checked."""
+    """Whether the answer must be a JSON object: the model is told, and the answer checked."""
     origin: Origin = Origin()
     instructions_in_outputs: bool = False
-    """Developer messages after tool outputs may be put into the last output, so that a waiting session can continue."""
+    """Whether developer messages after tool outputs may be put into the last output, so that a waiting session can
+    continue.
+    """
     sampling: Mapping[str, Any] = {}
     """`temperature`, `seed`, ..., for agents that can set them."""
     passed_fields: Mapping[str, msgspec.Raw] = {}
     """Fields that no attribute represents, for agents with the capability `forwarding`."""
     forwarded: ForwardedRequest | None = None
-    """Goes to the model server unchanged; the turn then has no history, tools or schema."""
+    """The request that goes to the model server unchanged; the turn then has no history, tools or schema."""
 
 
 def without_content(turn: Turn) -> Turn:

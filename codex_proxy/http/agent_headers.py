@@ -73,7 +73,7 @@ _WITHOUT_EFFECT: Final[dict[str, Callable[[_TurnFacts], bool]]] = {
         "effort" in facts.agent.missing_features and facts.turn.service_tier is not None
     ),
 }
-"""When a field has no effect with the agent, by `FieldNames` or the field's name in every API."""
+"""Whether a field has no effect with the agent, by `FieldNames` or the field's name in every API."""
 
 
 def _history_changes(facts: _TurnFacts) -> Iterator[str]:

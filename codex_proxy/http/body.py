@@ -84,7 +84,7 @@ class HeldBytes:
         self.size = 0
 
     def grow_to(self, size: int) -> None:
-        """Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
+        """Counts the body as `size` bytes. Raises `Fault` CONCURRENCY_EXCEEDED or UNAVAILABLE without room."""
         more = size - self.size
         if more <= 0:
             return
@@ -94,7 +94,7 @@ class HeldBytes:
         self.size = size
 
     def release(self) -> None:
-        """May be called twice."""
+        """Frees the bytes. May be called twice."""
         if self.size:
             self._budget.give_back(self._owner, self.size)
             self.size = 0
@@ -110,7 +110,7 @@ HELD = web.RequestKey("held", HeldBytes)
 
 @contextlib.contextmanager
 def hold_body_bytes(request: web.Request) -> Iterator[None]:
-    """Sets `request[HELD]`, and releases it at the end."""
+    """Sets `request[HELD]` for the `with`, and releases the bytes at its end."""
     held = request[HELD] = HeldBytes(request.app[BODY_BUDGET], request[OWNER])
     try:
         yield
@@ -196,19 +196,19 @@ def _inflate(body: bytes, window: int, limit: int) -> bytes:
 T = TypeVar("T")
 
 PDF_READER = web.AppKey("pdf_reader", PdfReader)
-"""Set only if the package for PDFs is installed."""
+"""Reads PDFs; set only if the package for them is installed."""
 
 BODY_SECONDS = 300.0
 """Seconds for the whole body: the largest one at a megabit a second."""
 
 
 _PARSER = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")
-"""Parses large bodies. The allocator keeps memory for each thread, and two are not faster."""
+"""The thread that parses large bodies. The allocator keeps memory for each thread, and two are not faster."""
 PARSED_HERE = 512 << 10
-"""Bytes that are parsed on the event loop, in up to 5 ms; more in a thread."""
+"""The most bytes that are parsed on the event loop, in up to 5 ms; more in a thread."""
 
 UNPACKED_HERE = 4 << 10
-"""Compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms; more in a thread."""
+"""The most compressed bytes that are decompressed on the event loop: up to 4 MiB, 10 ms; more in a thread."""
 
 
 class BodyReader:
@@ -239,7 +239,9 @@ class BodyReader:
         return self._request.content.at_eof()
 
     async def read(self, least: int | None = None) -> bytes:
-        """Returns the rest, or the next bytes, at least `least` if so many come. Raises also as `HeldBytes.grow_to`."""
+        """Returns the rest, or the next bytes, at least `least` if so many come. Raises also what `HeldBytes.grow_to`
+        raises.
+        """
         held = self._request[HELD]
         limit = self._request.client_max_size
         end = limit if least is None else self._size + least
@@ -293,7 +295,7 @@ class BodyReader:
 
 
 async def read_body(request: web.Request) -> bytes:
-    """Returns the whole body, decompressed. Raises as `BodyReader`, and `Fault` UNSUPPORTED_MEDIA_TYPE,
+    """Returns the whole body, decompressed. Raises what `BodyReader` raises, and `Fault` UNSUPPORTED_MEDIA_TYPE,
     CONCURRENCY_EXCEEDED or UNAVAILABLE.
     """
     routed: RoutedRequest | None = request.get(ROUTED)
@@ -387,7 +389,9 @@ async def parse_request(
     skips_unreadable: bool = False,
     **more: object,
 ) -> T:
-    """As `parse_body`; passes the client's settings, catalog and headers, and `more`, to `parse`."""
+    """Parses a body as `parse_body` does, and passes the client's settings, catalog and headers, and `more`, to
+    `parse`.
+    """
     client = request[CLIENT]
     context = ParseContext(client.settings, client.catalog, hints_of(request))
     read = partial(parse, context=context, **more)

@@ -61,7 +61,7 @@ async def retrieve_conversation(request: web.Request) -> web.Response:
 
 
 async def update_conversation(request: web.Request) -> web.Response:
-    """Merges `metadata`, in which null deletes a key."""
+    """Merges `metadata`, in which null deletes a key. Returns the conversation."""
     with _store_of(request) as store:
         changes = parse_update(await read_body(request))
         try:
@@ -74,7 +74,7 @@ async def update_conversation(request: web.Request) -> web.Response:
 
 
 async def delete_conversation(request: web.Request) -> web.Response:
-    """The items stay in other conversations and responses."""
+    """Deletes the conversation. Its items stay in other conversations and responses."""
     with _store_of(request) as store:
         was_there = await store.delete_conversation(*_path(request))
     if not was_there:

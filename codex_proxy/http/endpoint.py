@@ -74,9 +74,9 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     """A method of a path: its handler, how it is served, and from `summary` on its documentation."""
 
     operation_id: str = ""
-    """If it is not the handler's name."""
+    """The OpenAPI operation's id, if it is not the handler's name."""
     match: str = ""
-    """aiohttp's pattern, if it differs from the path."""
+    """aiohttp's pattern of the path, if it differs from OpenAPI's."""
     chapter: Chapter
     kind: Kind
     errors: Surface = "chat"
@@ -84,7 +84,7 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
     also_anthropic: bool = False
     """Whether clients of Anthropic's API (`replies.is_anthropic_client`) get its format."""
     versioned: bool = True
-    """Whether it is also served with `/v1`."""
+    """Whether the path is also served with `/v1`."""
     head: bool = True
     """Whether GET endpoints answer HEAD, too."""
     counted: bool = True
@@ -121,11 +121,11 @@ class Endpoint(_Route, frozen=True, eq=False, kw_only=True):
 
 
 ENDPOINT: Final = web.RequestKey("endpoint", Endpoint)
-"""Not set if path or method is not served."""
+"""The endpoint of a request; not set if path or method is not served."""
 REQUEST_ID: Final = web.RequestKey("request_id", str)
 ROUTES: Final = web.AppKey("routes", dict[web.AbstractRoute, Endpoint])
 OPEN_PATHS: Final = web.AppKey("open_paths", frozenset[str])
-"""The paths without an API key; `/metrics` has a key of its own."""
+"""The paths that need no API key; `/metrics` has a key of its own."""
 
 
 def add_endpoints(app: web.Application, endpoints: Iterable[Endpoint]) -> None:

@@ -131,7 +131,7 @@ class TurnTimings:
 
 
 TIMINGS: Final = web.RequestKey("timings", TurnTimings)
-"""Not set without a turn."""
+"""The times of the request's turn; not set without one."""
 
 
 class Source(Protocol):
@@ -249,7 +249,7 @@ class LogReader:
         self._renderer = renderer
         self._timings = timings
         self._left: deque[Event | bytes] = deque()
-        """What the next calls of `take` return: events, and pieces of frames of the event before them."""
+        """What the next calls of `take` return: events, and the rest of the frames of the event before them."""
 
     @property
     def finished(self) -> bool:
@@ -300,7 +300,7 @@ class LogReader:
 
 WholeReader: TypeAlias = LogReader | ResponseReader
 Reader: TypeAlias = WholeReader | Follower
-"""`break_off` returns nothing if another task renders the answer."""
+"""What answers a request. `break_off` returns nothing if another task renders the answer."""
 
 
 async def whole_response(reader: WholeReader, headers: Callable[[], Mapping[str, str]]) -> web.Response:

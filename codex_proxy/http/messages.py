@@ -37,14 +37,14 @@ nowhere (`off`)."""
 
 
 async def create_message(request: web.Request) -> web.StreamResponse:
-    """Raises `Fault` before the first byte."""
+    """Runs a turn, and answers whole or as a stream. Raises `Fault` before the first byte."""
     return await serve_turn(request, MESSAGES)
 
 
 _COUNTER: Final = ThreadPoolExecutor(max_workers=2, thread_name_prefix="count")
-"""Counts tokens: a megabyte takes a second. With two threads, a long body does not delay a short one."""
+"""The threads that count tokens: a megabyte takes a second. With two, a long body does not delay a short one."""
 _COUNTED_HERE: Final = 4 << 10
-"""Bytes whose tokens are counted on the event loop, in 5 ms."""
+"""The most bytes whose tokens are counted on the event loop, in 5 ms."""
 
 
 async def count_message_tokens(request: web.Request) -> web.Response:

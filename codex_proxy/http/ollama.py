@@ -51,19 +51,19 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 class _NoTurnError(Exception):
-    """The request runs no turn."""
+    """A request loads or unloads a model, or fills in a text, so that it runs no turn."""
 
     def __init__(self, request: Preload | FillIn) -> None:
         self.request = request
 
 
 async def chat(request: web.Request) -> web.StreamResponse:
-    """Raises `Fault` before the first byte."""
+    """Answers one turn, whole or as a stream of lines. Raises `Fault` before the first byte."""
     return await _serve(request, _CHAT, "chat")
 
 
 async def generate(request: web.Request) -> web.StreamResponse:
-    """As `chat`, for a single prompt."""
+    """Answers a single prompt, as `chat` does for messages."""
     return await _serve(request, _GENERATE, "generate")
 
 
@@ -82,7 +82,7 @@ async def _serve(request: web.Request, api: Api[ParsedOllama], form: Form) -> we
 
 
 async def _fill_in(request: web.Request, asked: FillIn) -> bytes:
-    """Raises `Fault` INVALID_REQUEST if no upstream has the model."""
+    """Returns a completion between two texts. Raises `Fault` INVALID_REQUEST if no upstream has the model."""
     try:
         return await ask_upstream(request, asked.body, "/completions")
     except Fault as fault:
@@ -131,7 +131,7 @@ _GENERATE: Final = _api(parse_generate, "generate")
 
 
 async def embed(request: web.Request) -> web.Response:
-    """Returns embeddings of an upstream. Raises `Fault` as `pass_through.pass_through` does."""
+    """Returns embeddings of an upstream. Raises the `Fault`s of `pass_through.pass_through`."""
     timings = start_timings(request)
     asked = read_embed(await read_body(request))
     answer = await _request_embeddings(request, asked)
@@ -139,7 +139,7 @@ async def embed(request: web.Request) -> web.Response:
 
 
 async def embeddings(request: web.Request) -> web.Response:
-    """As `embed` for one text, in an older form."""
+    """Returns the embedding of one text, in an older form than `embed`."""
     asked = read_embeddings(await read_body(request))
     return _json(embeddings_body(await _request_embeddings(request, asked)))
 
@@ -181,7 +181,7 @@ async def ps(_: web.Request) -> web.Response:
 
 
 async def show(request: web.Request) -> web.Response:
-    """Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
+    """Returns what a model can do. Raises `Fault` MODEL_NOT_FOUND, NOT_ALLOWED, or INVALID_REQUEST."""
     client = request[CLIENT]
     asked = parse_as(OllamaShowRequest, await read_body(request))
     name = asked.model or asked.name

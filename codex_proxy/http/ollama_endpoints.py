@@ -24,7 +24,7 @@ def _endpoint(
     body: str | None = None,
     **more: Any,
 ) -> Endpoint:
-    """`answer` is the type of the answer."""
+    """Declares an endpoint. `answer` is the type of its answer."""
     return Endpoint(
         f"{method} /api/{name}",
         handler,

@@ -46,15 +46,15 @@ LIVE_SECONDS: Final = 0.5
 PING_SECONDS: Final = 15.0
 """Seconds of silence after which the stream of changes gets a comment."""
 PAGE_STORED: Final = 100
-"""How many stored responses or conversations one answer lists."""
+"""The most stored responses or conversations in one answer."""
 MAX_SEARCH: Final = 200
 MAX_SHOWN: Final = 300
-"""Characters of a stored response in the list."""
+"""The most characters of a stored response in the list."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """`findings` returns what `doctor` finds, and `clients` how each known client is configured for a server at an
-    address (ending with `/v1`).
+    """What the page shows. `findings` returns what `doctor` finds, and `clients` how each known client is configured
+    for a server at an address (ending with `/v1`).
     """
 
     findings: Callable[[], Awaitable[Sequence[Check]]]
@@ -72,7 +72,7 @@ def _file(name: str) -> tuple[bytes, str]:
 
 
 async def ui_file(request: web.Request) -> web.Response:
-    """A file of the page, `/` the page itself. 304 if the browser has it."""
+    """Returns a file of the page, for `/` the page itself; 304 if the browser has it."""
     name = request.path.rpartition("/")[2] or "index.html"
     body, tag = _file(name)
     headers = {
@@ -97,7 +97,7 @@ async def home(request: web.Request) -> web.StreamResponse:
 
 
 async def ui_state(request: web.Request) -> web.Response:
-    """The server, its agents, and what `doctor` would complain about."""
+    """Returns the state of the server and its agents, and what `doctor` would complain about."""
     client, runs = request[CLIENT], request.app[RUNS]
     agents = []
     for agent in agents_for(request, client):
@@ -124,13 +124,13 @@ async def ui_state(request: web.Request) -> web.Response:
 
 
 async def ui_turns(request: web.Request) -> web.Response:
-    """The key's turns that run, and its last ones that have ended, newest first."""
+    """Returns the key's running turns, and its last ended ones, newest first."""
     records = _records(request).of_owner(request[OWNER])
     return json_response({"object": "list", "data": [record.summary() for record in records]})
 
 
 async def ui_turn(request: web.Request) -> web.Response:
-    """Raises `Fault` NOT_FOUND."""
+    """Returns one of the key's turns. Raises `Fault` NOT_FOUND."""
     record = _record_of(request)
     return json_response(
         {
@@ -217,8 +217,8 @@ async def ui_live(request: web.Request) -> web.StreamResponse:
 
 
 async def ui_stored(request: web.Request) -> web.Response:
-    """A page of the key's stored responses, newest first. Raises `Fault` INVALID_REQUEST, NOT_FOUND for an unknown
-    `after`, or UNAVAILABLE if the store cannot be read.
+    """Returns a page of the key's stored responses, newest first. Raises `Fault` INVALID_REQUEST, NOT_FOUND for an
+    unknown `after`, or UNAVAILABLE if the store cannot be read.
     """
     search, after = _search_of(request)
     with _store_of(request) as store:
@@ -229,7 +229,7 @@ async def ui_stored(request: web.Request) -> web.Response:
 
 
 async def ui_conversations(request: web.Request) -> web.Response:
-    """A page of the key's conversations, newest first. Raises `Fault` as `ui_stored` does."""
+    """Returns a page of the key's conversations, newest first. Raises the `Fault`s of `ui_stored`."""
     search, after = _search_of(request)
     with _store_of(request) as store:
         page = await store.newest_conversations(request[OWNER], search=search, after=after, limit=PAGE_STORED)
@@ -251,8 +251,8 @@ def _stored_page(data: list[dict[str, Any]], *, has_more: bool) -> web.Response:
 
 
 async def ui_tree(request: web.Request) -> web.Response:
-    """The responses that continue each other around this one, as a tree. Raises `Fault` NOT_FOUND, or UNAVAILABLE if
-    the store cannot be read.
+    """Returns the responses that continue each other around this one, as a tree. Raises `Fault` NOT_FOUND, or
+    UNAVAILABLE if the store cannot be read.
     """
     with _store_of(request) as store:
         nodes = await store.response_tree(request[OWNER], request.match_info["id"])
@@ -266,7 +266,7 @@ async def ui_tree(request: web.Request) -> web.Response:
 
 @contextmanager
 def _store_of(request: web.Request) -> Iterator[Store]:
-    """Raises `Fault` without a store, and for its errors."""
+    """Yields the store. Raises `Fault` if there is none, and for its errors in the body of the `with`."""
     try:
         with store_errors_as_faults():
             yield require_store(request.app[RESPONSES].store)
@@ -294,6 +294,6 @@ def _entry(stored: StoredResponse) -> dict[str, Any]:
 
 
 async def ui_connect(request: web.Request) -> web.Response:
-    """How each known client is configured for this server."""
+    """Returns how each known client is configured for this server."""
     guides = request.app[PAGE].clients(f"{request.url.origin()}/v1")
     return json_response({"object": "list", "data": guides})

@@ -28,8 +28,8 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, resolve
 from codex_proxy.surfaces.passed_bodies import PassedBody, beginning_of_form, form_body, json_body
 
 FORM_HEAD: Final = 1 << 20
-"""Bytes of a form in memory. A larger one is sent on while it comes if its model is in them; else it is put into a
-file, because clients may send the model last.
+"""The most bytes of a form in memory. A larger one is sent on while it comes if its first bytes have its model; else it
+is put into a file, because clients may send the model last.
 """
 
 NO_UPSTREAM: Final = (
@@ -76,8 +76,8 @@ async def _read_form(request: web.Request, kind: str) -> tuple[PassedBody, BodyR
 
 
 async def _read_into_file(head: bytes, reader: BodyReader) -> memoryview:
-    """Returns the whole body from a temporary file. Raises `Fault` UNAVAILABLE if it cannot be written, and as the
-    reader.
+    """Returns the whole body from a temporary file. Raises what the reader raises, and `Fault` UNAVAILABLE if the file
+    cannot be written.
     """
     try:
         with tempfile.TemporaryFile() as file:
@@ -126,7 +126,7 @@ async def send_on(
 
 
 async def ask_upstream(request: web.Request, body: bytes, path: str) -> bytes:
-    """Returns the whole answer to a JSON body. Raises `Fault` as `pass_through`."""
+    """Returns the whole answer to a JSON body. Raises the `Fault`s of `pass_through`."""
     async with _open_answer(request, json_body(body), path, "application/json", None) as answer:
         return b"".join([chunk async for chunk in answer.chunks()])
 
@@ -144,8 +144,8 @@ class _SpentTokens:
 async def _open_answer(
     request: web.Request, passed: PassedBody, path: str, kind: str, rest: BodyReader | None
 ) -> AsyncIterator[PassedAnswer]:
-    """Yields an answer that has begun; counts its tokens and limits the time for all of it. Raises `Fault` as
-    `pass_through`, and TIMED_OUT.
+    """Yields an answer that has begun, counts its tokens and limits its time. Raises the `Fault`s of `pass_through`,
+    and TIMED_OUT.
     """
     found = upstream_for(request, passed.model, path)
     if found is None:

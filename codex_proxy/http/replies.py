@@ -17,7 +17,7 @@ from codex_proxy.surfaces.errors import Surface, error_body, forbids_retry, retr
 log = structlog.get_logger("codex_proxy.http")
 
 CHALLENGE: Final = 'Bearer realm="codex-proxy"'
-"""`WWW-Authenticate`, for clients that wait for a challenge (RFC 6750)."""
+"""The value of `WWW-Authenticate`, for clients that wait for a challenge (RFC 6750)."""
 
 
 def json_response(value: object, status: int = 200) -> web.Response:
@@ -56,7 +56,9 @@ def is_anthropic_client(request: web.BaseRequest) -> bool:
 def fault_response(
     failure: Failure, request: web.BaseRequest, *, allow: str | None = None, request_id: str = ""
 ) -> web.Response:
-    """`request_id` is used if the request has none yet."""
+    """Returns the answer for a failure, in the API's format. `request_id` is used if the request has none yet. `allow`:
+    the methods that the path has.
+    """
     surface = errors_of(request)
     headers = {}
     seconds = retry_after(failure)

@@ -71,7 +71,7 @@ from codex_proxy.surfaces.usage import tokens_in
 
 
 async def create_response(request: web.Request) -> web.StreamResponse:
-    """Raises `Fault` before the first byte."""
+    """Creates a response, and answers whole or as a stream. Raises `Fault` before the first byte."""
     timings = start_timings(request)
     body = await read_body(request)
     read = partial(parse_request, request, body, parse)
@@ -183,7 +183,7 @@ async def _send_stream(
 
 
 def store_for(request: web.Request) -> Store:
-    """Raises `Fault` NOT_FOUND without a store."""
+    """Returns the store. Raises `Fault` NOT_FOUND without one."""
     store = request.app[RESPONSES].store
     if store is None:
         raise response_object.not_found(request.match_info["id"])
@@ -216,7 +216,7 @@ async def retrieve_response(request: web.Request) -> web.StreamResponse:
 
 
 def _is_streamed(request: web.Request) -> bool:
-    """Raises `Fault` for other values of `stream` than true and false."""
+    """Whether the query asks for a stream. Raises `Fault` for other values of `stream` than true and false."""
     given = request.query.get("stream", "").lower()
     if given not in ("", "true", "1", "false", "0"):
         raise bad_request(

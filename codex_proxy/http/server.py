@@ -57,7 +57,7 @@ class Runner(web.AppRunner):
     """An `AppRunner` that stops without interrupting requests."""
 
     ollama = ""
-    """What the banner says about Ollama's port; empty if it is not wanted."""
+    """What the banner says about Ollama's port; empty if the port is not wanted."""
 
     async def _make_server(self) -> web.Server:
         await super()._make_server()  # starts the application; its server is not the one that listens

@@ -34,23 +34,23 @@ from codex_proxy.surfaces.models import codex_list_body, list_body, one_body
 from codex_proxy.surfaces.ollama.models import OLLAMA_PORT, RUNNING
 
 ENVIRONMENT: Final = web.AppKey("environment", str)
-"""`prod` or `dev`: which built-in aliases of models are listed."""
+"""The setting `prod` or `dev`: which built-in aliases of models are listed."""
 STARTED: Final = web.AppKey("started", int)
-"""Seconds since 1970: `created` of every model."""
+"""When the server started, in seconds since 1970: `created` of every model."""
 FAKE_AGENTS: Final = web.AppKey("fake_agents", frozenset[str])
 """Agents without a model; the empty name is the only agent."""
 
 WORKER: Final = web.AppKey("worker", int)
 """The number of this process among those that share the port; 0: it is the only one."""
 RECORDING_TROUBLE: Final[web.AppKey[Callable[[], str]]] = web.AppKey("recording_trouble")
-"""Returns why turns are not recorded any more, or an empty text. Not set if none are recorded."""
+"""Returns why turns are not recorded any more, or an empty text. Not set if no turns are recorded."""
 
 FAKE_WARNING: Final = "The embedded fake agent serves: its answers are made up."
 KEYS_TROUBLE: Final = (
     "The keys file cannot be read, so the keys that were read before remain valid. The log and "
     "`codex-proxy doctor` have the reason."
 )
-"""Without the reason, which has a path."""
+"""What the health says about an unreadable keys file: not the reason, which has a path."""
 AGENT_TROUBLE: Final = (
     "The agent cannot serve requests. This endpoint gives the reason to requests with a key; "
     "the log and `codex-proxy doctor` have it too."
@@ -138,7 +138,7 @@ async def index(request: web.Request) -> web.Response:
 
 
 async def list_models(request: web.Request) -> web.Response:
-    """The models of the key, in OpenAI's format, in Anthropic's for its clients, or as Codex reads them
+    """Returns the key's models in OpenAI's format, in Anthropic's for its clients, or as Codex reads them
     (`client_version`).
     """
     client = request[CLIENT]
@@ -156,7 +156,7 @@ async def list_models(request: web.Request) -> web.Response:
 
 
 async def retrieve_model(request: web.Request) -> web.Response:
-    """Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED."""
+    """Returns one of the key's models. Raises `Fault` MODEL_NOT_FOUND, or NOT_ALLOWED."""
     client, name = request[CLIENT], request.match_info["id"]
     if not client.may_use(name):
         raise model_not_allowed(name)
@@ -192,7 +192,7 @@ async def root(request: web.Request) -> web.Response:
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """The status is always 200; `status` is `ok` or `degraded`."""
+    """Returns the health: always with the HTTP status 200; its `status` is `ok` or `degraded`."""
     runs, fakes = request.app[RUNS], request.app[FAKE_AGENTS]
     client = await _client_with_details(request)
     in_detail, agents = client is not None, agents_for(request, client)
@@ -229,7 +229,7 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 def agent_health(agent: Agent, request: web.Request, *, in_detail: bool) -> AgentHealth:
-    """`in_detail`: with version and fault."""
+    """Returns the health of one agent. `in_detail`: with version and fault."""
     fakes = request.app[FAKE_AGENTS]
     about: AgentHealth = {"name": agent.name, "fake": bool(fakes & {agent.name, ""})}
     trouble = agent.trouble()
@@ -274,7 +274,7 @@ async def livez(_: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """200 if a turn would work on some agent (`without` lists the others), else 503 with the reason."""
+    """Returns 200 if a turn would work on some agent (`without` lists the others), else 503 with the reason."""
     runs = request.app[RUNS]
     if runs.draining:
         return _unready(STOPPING.message)

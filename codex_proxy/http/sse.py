@@ -25,13 +25,13 @@ STALL_SECONDS = 120.0
 """Seconds after which a client that does not read is disconnected."""
 
 WRITTEN_AT_ONCE = 1 << 18
-"""The most bytes of one write. Others are served between two of them."""
+"""The most bytes of one write. Other clients are served between two writes."""
 
 CHECK_SECONDS = 10.0
 """Seconds between checks whether a write takes too long."""
 
 USER_TIMEOUT = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""Linux only."""
+"""The socket option that limits the time for unacknowledged data; Linux only."""
 
 
 def limit_stall(transport: asyncio.BaseTransport) -> None:
@@ -48,8 +48,8 @@ class _Response(web.StreamResponse):
 
 
 class EventStream:
-    """Writes events to one client, the headers with the first. A write of more than `STALL_SECONDS` aborts the
-    connection.
+    """Writes events to one client, the headers with the first. A write that takes longer than `STALL_SECONDS` aborts
+    the connection.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class EventStream:
         return self._writer is not None
 
     async def write(self, data: bytes) -> None:
-        """Waits for a slow client. Raises `ConnectionError`."""
+        """Writes data, and waits for a slow client. Raises `ConnectionError`."""
         await self._start_write(data)
         await self._write_all(data)
         self._writing_since = None
@@ -173,7 +173,7 @@ class IdleTimer:
         self._timer = self._loop.call_later(seconds, self._check) if seconds else None
 
     def reset(self) -> None:
-        """Call it whenever something was sent."""
+        """Begins the silence anew; to be called whenever something was sent."""
         self._silent_since = self._loop.time()
 
     async def wait_for(self, event: Awaitable[None]) -> bool:
@@ -191,7 +191,7 @@ class IdleTimer:
         return True
 
     def stop(self) -> None:
-        """Call it when the stream has ended."""
+        """Stops the timer; to be called when the stream has ended."""
         if self._timer is not None:
             self._timer.cancel()
 

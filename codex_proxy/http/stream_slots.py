@@ -44,7 +44,7 @@ class StreamSlots:
         self._write = log.debug if limit is None else log.info
 
     def acquire(self, request_id: str, owner: str) -> None:
-        """`owner` is the name of an API key. Raises `Fault` CONCURRENCY_EXCEEDED."""
+        """Takes a slot. `owner` is the name of the client's key. Raises `Fault` CONCURRENCY_EXCEEDED."""
         before, of_owner = self.active, self._by_owner[owner]
         if self.limit is not None:
             message = ""
@@ -120,8 +120,8 @@ def stream_slot(request: web.Request) -> Iterator[None]:
 
 
 TEST_ENDPOINTS: Final = web.AppKey("test_endpoints", str)
-"""Set only if the test endpoints are on: the path of the file for which held turns of the fake agent wait; empty for
-none.
+"""The path of the file for which held turns of the fake agent wait; empty for none. Set only if the test endpoints are
+on.
 """
 
 

@@ -53,11 +53,11 @@ class TurnAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the bytes that keep a silent stream alive."""
     keepalive: bool = True
     start: Callable[[], Awaitable[Source]] | None = None
-    """Starts the turn, if not `start_turn` does. Raises `Fault`."""
+    """What starts the turn in place of `start_turn`, if anything. Raises `Fault`."""
     media_type: str = SSE
     """The content type of a stream."""
     error: Callable[[Failure], Failure] = lambda failure: failure
-    """Returns a failure in the words that this API has for it."""
+    """Returns a failure in the words that the API has for it."""
 
 
 async def admit(request: web.Request, parsed: P, body: bytes) -> tuple[P, Turn]:
@@ -85,7 +85,9 @@ class Api(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
 
 
 async def serve_turn(request: web.Request, api: Api[P], body: bytes | None = None) -> web.StreamResponse:
-    """Answers, whole or as a stream. Raises `Fault` before the first byte. `body`: if it was read already."""
+    """Serves a request for a turn, whole or as a stream. Raises `Fault` before the first byte. `body`: if it was read
+    already.
+    """
     timings = start_timings(request)
     if body is None:
         body = await read_body(request)

@@ -24,7 +24,7 @@ from codex_proxy.surfaces.usage_report import (
 )
 
 NEW_SECONDS: Final = 60.0
-"""The age from which the limits of an account are asked for again; each call of the model reports them, too."""
+"""The age of a report of limits from which an agent is asked again; each call of the model reports limits, too."""
 NO_LIMITS_YET: Final = (
     "The agent has reported no limits. It does so after its first turn, if its provider reports limits: those of a "
     "ChatGPT account are reported, those of an API key are not."

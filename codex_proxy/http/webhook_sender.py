@@ -24,18 +24,16 @@ DELAYS = (1.0, 5.0, 30.0, 120.0, 600.0, 3600.0)
 """Seconds before each further attempt."""
 TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 5.0
-"""Between two looks into the outbox, which may have webhooks of other servers."""
+"""Seconds between two looks into the outbox, which may have webhooks of other servers."""
 MAX_WAITING = 1000
-"""The most deliveries that are running. The others stay in the outbox."""
+"""The most running deliveries. The other webhooks stay in the outbox."""
 
 Key: TypeAlias = tuple[str, str]
-"""The id of the event and the URL of the target."""
+"""A webhook: the id of its event and the URL of its target."""
 
 
 class WebhookSender:
-    """Delivers the webhooks in the store's outbox, to which the end of a response adds them; then `wake` must be
-    called.
-    """
+    """Delivers the webhooks in the store's outbox. A response's end adds them there; then `wake` must be called."""
 
     def __init__(
         self,
@@ -55,7 +53,8 @@ class WebhookSender:
         self._may_have_more = asyncio.Event()
         self._deliveries: dict[Key, asyncio.Task[None]] = {}
         self._stuck: set[Key] = set()
-        """Deliveries that are over but still in the outbox; they are not repeated."""
+        """Webhooks whose delivery is over but which could not be removed from the outbox; they are not delivered again.
+        """
 
     def make_for(self, response_id: str, status: str) -> list[PendingWebhook]:
         """Returns the webhooks to store for a response that ends with this status."""

@@ -35,10 +35,10 @@ from codex_proxy.surfaces.responses.events import payload_of, socket_error
 from codex_proxy.surfaces.responses.parse import ParsedResponse, parse
 
 MAX_SECONDS = 3600.0
-"""The longest time of a connection: Open Responses' limit."""
+"""The longest time of a connection, as in Open Responses."""
 PING_SECONDS = 30.0
 MAX_WAITING = 16
-"""The most turns that may wait. Together they may be as large as one request body."""
+"""The most waiting turns. Together they may be as large as one request body."""
 
 TOO_LONG = Failure(
     kind=FaultKind.INVALID_REQUEST,
@@ -54,7 +54,9 @@ TOO_MANY = Failure(
 
 
 async def open_responses_socket(request: web.Request) -> web.StreamResponse:
-    """Raises `Fault` if the request is no WebSocket handshake, or the server is stopping."""
+    """Serves a WebSocket until its end. Raises `Fault` if the request is no WebSocket handshake, or the server is
+    stopping.
+    """
     socket = web.WebSocketResponse(
         max_msg_size=request.client_max_size, heartbeat=PING_SECONDS, protocols=_choose_subprotocol(request)
     )
@@ -82,7 +84,7 @@ def _choose_subprotocol(request: web.Request) -> list[str]:
 
 
 class _LastResponse(msgspec.Struct, frozen=True):
-    """`items` is its whole context and output."""
+    """The connection's newest response. `items` is its whole context and output."""
 
     id: str
     items: tuple[ContextItem, ...]
@@ -105,7 +107,9 @@ class _ResponsesSocket:
         """Why the running turn's answer is empty, if it is."""
 
     async def serve(self) -> None:
-        """A running turn is interrupted when the client leaves."""
+        """Runs the turns of the frames in order, until the client leaves or the server stops. A running turn is then
+        interrupted.
+        """
         answering = asyncio.ensure_future(self._answer_frames())
         leaving = asyncio.ensure_future(self._leave_when_the_server_stops())
         try:
@@ -137,7 +141,7 @@ class _ResponsesSocket:
         await self._socket.close(code=WSCloseCode.GOING_AWAY, message=STOPPING.message.encode())
 
     def _enqueue(self, frame: str | bytes) -> None:
-        """Raises `Fault` if the queue or the memory budget is full."""
+        """Adds a frame to the queue. Raises `Fault` if the queue or the memory budget is full."""
         if self._waiting.full() or (
             self._waiting_size and self._waiting_size + len(frame) > self._request.client_max_size
         ):
@@ -164,7 +168,9 @@ class _ResponsesSocket:
                 del frame  # not while the next one is waited for
 
     async def _answer_frame(self, frame: str | bytes) -> bool:
-        """Returns False if the client has left or its key is not valid any more."""
+        """Runs the turn of a frame, and sends its events. Returns False if the client has left or its key is not valid
+        any more.
+        """
         if self._content_log is not None:
             self._content_log("request", frame.encode() if isinstance(frame, str) else frame)
         try:

@@ -24,7 +24,7 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[list[str]]]
 
 _DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 _AMBIGUOUS: Final = re.compile(r"[\\\x00-\x20\x7f]|%(?:2e|2f|5c)|/\.{1,2}(?:[/?#]|$)", re.IGNORECASE)
-"""Characters that clients and servers read differently, and steps out of the permitted folder."""
+"""Matches paths that clients and servers read differently, or that leave the permitted folder."""
 
 
 class ForbiddenAddressError(Exception):

@@ -26,11 +26,13 @@ _TRANSPORTS: Final[dict[str | None, Transport]] = {
 
 
 MIN_SECRET_CHARS: Final = 4
-"""Shorter values (`1`, `on`) are no secrets: without them any text would be unreadable."""
+"""The shortest secret. Shorter values (`1`, `on`) are not removed from messages, which would be unreadable without
+them.
+"""
 
 
 class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A program, used over stdin and stdout."""
+    """An MCP server that is a program, used over stdin and stdout."""
 
     label: str
     command: str
@@ -46,7 +48,7 @@ class StdioServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server at a URL; `headers` go with every request. `either`: tries Streamable HTTP, then SSE."""
+    """An MCP server at a URL; `headers` go with every request. `either`: tries Streamable HTTP, then SSE."""
 
     label: str
     url: str
@@ -77,7 +79,7 @@ class _Entry(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """The file. Servers are decoded one by one, so that an error can name them."""
+    """The operator's file. Servers are decoded one by one, so that an error can name them."""
 
     servers: dict[str, msgspec.Raw] = msgspec.field(name="mcpServers")
 

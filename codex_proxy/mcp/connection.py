@@ -59,11 +59,11 @@ class TransportReport:
 
 
 OpenTransport: TypeAlias = Callable[[TransportReport], AbstractAsyncContextManager[TransportStreams]]
-"""Opens a transport, which reports its failures."""
+"""The type of a function that opens a transport, which reports its failures."""
 
 CLIENT: Final = Implementation(name="codex-proxy", version="1")
 MAX_ERROR_CHARS: Final = 4000
-"""Characters of a server's error that are passed on: enough to correct a call."""
+"""The most characters of a server's error that are passed on: enough to correct a call."""
 NO_SUCH_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415})
 """Statuses with which an SSE server refuses Streamable HTTP."""
 

@@ -25,7 +25,7 @@ IDLE_SECONDS: Final = 300.0
 NOTIFICATION_SECONDS: Final = 5.0
 """Seconds for the answer to a notification, for which calls wait."""
 MAX_ADDRESSES: Final = 4
-"""Addresses of a host that are tried: two IPv4, two IPv6."""
+"""The most addresses of a host that are tried: two IPv4, two IPv6."""
 _NOTIFICATION: Final = b'"method":"notifications/'
 
 
@@ -132,7 +132,7 @@ class _GuardedTransport(httpx2.AsyncBaseTransport):
         raise fault
 
     def _forbidden(self, what: str) -> httpx2.ConnectError:
-        """Reports a fault, and returns the exception to raise."""
+        """Reports the fault `what`, and returns the exception to raise."""
         self._note(McpFaultKind.FORBIDDEN, what)
         return httpx2.ConnectError("not allowed")
 

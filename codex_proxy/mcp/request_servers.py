@@ -33,7 +33,7 @@ from codex_proxy.mcp.values import (
 IDLE_SECONDS: Final = 60.0
 """Seconds for which an unused session is kept; the next request usually comes within some."""
 MAX_SESSIONS: Final = 64
-"""Sessions of all owners together; each needs a connection."""
+"""The most sessions of all owners together; each needs a connection."""
 
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 _HEADER_VALUE: Final = re.compile(r"[\x20-\x7e\t]{0,16384}")
@@ -44,7 +44,7 @@ _FORBIDDEN_HEADERS: Final = frozenset(
         *("mcp-session-id", "mcp-protocol-version", "last-event-id"),
     }
 )
-"""Headers that redirect the message (`Host`) or belong to connection or protocol."""
+"""Headers that redirect the message (`Host`), or belong to the connection or the protocol."""
 
 
 class NamedServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +222,7 @@ class RequestServers:
     # --- values and messages --------------------------------------------------------------------
 
     def _invalid(self, server: NamedServer, what: str, param: str) -> Fault:
-        """`what` continues `MCP server 'label' ...`."""
+        """Returns the fault of an invalid request. `what` continues `MCP server 'label' ...`."""
         return bad_request(f"MCP server '{server.server_label}' {what}", param, "invalid_mcp_server")
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 
 IMAGE_TYPES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-"""Supported images: for others a provider would refuse the whole request."""
+"""Supported image types: for others a provider would refuse the whole request."""
 _PRINTABLE: Final = re.compile(r"[\w.+/-]{1,100}")
 
 
@@ -32,7 +32,7 @@ class _ResultBuilder:
         self.omissions: dict[str, None] = {}
 
     def add_text(self, text: str) -> None:
-        """Adds a text, cut at the limit of all texts."""
+        """Adds a text, cut where all texts together reach their limit."""
         raw = text.encode("utf-8", "replace")
         if len(self.parts) >= self._limits.max_parts:
             self._cut_parts()
@@ -107,7 +107,7 @@ def _add_block(result: _ResultBuilder, block: Any) -> None:
 
 
 def _encode_structured(content: object, result: _ResultBuilder, limits: McpLimits) -> bytes | None:
-    """Returns structured content as JSON; None if there is none, or (noted) too large."""
+    """Returns structured content as JSON; None if there is none, or if it is too large, which `result` then notes."""
     if content is None:
         return None
     encoded = msgspec.json.encode(content)

@@ -136,8 +136,8 @@ class McpServer:
         return began + self._limits.list_seconds - self._clock.monotonic()
 
     async def _connect(self, wait: float) -> McpConnection:
-        """Returns the connection. Raises `McpError` if starting fails, is not allowed yet, or takes more than `wait`
-        seconds; then it continues.
+        """Returns the connection. Raises `McpError` if the start fails, is not allowed yet, or takes more than `wait`
+        seconds; a late start continues.
         """
         if self._closed:
             raise self._error(McpFaultKind.CLOSED, "is no longer available: this server is shutting down.")
@@ -244,7 +244,9 @@ class McpServer:
         await asyncio.wait((self._listing,), timeout=self._limits.refresh_seconds)
 
     def _on_listed(self, listing: asyncio.Task[None]) -> None:
-        """Ignores a failure: the cached list stays, and `McpConnection.fault` has a connection's end."""
+        """Handles the end of a listing. Ignores a failure: the cached list stays, and `McpConnection.fault` has a
+        connection's end.
+        """
         self._listing = None
         if not listing.cancelled():
             listing.exception()  # retrieved, so that asyncio does not log it
@@ -271,7 +273,7 @@ class McpServer:
             raise self._error(McpFaultKind.BAD_ARGUMENTS, what) from None
 
     def _error(self, kind: McpFaultKind, what: str) -> McpError:
-        """`what` continues `MCP server 'label' ...`."""
+        """Returns an error. `what` continues `MCP server 'label' ...`."""
         return McpError(fault_of(self._label, kind, what))
 
 

@@ -13,7 +13,7 @@ MIB = 1024 * 1024
 
 
 class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits of one server (seconds, bytes), so that it neither delays turns nor fills the memory."""
+    """The limits of one server (seconds, bytes), so that it neither delays turns nor fills the memory."""
 
     start_seconds: float = 60.0
     """The time until the tools are listed. A package runner downloads a server at its first start."""
@@ -22,19 +22,19 @@ class McpLimits(msgspec.Struct, frozen=True, kw_only=True):
     refresh_seconds: float = 2.0
     """The time that a request waits for a newer list."""
     stable_seconds: float = 30.0
-    """A server that ran this long is restarted at once."""
+    """The time after which a server that ends is restarted at once."""
     max_backoff_seconds: float = 60.0
     """The longest delay between two restarts."""
     close_seconds: float = 5.0
     """The time for a server to end by itself."""
     message_bytes: int = 32 * MIB
-    """A larger message ends a program's session, or fails a request to a URL."""
+    """The largest message. A larger one ends a program's session, or fails a request to a URL."""
     unsent_bytes: int = 32 * MIB
     """The data that a server may leave unread before its session is ended."""
     text_bytes: int = MIB
-    """All texts of a result: about 250,000 tokens, more than most context windows."""
+    """The size of all texts of a result: about 250,000 tokens, more than most context windows."""
     image_bytes: int = 20 * MIB
-    """All images of a result, as data URLs: the limit of model providers."""
+    """The size of all images of a result, as data URLs: the limit of model providers."""
     max_parts: int = 200
     """The most parts of a result; further ones are left out."""
     max_pages: int = 100
@@ -65,7 +65,7 @@ class McpFaultKind(StrEnum):
     DIED = "died"
     """The server or its connection ended."""
     TIMED_OUT = "timed_out"
-    """No answer in time."""
+    """The server has not answered in time."""
     PROTOCOL = "protocol"
     """The server broke MCP, or a limit."""
     UNKNOWN_SERVER = "unknown_server"
@@ -75,9 +75,9 @@ class McpFaultKind(StrEnum):
     NOT_ALLOWED = "not_allowed"
     """The request does not allow the tool."""
     TOOL_ERROR = "tool_error"
-    """A protocol error, usually because there is no such tool."""
+    """The server answered with a protocol error, usually because there is no such tool."""
     CLOSED = "closed"
-    """This server stops."""
+    """This server is stopping."""
 
 
 class McpFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,11 +87,11 @@ class McpFault(msgspec.Struct, frozen=True, kw_only=True):
     server_label: str
     message: str
     detail: str = ""
-    """For the log: the end of stderr, without configured values."""
+    """Text for the log: the end of stderr, without configured values."""
 
 
 def fault_of(server_label: str, kind: McpFaultKind, what: str, detail: str = "") -> McpFault:
-    """`what` continues the sentence `MCP server 'label' ...`."""
+    """Returns a fault. `what` continues the sentence `MCP server 'label' ...`."""
     message = f"MCP server '{server_label}' {what}"
     return McpFault(kind=kind, server_label=server_label, message=message, detail=detail)
 
@@ -112,12 +112,12 @@ class McpListing(msgspec.Struct, frozen=True):
 
 
 class McpResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a tool call, for the model; `is_error`: it failed."""
+    """The result of a tool call, for the model. `is_error`: the call failed."""
 
     text: str
-    """The texts as a JSON array (docs/contract.md#mcp-calls)."""
+    """The texts as a JSON array, for the client (docs/contract.md#mcp-calls)."""
     parts: tuple[Part, ...]
-    """The model's texts, and images as data URLs, in order."""
+    """The texts, and images as data URLs, in order, for the model."""
     structured: bytes | None = None
     """Structured content as JSON, if any."""
     is_error: bool = False

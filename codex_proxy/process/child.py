@@ -132,7 +132,7 @@ class ChildListener(Protocol):
         """Handles what one read of stdout returned; it may end within a line."""
 
     def ended(self, exit: Exit) -> None:
-        """Called once, last."""
+        """Handles the child's end. Called once, last."""
 
 
 class Child:
@@ -181,8 +181,8 @@ class Child:
         return self._stdin.unsent
 
     def write(self, data: bytes) -> None:
-        """Buffers data; neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread is killed,
-        and its `Exit` says so.
+        """Sends data to stdin; neither blocks nor raises. A child that leaves more than `MAX_UNSENT_BYTES` unread is
+        killed, and its `Exit` says so.
         """
         self._stdin.write(data)
         if self._stdin.unsent > MAX_UNSENT_BYTES:

@@ -43,7 +43,7 @@ DEVICES = (
 
 
 class NotConfinedError(Exception):
-    """This kernel cannot confine the program; says why."""
+    """This kernel cannot confine the program. The message says why."""
 
 
 def confine(writable: list[str], readable: list[str] | None = None) -> None:
@@ -74,7 +74,7 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
 
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: str, access: int) -> None:
-    """Adds a rule. Ignores a path that does not exist."""
+    """Adds a rule to a ruleset: `access` below `path`. Ignores a path that does not exist."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:

@@ -63,8 +63,8 @@ class Command(msgspec.Struct, frozen=True):
 
 
 class SpawnError(Exception):
-    """A program cannot be started; says which and what to do. `temporary`: it may succeed when the machine is less
-    busy.
+    """A program cannot be started. The message says which, and what to do. `temporary`: it may succeed when the machine
+    is less busy.
     """
 
     def __init__(self, program: str, reason: str, *, temporary: bool = False) -> None:

@@ -26,9 +26,9 @@ KILL_SECONDS: Final = 5.0
 """The time for which orphans are looked for: a killed one may leave others."""
 KILL_ROUND_SECONDS: Final = 0.01
 _OWN_PROGRAMS: Final = b"\0".join((os.fsencode(sys.executable), b"-I", b"-S", b""))
-"""How the command lines of wardens and workers begin."""
+"""The beginnings of the command lines of wardens and workers."""
 _NAME_BYTES: Final = 15
-"""The length of process names in Linux."""
+"""The longest process name in Linux."""
 _OWN_NAMES: Final = frozenset(
     (WARDEN_NAME, SPAWNER_NAME, os.fsencode(os.path.basename(sys.executable))[:_NAME_BYTES])
 )
@@ -93,7 +93,7 @@ class OrphanSweep:
         self._killed: set[int] = set()
 
     def run(self) -> None:
-        """Calls itself again until no orphan is left or `KILL_SECONDS` are over."""
+        """Kills orphans, and calls itself again until none is left or `KILL_SECONDS` are over."""
         again = False
         for pid in child_pids_by_stat(os.getpid()):
             orphan = pid not in self._killed and self._is_orphan(pid)

@@ -88,9 +88,9 @@ KILL_ROUND_SECONDS = 0.002
 SPAWNER_NAME, WARDEN_NAME = b"codex-spawner", b"codex-warden"
 """The names of the processes in `ps` and `top`, at most 15 characters."""
 MESSAGE_BYTES = 64
-"""More than any message has. Messages are decimal numbers with blanks between them. Request: its number, GRACE in
-milliseconds, the size of the file with the `Program`. Reply: the request's number, the warden's pid and an error number
-(one of the two is 0).
+"""The most bytes of a message, more than any has. Messages are decimal numbers with blanks between them. Request: its
+number, GRACE in milliseconds, the size of the file with the `Program`. Reply: the request's number, the warden's pid
+and an error number (one of the two is 0).
 """
 DESCRIPTORS = 5
 """The number of descriptors in a request: the child's stdin, stdout and stderr, a file with the `Program`, the
@@ -337,7 +337,7 @@ def child_pids(parent: int) -> list[int]:
 
 
 def child_pids_by_stat(parent: int) -> list[int]:
-    """The same, by reading the parent of every process in /proc."""
+    """Returns the children of a process, by reading the parent of every process in /proc."""
     found: list[int] = []
     try:
         pids = [name for name in os.listdir("/proc") if name.isdigit()]

@@ -59,7 +59,9 @@ RETRY_SECONDS = 2.0
 
 
 ParseAgain: TypeAlias = Callable[[Failure], Awaitable[ParsedResponse | None]]
-"""Parses a request for another model, after this failure; None if there is none. Raises `Fault`."""
+"""The type of a function that parses a request for another model, after this failure; it returns None if there is none.
+Raises `Fault`.
+"""
 
 
 class BackgroundResponse(RunningResponse):
@@ -81,7 +83,7 @@ class BackgroundResponse(RunningResponse):
         self._unstored: Frames = []
         self._saved = False
         self._lost = False
-        """Others have ended, deleted or taken over the response: readers find the rest in the store."""
+        """Whether another server has ended, deleted or taken over the response: readers find the rest in the store."""
 
     def on_lease_lost(self) -> None:
         self._lost = True
@@ -90,8 +92,8 @@ class BackgroundResponse(RunningResponse):
     # --- its start ------------------------------------------------------------------------------
 
     async def _start(self) -> Run:
-        """Waits without limit for other background responses, the conversation's other turns, and the scheduler. Raises
-        `Fault`.
+        """Starts the turn. Waits without limit for other background responses, the conversation's other turns, and the
+        scheduler. Raises `Fault`.
         """
         if self._slot is None:
             self._slot = await self._service.background.slots.take(self.owner)
@@ -118,7 +120,9 @@ class BackgroundResponse(RunningResponse):
         )
 
     async def _try_to_start(self) -> Run | None:
-        """Without room, unlocks the conversation for `RETRY_SECONDS` and returns None. Raises `Fault`."""
+        """Returns the turn's run. Without room for it, unlocks the conversation for `RETRY_SECONDS` and returns None.
+        Raises `Fault`.
+        """
         try:
             return await start_run(self._service, self._prepared)
         except Fault as fault:
@@ -258,8 +262,8 @@ class BackgroundResponse(RunningResponse):
 
 
 def can_run_again(service: ResponsesService, prepared: PreparedResponse) -> bool:
-    """Whether the setting allows it, and the turn is not streamed and runs no tools, which could change something
-    twice.
+    """Whether a response may run again after a restart: the setting allows it, and the turn is not streamed and runs no
+    tools, which could change something twice.
     """
     parsed = prepared.parsed
     return (

@@ -33,8 +33,8 @@ _model_item = msgspec.json.Decoder(ModelItem)
 
 
 class ContextItem(msgspec.Struct, frozen=True):
-    """An item as `shown` to clients (None if only the model sees it), and as the `model` generated it (None if not
-    stored).
+    """An item of the context as `shown` to clients (None if only the model sees it), and as the `model` generated it
+    (None if not stored).
     """
 
     shown: ItemDict | None
@@ -59,8 +59,8 @@ ContextRequest: TypeAlias = ParsedResponse | ParsedContext
 async def read_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource, now: float
 ) -> Context:
-    """Resolves references. Raises `Fault` if something is missing, there is no store, the previous response is running,
-    or the context is too large.
+    """Returns the context, with references resolved. Raises `Fault` if something is missing, there is no store, the
+    previous response is running, or the context is too large.
     """
     earlier: list[ContextItem] = []
     await _visit_earlier(request, store, owner, lambda stored: earlier.append(context_item(stored)))
@@ -77,8 +77,8 @@ async def read_context(
 async def measure_context(
     request: ContextRequest, store: Store | None, owner: str, ids: IdSource
 ) -> tuple[InputEstimate, list[ItemDict]]:
-    """Returns an estimate of what the request continues, and the request's own items, not counted yet. Raises as
-    `read_context`.
+    """Returns an estimate of what the request continues, and the request's own items, not counted yet. Raises what
+    `read_context` raises.
     """
     measure = InputEstimate()
     known: set[str] = set()
@@ -128,7 +128,7 @@ def context_item(stored: StoredItem) -> ContextItem:
 async def _visit_earlier(
     request: ContextRequest, store: Store | None, owner: str, visit: Callable[[StoredItem], object]
 ) -> None:
-    """Calls `visit` with earlier items, oldest first, in a worker thread. Raises as `read_context`."""
+    """Calls `visit` with earlier items, oldest first, in a worker thread. Raises what `read_context` raises."""
     if request.conversation is not None:
         with store_errors_as_faults():
             try:
@@ -205,7 +205,9 @@ def turn_in_context(
 def history_with_model_items(
     items: Sequence[ContextItem], entries: Sequence[HistoryEntry], identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Returns the history with items as the model generated them, if stored; `entries` has the API's form."""
+    """Returns the history, with items as the model generated them where these are stored. `entries` has the items in
+    the API's form.
+    """
     parts: dict[int, list[HistoryItem]] = {}
     for index, part in entries:
         parts.setdefault(index, []).append(part)
@@ -255,7 +257,7 @@ class _ModelCalls:
 
 
 def _count_down(kept: Counter[str], call_id: str) -> bool:
-    """Returns False if the count is 0."""
+    """Lowers a call's count. Returns False if it was 0 already."""
     there = kept[call_id] > 0
     kept[call_id] -= there
     return there

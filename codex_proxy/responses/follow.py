@@ -22,11 +22,11 @@ from codex_proxy.surfaces.responses.profile import end_of_stream, new_events
 from codex_proxy.surfaces.responses.response_object import not_resumable
 
 HEARTBEAT = b": heartbeat\n\n"
-"""Sent in a silent stream."""
+"""The comment that is sent in a silent stream."""
 AT_ONCE = 500
-"""Frames that are read in one call."""
+"""The most frames that are read in one call."""
 MAX_UNREAD = 1 << 20
-"""Bytes that wait for a follower, or are read from the store at once."""
+"""The most bytes that wait for a follower, or are read from the store at once."""
 LAST_FRAMES = (
     b"event: response.completed",
     b"event: response.incomplete",
@@ -68,7 +68,7 @@ class Follower:
     """Reads the events after a number, until the end."""
 
     refusal = None
-    """`wait` raises what goes wrong."""
+    """None: `wait` raises what goes wrong."""
 
     def __init__(self, service: ResponsesService, owner: str, id: str, after: int) -> None:
         """`owner`: the name of the client's key. Raises `Fault` INVALID_REQUEST without a store."""
@@ -80,9 +80,9 @@ class Follower:
         self._after = after
         live = service.background.find(owner, id)
         self._live = None if live is None else live.buffer.reader(MAX_UNREAD)
-        """None after its end."""
+        """The response, if this server runs it; None after its end."""
         self._behind = live is None or live.buffer.next > after + 1
-        """The next frame has to be read from the store."""
+        """Whether the next frame has to be read from the store."""
         self._fetched: list[tuple[int, bytes]] | None = None
         self._watch: Watch | None = None
         self._deleted = False
@@ -122,7 +122,7 @@ class Follower:
         return b""  # the response goes on: its client can follow it again
 
     def close(self) -> None:
-        """The response continues."""
+        """Stops reading; the response continues."""
         if self._live is not None:
             self._live.close()
 
@@ -135,7 +135,7 @@ class Follower:
         return frames
 
     async def _fetch(self) -> None:
-        """Sets `_fetched` to stored frames. Without any, to none if this server runs the response, else waits."""
+        """Sets `_fetched` to the next stored frames. If there are none, waits, unless this server runs the response."""
         while True:
             if self._live is None and self._watch is None:
                 self._watch = self._store.leases.watch(self._id)
@@ -187,5 +187,5 @@ class Follower:
 
 
 def is_last(frame: bytes) -> bool:
-    """Whether it is the last event, such as `response.completed`."""
+    """Whether a frame is the last event, such as `response.completed`."""
     return frame.startswith(LAST_FRAMES)

@@ -36,7 +36,7 @@ class ForegroundResponse(RunningResponse):
         super().__init__(service, prepared, delivery, paced=True, observe=observe)
         self.output: Sequence[StoredItem] = ()
         self._continued = False
-        """The value for the last turn."""
+        """The value of `continued` for the last turn."""
 
     @property
     def continued(self) -> bool:

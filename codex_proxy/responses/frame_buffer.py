@@ -20,7 +20,7 @@ def _nothing() -> None:
 
 
 class FrameBuffer:
-    """`on_drained` is called when no reader has frames left."""
+    """The frames of one response. `on_drained` is called when no reader has frames left."""
 
     def __init__(self, on_drained: Callable[[], None] = _nothing) -> None:
         self.next = 0
@@ -30,7 +30,7 @@ class FrameBuffer:
         self._readers: list[FrameReader] = []
 
     def append(self, frames: Frames, *, last: bool = False) -> None:
-        """After the `last`, `end` must follow."""
+        """Adds frames for all readers. After the `last`, `end` must follow."""
         if frames:
             self.next = frames[-1][0] + 1
             for reader in self._readers:
@@ -67,26 +67,24 @@ class FrameReader:
 
     def __init__(self, buffer: FrameBuffer, max_bytes: int | None) -> None:
         self.finished = False
-        """All frames were taken and none will follow."""
+        """Whether all frames were taken and none will follow."""
         self.overrun = False
-        """Frames were lost since the last `take`, which resets this."""
+        """Whether frames were lost since the last `take`, which resets this."""
         self._buffer = buffer
         self._max_bytes = max_bytes
         self._took_part = False
-        """The last `take` has left something, because there was very much."""
+        """Whether the last `take` has left frames, because they were very large."""
         self._frames: deque[tuple[int, bytes]] = deque()
         self._size = 0
         self.wakeup = Wakeup()
-        """Woken for each batch, and at the end."""
+        """Wakes the reader for each batch, and at the end."""
 
     @property
     def has_frames(self) -> bool:
         return bool(self._frames)
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there are frames that `push` has not delivered, an `overrun`, or the end. May be cancelled and
-        called again.
-        """
+        """Waits for frames that `push` has not delivered, an `overrun` or the end. May be cancelled and repeated."""
         if not (self._frames or self.overrun or self._buffer.ended):
             await self.wakeup.wait(push)
         elif self._took_part:
@@ -104,7 +102,7 @@ class FrameReader:
         return taken
 
     def _next(self) -> Frames:
-        """Removes what `take` returns."""
+        """Removes and returns the frames for `take`."""
         frames = self._frames
         if self._size <= TAKEN_AT_ONCE:
             taken = list(frames)
@@ -120,7 +118,7 @@ class FrameReader:
         return taken
 
     def close(self) -> None:
-        """The buffer keeps no more frames for this reader."""
+        """Stops reading: the buffer keeps no more frames for this reader."""
         self._forget()
         self._buffer.remove(self)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from codex_proxy.responses.background import BackgroundResponse
 
 MAX_LIVE = 1000
-"""The most that run or wait, each with its request in RAM."""
+"""The most background responses that run or wait, each with its request in RAM."""
 CLOSE_SECONDS = 5.0
 """Seconds for tasks to save results when the server stops."""
 
@@ -35,11 +35,11 @@ class ServerTasks:
         return len(self._tasks)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """`close` waits for it."""
+        """Starts a task, for which `close` waits."""
         return keep_until_done(self._tasks, asyncio.get_running_loop().create_task(work))
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Returns its result; it runs to its end even if the caller is cancelled."""
+        """Runs a coroutine to its end, even if the caller is cancelled, and returns its result."""
         task = self.spawn(work)
         try:
             return await asyncio.shield(task)
@@ -60,7 +60,9 @@ class ServerTasks:
 
 
 class BackgroundResponses:
-    """At most `limit` responses run, others wait; of several `owners()` one gets at most three quarters."""
+    """The background responses of this server. At most `limit` run, others wait; of several `owners()` one gets at most
+    three quarters.
+    """
 
     def __init__(self, limit: int, owners: Callable[[], int] = lambda: 1) -> None:
         self.slots = Slots(limit, owners)
@@ -69,7 +71,7 @@ class BackgroundResponses:
         self._owners = owners
         self._live: dict[tuple[str, str], BackgroundResponse] = {}
         self._being_created: Counter[str] = Counter()
-        """By owner: responses that are being prepared and stored."""
+        """The number of responses that are being prepared and stored, by owner."""
 
     @contextlib.contextmanager
     def room(self, owner: str, limit: int) -> Iterator[None]:
@@ -96,7 +98,7 @@ class BackgroundResponses:
                 del self._being_created[owner]
 
     def start(self, response: BackgroundResponse, on_end: Callable[[], None] = lambda: None) -> None:
-        """`on_end` is called at the task's end; until then `find` returns the response."""
+        """Starts a response. `on_end` is called at its task's end; until then `find` returns the response."""
         key = (response.owner, response.id)
         self._live[key] = response
 

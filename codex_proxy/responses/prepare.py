@@ -131,7 +131,7 @@ def _inline_images(
 def renderer_of(
     service: ResponsesService, prepared: PreparedResponse, *, stream: bool = False, keep_frames: bool = False
 ) -> ResponsesRenderer:
-    """Returns a renderer in the server's profile."""
+    """Returns a response's renderer in the server's profile."""
     parsed = prepared.parsed
     return renderer_class(service.profile)(
         id=prepared.id,
@@ -151,7 +151,7 @@ def renderer_of(
 
 
 def is_stored(service: ResponsesService, parsed: ParsedResponse) -> bool:
-    """Whether there is a store, and no `store: false`."""
+    """Whether the response will be stored: there is a store, and no `store: false`."""
     return parsed.store and service.store is not None
 
 

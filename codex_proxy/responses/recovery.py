@@ -36,7 +36,7 @@ from codex_proxy.surfaces.responses.response_object import failed_response
 log = structlog.get_logger(__name__)
 
 CLAIMED_AT_ONCE = 20
-"""Few, so that several servers share the responses of a lost one."""
+"""The most leases that are claimed at once: few, so that several servers share the responses of a lost one."""
 CUT_OFF = Failure(
     kind=FaultKind.UNAVAILABLE,
     message="The server was restarted while this response was in progress. Create it again.",
@@ -54,7 +54,7 @@ class LeaseHolder:
         self._waiting: set[ResponseLease] = set()
         """Claimed leases of responses to recover."""
         self._unannounced: Node | None = None
-        """This server, until it is announced."""
+        """The claimed leases of responses to recover."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, node: Node) -> None:

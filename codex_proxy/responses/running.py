@@ -34,10 +34,10 @@ from codex_proxy.surfaces.usage import TurnTokens
 log = structlog.get_logger(__name__)
 
 SAVE_SECONDS = 30.0
-"""The store gives up on a locked database earlier."""
+"""Seconds for saving; the store gives up on a locked database earlier."""
 
 Delivery: TypeAlias = Literal["whole", "sse", "websocket"]
-"""One object, server-sent events, or WebSocket frames."""
+"""How a response is sent: as one object, as server-sent events, or as WebSocket frames."""
 
 Observe: TypeAlias = Callable[[Sequence[Event]], None]
 
@@ -69,11 +69,11 @@ class RunningResponse(ABC):
         self.streams = delivery != "whole"
         """Whether frames are rendered."""
         self.started = asyncio.Event()
-        """The turn has begun, or has failed to begin."""
+        """Set when the turn has begun, or has failed to begin."""
         self.ended = False
-        """Nothing more will be saved or released."""
+        """Whether nothing more will be saved or released."""
         self.final: dict[str, Any] | None = None
-        """None until the end."""
+        """The final object; None until the end."""
         self.failure: Failure | None = None
         self.buffer = FrameBuffer(self._on_drained)
         self._service = service
@@ -103,7 +103,7 @@ class RunningResponse(ABC):
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """The status of the response; none before the end."""
+        """The status of the response, if it has ended."""
         return () if self.final is None else (self.final["status"],)
 
     @property
@@ -118,7 +118,7 @@ class RunningResponse(ABC):
             self.buffer.append(self._renderer.take_frames())
 
     def cancel(self) -> None:
-        """The response ends as cancelled, unless it has ended."""
+        """Makes the response end as cancelled, unless it has ended."""
         if self._cancelled:
             return
         self._cancelled = True
@@ -128,7 +128,7 @@ class RunningResponse(ABC):
             self._task.cancel()  # before it has begun it would end nothing
 
     async def cancel_and_wait(self) -> None:
-        """Returns when the response has ended."""
+        """Cancels the response, and returns when it has ended."""
         self.cancel()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -140,7 +140,7 @@ class RunningResponse(ABC):
         return self._task
 
     async def _work(self) -> None:
-        """An exception makes the response fail; it is logged and not raised."""
+        """Runs the response to its end. An exception makes the response fail; it is logged and not raised."""
         self._begun = True
         try:
             await self._run_turns()
@@ -192,7 +192,7 @@ class RunningResponse(ABC):
             self._cursor.detach()
 
     async def _start_unless_cancelled(self) -> Run | None:
-        """Returns None if the response was cancelled by then. Raises `Fault`."""
+        """Starts the turn, and returns its run; None if the response was cancelled before. Raises `Fault`."""
         if self._cancelled:
             return None
         try:
@@ -285,7 +285,7 @@ class RunningResponse(ABC):
         self.buffer.end()
 
     def spending(self) -> Spending:
-        """Returns the tokens, and whether the turn or the saving has failed."""
+        """Returns the response's tokens, and whether the turn or the saving has failed."""
         spending = self._renderer.spending()
         return msgspec.structs.replace(spending, failed=spending.failed or self.failure is not None)
 

@@ -21,7 +21,7 @@ from codex_proxy.surfaces.responses.mcp_items import call_id_of
 from codex_proxy.surfaces.responses.parse import ParsedResponse
 
 _Key: TypeAlias = tuple[str, str | None]
-"""Kind and id, which an item and the model's have in common."""
+"""The kind and id that an item has in common with the model's form of it."""
 _NOWHERE: Final[deque[int]] = deque()
 
 
@@ -31,8 +31,8 @@ async def save_response(
     final: dict[str, Any],
     output: Sequence[StoredItem],
 ) -> None:
-    """Adds items also to the conversation; saves no response with `store: false`. Raises `StoreError`, having stored
-    nothing.
+    """Saves a response unless `store: false`, and adds its items to the conversation. Raises `StoreError`, having
+    stored nothing.
     """
     store, parsed, context = service.store, prepared.parsed, prepared.context
     append = conversation_append(parsed, final["status"])
@@ -90,7 +90,7 @@ async def end_stored_response(
 
 
 def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> Sequence[StoredItem]:
-    """Returns the items to store, also in the model's form; items hidden from clients only for a complete response."""
+    """Returns the items to store, also in the model's form; those hidden from clients only for a complete response."""
     from_model: list[ModelItem] = []
     if final["status"] == "completed":
         from_model = model_items(run, service.runs.identity(run.turn))
@@ -98,7 +98,7 @@ def output_items(service: ResponsesService, final: dict[str, Any], run: Run) -> 
 
 
 def conversation_append(parsed: ParsedResponse, status: object) -> Append | None:
-    """Returns None without a conversation, or if the response failed or was cancelled."""
+    """Returns what to append to the conversation; None without one, or if the response failed or was cancelled."""
     if parsed.conversation is None or status not in ("completed", "incomplete"):
         return None
     return Append(parsed.conversation)
@@ -120,7 +120,7 @@ def stored_output(
 
 
 class _OutputItems:
-    """Merges clients' and the model's items (described by `heads`) in order into `out`."""
+    """Merges the items that clients see and the model's items (described by `heads`), in order, into `out`."""
 
     def __init__(
         self, from_model: Sequence[ModelItem], heads: Sequence[ItemHead], ids: IdSource, now: float

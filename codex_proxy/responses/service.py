@@ -28,7 +28,7 @@ class Webhooks(Protocol):
         ...
 
     def wake(self) -> None:
-        """There may be new webhooks in the store."""
+        """Called when there may be new webhooks in the store."""
         ...
 
 

@@ -20,7 +20,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class DeadlineWatch:
-    """Calls `on_expired` once, with a TIMED_OUT failure."""
+    """The deadlines of one turn. Calls `on_expired` once, with a TIMED_OUT failure."""
 
     def __init__(self, deadlines: Deadlines, timers: Timers, on_expired: Callable[[Failure], None]) -> None:
         self._deadlines = deadlines

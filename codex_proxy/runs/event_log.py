@@ -22,26 +22,29 @@ from codex_proxy.core.events import (
 )
 
 HIGH_WATER = 1 << 20
-"""Bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest agent."""
+"""The most bytes that the slowest reader may be behind before the agent is paused: a second or two of the fastest
+agent.
+"""
 EVENTS_AT_ONCE = 250
-"""Events of a batch; the rest of one read is another batch."""
+"""The most events of a batch; the rest of one read is another batch."""
 TAKEN_AT_ONCE = 1 << 16
-"""Bytes of agent output after which a reader gets no further batch at once: some milliseconds, in which nobody else is
-served.
+"""The bytes of agent output after which a reader gets no further batch at once: some milliseconds, in which nobody else
+is served.
 """
 _TEXTS: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta, OutputDelta})
 TEXT_AT_ONCE = 1 << 18
-"""Characters of an event; a longer text becomes several, each a batch."""
+"""The most characters of an event; a longer text becomes several, each a batch."""
 LOW_WATER = 1 << 18
-"""Bytes of backlog below which a paused agent is resumed."""
+"""The bytes of backlog below which a paused agent is resumed."""
 CUT_WATER = 32 << 20
-"""Bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused; then its
-turn is cut off.
+"""The most bytes that the slowest reader may be behind if the agent's process serves other turns and cannot be paused;
+then its turn is cut off.
 """
 
 
 Push: TypeAlias = Callable[[], bool]
-"""Passes new events on without waiting. Returns False, having done nothing, if it would have to wait."""
+"""A function that passes new events on without waiting. Returns False, having done nothing, if it would have to wait.
+"""
 
 
 class Wakeup:
@@ -56,7 +59,7 @@ class Wakeup:
         self._broke: Exception | None = None
         """What the push has raised."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Looked up once: that costs a system call until Python 3.12."""
+        """The event loop, looked up once: that costs a system call until Python 3.12."""
 
     async def wait(self, push: Push | None = None) -> None:
         """Returns after a `wake` whose events `push` has not delivered; raises what it raised. May be cancelled and
@@ -137,13 +140,13 @@ def _pieces(event: Event) -> Iterator[Event]:
 
 class EventLog:
     """A turn's events and readers. The backlog is the bytes that the slowest reader has not delivered.
-    `on_backlog(bytes)` is called on changes above `LOW_WATER`, and once below.
+    `on_backlog(bytes)` is called on changes above `LOW_WATER`, and once when the backlog falls below it.
     """
 
     def __init__(self, on_backlog: Callable[[int], None] | None = None) -> None:
         self.ended = False
         self.appended = 0
-        """Bytes of all batches."""
+        """The bytes of all batches."""
         self._batches: deque[Batch] = deque()
         self._dropped = 0
         """The number of batches that every reader has seen."""
@@ -222,17 +225,17 @@ class Cursor:
         self.position = position
         self.seen = seen
         self.weight = 0
-        """About the bytes of the taken events."""
+        """About how many bytes the taken events have."""
         self._taken = seen
         self._took_part = False
         """Whether the last `take` left some events."""
         self.wakeup = Wakeup()
-        """Woken by the log for each batch."""
+        """Wakes the reader for each batch."""
         self._log = log
 
     def take(self, *, passed_on: bool = True) -> list[Event]:
-        """Returns new events without waiting; of very many the first ones, and `wait` then returns at once.
-        `passed_on=False`: they count as backlog until `pass_on`.
+        """Returns new events without waiting; of very many the first ones, and `wait` then returns at once. With
+        `passed_on=False` they count as backlog until `pass_on`.
         """
         batches = self._next()
         if not batches:
@@ -250,7 +253,7 @@ class Cursor:
         return [event for batch in batches for event in batch.events]
 
     def _next(self) -> list[Batch]:
-        """Returns at least one batch: up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
+        """Takes the next batches: at least one, up to `TAKEN_AT_ONCE` bytes or `EVENTS_AT_ONCE` events."""
         batches: list[Batch] = []
         size = events = 0
         for batch in self._log.after(self.position):
@@ -268,7 +271,7 @@ class Cursor:
             self._log.report()
 
     async def wait(self, push: Push | None = None) -> None:
-        """Returns when there are events that `push` has not delivered, or at the end. Raises what `push` raises."""
+        """Waits for events that `push` has not delivered, or the end. Raises what `push` raises."""
         if self.position == self._log.end:
             if not self._log.ended:
                 await self.wakeup.wait(push)

@@ -72,7 +72,7 @@ def _is_assistant(item: HistoryItem) -> bool:
 
 
 def _is_by_server(item: HistoryItem) -> bool:
-    """Whether it is a call of this server, or its output."""
+    """Whether an item is a call of this server, or its output."""
     return isinstance(item, HistoryCall | HistoryOutput) and item.by_server
 
 
@@ -117,20 +117,20 @@ def unseen_items(
 
 
 MAX_CLOSED: Final = 256
-"""Closed sessions that are remembered, at 32 bytes for each item."""
+"""The most closed sessions that are remembered, at 32 bytes for each item."""
 CLOSED_SECONDS: Final = 24 * 3600.0
-"""Seconds for which they are remembered: people return after a night, seldom later."""
+"""Seconds for which a closed session is remembered: people return after a night, seldom later."""
 
 
 class IdleLimits(msgspec.Struct, frozen=True):
-    """How many sessions are kept (1.4 MiB each; the longest idle is closed first), and for how many seconds."""
+    """How many sessions are kept (1.4 MiB each; the longest idle is closed first), and for how many `seconds`."""
 
     count: int = 32
     seconds: float = 300.0
 
 
 INSTRUCTION_WORDS = "<system-reminder>\n{}\n</system-reminder>"
-"""Marks instructions in an output, in the form that coding agents use."""
+"""The words around instructions in an output, in the form that coding agents use."""
 
 
 class PendingOutputs(msgspec.Struct, frozen=True):
@@ -155,7 +155,9 @@ class _IdleSession(msgspec.Struct, frozen=True):
 
     @property
     def thread(self) -> str:
-        """The id for reopening it; empty if it waits for outputs, which closing loses."""
+        """The id with which the agent can reopen the session; empty if the session waits for outputs, which closing
+        loses.
+        """
         return "" if self.pending.visible or self.pending.hidden else self.session.thread
 
 
@@ -172,7 +174,7 @@ class _ClosedRecord(msgspec.Struct, frozen=True):
     key: bytes
     digests: Digests
     until: float
-    """When it is forgotten, by the loop's clock."""
+    """When the record is forgotten, by the loop's clock."""
 
 
 class ReusedSession(msgspec.Struct, frozen=True):
@@ -184,7 +186,7 @@ class ReusedSession(msgspec.Struct, frozen=True):
 
 
 def thread_key(owner: str, turn: Turn) -> bytes:
-    """A digest of what must be equal to continue a session."""
+    """Returns a digest of what must be equal to continue a session."""
     fixed = (
         owner,
         turn.mode,
@@ -285,7 +287,7 @@ class IdleSessions:
         return found[1]
 
     def close(self) -> None:
-        """Closes all, and forgets the closed ones."""
+        """Closes all sessions, and forgets the closed ones."""
         for kept in list(self._kept.values()):
             self._drop(kept.session)
         self._closed.clear()
@@ -335,8 +337,8 @@ class IdleSessions:
 def _accepted_items(
     pending: PendingOutputs, fresh: Sequence[HistoryItem], turn: Turn
 ) -> tuple[HistoryItem, ...] | None:
-    """Returns new items as the thread accepts them, or None: any but outputs; while it waits for outputs exactly these,
-    and developer messages if `turn.instructions_in_outputs`.
+    """Returns new items as the thread accepts them: outputs if it waits for exactly these, with developer messages if
+    `turn.instructions_in_outputs`; otherwise any items but outputs. None if it does not accept them.
     """
     outputs = [item for item in fresh if isinstance(item, HistoryOutput)]
     if not pending.visible:
@@ -353,7 +355,7 @@ def _accepted_items(
 
 
 def _reach_the_model(session: AgentSession, items: Sequence[HistoryItem]) -> bool:
-    """Whether the agent gives these outputs to its model whole."""
+    """Whether the agent gives all of these outputs to its model, uncut."""
     return all(session.takes_whole(item.parts) for item in items if isinstance(item, HistoryOutput))
 
 
@@ -366,7 +368,7 @@ def _is_instruction(item: HistoryItem) -> bool:
 
 
 def _with_instructions(output: HistoryOutput, instructions: Sequence[HistoryItem]) -> HistoryOutput:
-    """Adds developer messages, for which a waiting thread takes no items."""
+    """Adds developer messages to an output, because a waiting thread takes no other items."""
     words = [
         INSTRUCTION_WORDS.format("".join(part.text for part in item.parts if isinstance(part, TextPart)))
         for item in instructions

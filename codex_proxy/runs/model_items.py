@@ -25,10 +25,10 @@ _KINDS: dict[str, Kind] = {
 
 
 class ModelItem(msgspec.Struct, frozen=True):
-    """A Responses item as JSON: of the model, or this server's output for a call."""
+    """A Responses item as JSON: the model's, or this server's output of a call."""
 
     model: str
-    """Agent and model, which alone can read its reasoning."""
+    """The agent and model that alone can read the item's reasoning."""
     item: msgspec.Raw
 
     @property
@@ -109,7 +109,7 @@ def _in_order(
 
 
 def _kind_and_call_id(item: HistoryItem) -> tuple[str, str]:
-    """Returns `call` or `output`, and the call id; another word and "" for other items."""
+    """Returns `call` or `output`, and the call id; another word and "" for an item of another kind."""
     if isinstance(item, RawHistoryItem):
         head = msgspec.json.decode(item.json, type=ItemHead)
         return (head.kind, head.call_id or "")

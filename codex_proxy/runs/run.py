@@ -132,7 +132,7 @@ class Run:
         """Whether this server ran calls, which may have changed something."""
         self._session: AgentSession | None = None
         self.continued = False
-        """Whether its session has seen the conversation so far."""
+        """Whether the agent's session has seen the conversation so far."""
         self._restartable: Literal["", "until_output", "until_visible"] = ""
         """When another session may take over because the process ended. `until_visible`: while the client has seen
         nothing (kept sessions); `until_output`: while the process has sent nothing (new ones).
@@ -375,14 +375,14 @@ class Run:
         self._host.release_run(self)
 
     def _restart(self) -> None:
-        """Starts again on another session, because its own was lost. Only while `_restartable`, so once, with nothing
-        sent.
+        """Starts again on another session, because the turn's own was lost. Only while `_restartable`, so once, with
+        nothing sent.
         """
         self._restarted = True
         self._begin_again(self.attempt.restart(self.turn))
 
     def _begin_again(self, attempt: Attempt, *, begun: bool = False) -> None:
-        """Discards this attempt but for its usage, and begins `attempt` on a new session."""
+        """Discards the current attempt except its usage, and begins `attempt` on a new session."""
         self.raw.clear()
         self._append(self._usage.begin_attempt(begun=begun), 0)
         self._restartable = ""

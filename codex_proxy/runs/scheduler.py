@@ -55,7 +55,7 @@ REMEMBER_SECONDS = 30.0
 
 
 MAX_NAME = 100
-"""Characters of a model's name in the log, since a client may choose it."""
+"""The most characters of a model's name in the log, since a client may choose it."""
 
 CANCELLED = Failure(
     kind=FaultKind.CANCELLED,
@@ -69,8 +69,9 @@ PROGRESS_SECONDS = 30.0
 
 
 class RunLimits(msgspec.Struct, frozen=True):
-    """`max_running` turns run at once; of each owner (key) `max_waiting` wait for `max_wait_seconds` (0: none waits);
-    others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with `Stop.LENGTH`.
+    """The limits of runs. `max_running` turns run at once; of each owner (key) `max_waiting` wait for
+    `max_wait_seconds` (0: none waits); others are refused with CONCURRENCY_EXCEEDED. A turn of `max_chars` ends with
+    `Stop.LENGTH`.
     """
 
     max_running: int = 16
@@ -107,8 +108,8 @@ class RunScheduler:
         epoch: Callable[[], float] = time.time,
         records: TurnRecords | None = None,
     ) -> None:
-        """`deadlines` may depend on the turn's agent. `owners`: how many keys there may be; of several none gets all
-        slots. `records` remembers the turns for the page.
+        """`deadlines` may depend on the turn's agent. `owners` returns how many keys there may be; of several none gets
+        all slots. `records` remembers the turns for the page.
         """
         self.agent = agent
         self._epoch = epoch
@@ -162,7 +163,7 @@ class RunScheduler:
             run.fail(STOPPING)
 
     async def until_draining(self) -> None:
-        """Returns when the server begins to stop."""
+        """Waits until the server begins to stop."""
         await self._drain_begun.wait()
 
     async def start(
@@ -440,7 +441,7 @@ class RunScheduler:
 
 
 def _with_replay(turn: Turn, asked: Turn, replay: tuple[HistoryItem, ...] | None) -> Turn:
-    """Puts `replay`, if any, in place of the history as `asked`; later items stay."""
+    """Puts `replay`, if any, in place of the history that the client sent (`asked`); later items stay."""
     if replay is None:
         return turn
     return msgspec.structs.replace(turn, history=(*replay, *turn.history[len(asked.history) :]))

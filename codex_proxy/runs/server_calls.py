@@ -39,7 +39,7 @@ class ToolRunner(Protocol):
 
 
 class Caller(Protocol):
-    """Gets `add_events` for approved calls, `tool_finished` for the output of others."""
+    """The run that calls belong to. Gets `add_events` for approved calls, `tool_finished` for the output of others."""
 
     def tool_finished(self, request_id: str, output: ToolOutput) -> None: ...
     def add_events(self, events: Sequence[Event]) -> None: ...

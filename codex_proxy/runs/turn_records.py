@@ -35,9 +35,9 @@ from codex_proxy.core.shown_text import excerpt
 from codex_proxy.core.turn import Turn
 
 MAX_TURNS: Final = 500
-"""How many ended turns are remembered."""
+"""The most ended turns that are remembered."""
 MAX_EVENTS: Final = 200
-"""How many events of a turn are remembered: the first ones, and its end."""
+"""The most events of a turn that are remembered: the first ones, and its end."""
 ACTIVITIES: Final[dict[str, str]] = {
     "command": "running a command",
     "file_change": "changing files",
@@ -51,7 +51,7 @@ ACTIVITIES: Final[dict[str, str]] = {
 WORKER_TURNS: Final = 1_000_000
 """The distance between the first numbers of two processes' turns."""
 CHARS_OF_TOKEN: Final = 4
-"""Characters of a token, for estimates: about right for English."""
+"""The characters of a token, for estimates: about right for English."""
 _WRITTEN: Final = frozenset({TextDelta, RefusalDelta, ReasoningDelta, ArgumentsDelta})
 _WORDS: Final = VISIBLE - {TurnEnded}
 _RECORDED: Final = frozenset(
@@ -67,11 +67,11 @@ class TurnOrigin(msgspec.Struct, frozen=True):
 
 
 TURN_ORIGIN: Final[ContextVar[TurnOrigin]] = ContextVar("turn_origin", default=TurnOrigin())  # noqa: B039 - frozen
-"""Turns inherit it with the context in which they start."""
+"""The origin of a turn, with the context in which the turn starts."""
 
 
 class TimelineEvent(msgspec.Struct, frozen=True):
-    """Seconds since the start, a name, and a detail such as the kind of an item."""
+    """One event of a turn: seconds since the start, a name, and a detail such as the kind of an item."""
 
     at: float
     event: str
@@ -79,8 +79,8 @@ class TimelineEvent(msgspec.Struct, frozen=True):
 
 
 class TurnSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in seconds: `started` since 1970, the others since the start; None if that has not happened. `input` and
-    `output` are reported tokens, `estimated` is an estimate of the output so far.
+    """A turn for the page. Times in seconds: `started` since 1970, the others since the start; None if that has not
+    happened. `input` and `output` are reported tokens, `estimated` is an estimate of the output so far.
     """
 
     id: int
@@ -133,7 +133,7 @@ class TurnRecord:
         """The kinds of the open items, by id."""
         self._tokens: tuple[int, int] | None = None
         self._chars = 0
-        """Characters written by the model."""
+        """The characters that the model has written."""
         self._ended: TurnEnded | None = None
         self.recording: Path | None = None
         """The recording's file, once written."""
@@ -237,7 +237,7 @@ class TurnRecords:
         return TurnRecord(self._last_id, turn, agent, TURN_ORIGIN.get(), self._clock, self._on_change)
 
     def of_owner(self, owner: str, after: int = -1) -> list[TurnRecord]:
-        """Returns the owner's records that have changed since `version` was `after`, the newest turn first."""
+        """Returns the owner's records with changes after number `after`, the newest turn first."""
         found = [
             each
             for records in (self._running.values(), self._ended)

@@ -22,7 +22,7 @@ KEYS_OF_TABLES: Final = {
     "pace": ("cassettes", "pace"),
     "scrub": ("cassettes", "scrub"),
 }
-"""The flags that set a key of a table. Any other flag has the name of its setting."""
+"""The flags that set a key of a table, with table and key. Any other flag has the name of its setting."""
 
 
 def settings_in(flags: Mapping[str, Any]) -> dict[str, Any]:

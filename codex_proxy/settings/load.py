@@ -77,7 +77,7 @@ def _advice_for(name: str, known: Iterable[str]) -> str:
 
 
 def _check_names(file: Path, known: Collection[str]) -> tuple[str, ...]:
-    """Returns the names in the settings file, if it exists. Raises `ValueError` if it cannot be read, or has an
+    """Returns the names in the settings file; none without a file. Raises `ValueError` if it cannot be read, or has an
     unknown name.
     """
     if not file.is_file():

@@ -14,7 +14,7 @@ Values: TypeAlias = dict[str, Any]
 
 class OldName(msgspec.Struct, frozen=True):
     now: str
-    """What the operator writes instead, as the end of a sentence that begins with `use`."""
+    """What the operator writes instead of the old name, as the end of a sentence that begins with `use`."""
     apply: Callable[[Any, Values], None]
     """Puts the value of the old name (the first argument) among those of the new names, of which it replaces none."""
 

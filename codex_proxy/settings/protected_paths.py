@@ -85,8 +85,8 @@ def _own_files(settings: Settings) -> Iterator[tuple[str, str | Path, bool]]:
 
 
 def _code() -> Iterator[tuple[str, str | Path, bool]]:
-    """Yields a name for messages, the path, and whether everything in the folder is protected, which is not so for a
-    checkout on `sys.path`.
+    """Yields the paths of code: a name for messages, the path, and whether everything in the folder is protected, which
+    is not so for a checkout on `sys.path`.
     """
     for package in ("codex_proxy", "fake_proto"):
         spec = importlib.util.find_spec(package)

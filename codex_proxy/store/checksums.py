@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from codex_proxy.store.values import StoreDamaged
 
 ROWS_AT_ONCE: Final = 200
-"""The most rows checked in one read of some ms."""
+"""The most rows that are checked in one read, which takes some ms."""
 
 
 def checksum(data: object) -> int:
@@ -53,10 +53,10 @@ class CheckedTable(NamedTuple):
     columns: str
     """The key, the id for messages, and the arguments of `sound`."""
     source: str
-    """The table with its joins."""
+    """The table with its joins, in SQL."""
     key: tuple[str, ...]
     sound: Callable[..., bool] = _checksums_match
-    """Whether a row is undamaged."""
+    """Returns whether a row is undamaged."""
 
     @property
     def first_key(self) -> tuple[int, ...]:
@@ -65,7 +65,7 @@ class CheckedTable(NamedTuple):
 
     @property
     def sql(self) -> str:
-        """Selects the rows after a key. The parameters are this key and the most rows to return."""
+        """The statement that selects the rows after a key. Its parameters are this key and the most rows to return."""
         *after, limit = (f"?{number}" for number in range(1, len(self.key) + 2))
         key = ", ".join(self.key)
         where = f"({key}) > ({', '.join(after)})"

@@ -23,7 +23,7 @@ class CopiedTable(NamedTuple):
     others: tuple[str, ...]
     """The other columns, but those that an engine fills itself."""
     at_once: int = 500
-    """The most rows in memory."""
+    """The most rows in memory at a time."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -120,7 +120,9 @@ async def _rows_after(source: CopyableStore, table: CopiedTable, last: Row | Non
 
 
 def select(table: CopiedTable, *, first: bool) -> str:
-    """The statement of `rows_from`, for the `first` rows or from a key on. Its values are the key and the limit."""
+    """Returns the statement of `rows_from`, for the `first` rows or from a key on. Its values are the key and the
+    limit.
+    """
     count = 0 if first else len(table.key)
     *key, limit = (f"?{number}" for number in range(1, count + 2))
     where = "" if first else f" WHERE ({', '.join(table.key)}) >= ({', '.join(key)})"
@@ -129,6 +131,6 @@ def select(table: CopiedTable, *, first: bool) -> str:
 
 
 def select_last(table: CopiedTable) -> str:
-    """The statement of `last_row`."""
+    """Returns the statement of `last_row`."""
     order = ", ".join(f"{name} DESC" for name in table.key)
     return f"SELECT {', '.join(table.columns)} FROM @{table.name} ORDER BY {order} LIMIT 1"

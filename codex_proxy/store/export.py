@@ -12,12 +12,12 @@ from codex_proxy.store.rows import INPUT, OUTPUT, conversation_of, response_of
 from codex_proxy.store.values import StoredItem
 
 AT_ONCE: Final = 20
-"""Objects read at once, with all their items."""
+"""The objects that are read at once, with all their items."""
 
 
 def export_line(kind: Kind, columns: Iterable[Any], items: Sequence[tuple[int, StoredItem]]) -> bytes:
-    """Returns an object's line. `columns` are `RESPONSE` or `CONVERSATION`; each item has its side. Raises
-    `StoreDamaged`.
+    """Returns an object's line. `columns` has the columns `RESPONSE` or `CONVERSATION`; each item comes with its side.
+    Raises `StoreDamaged`.
     """
     line: dict[str, object]
     if kind == "conversation":

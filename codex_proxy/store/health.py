@@ -101,7 +101,7 @@ def store_errors_as_faults() -> Iterator[None]:
 
 
 def require_store(store: Store | None) -> Store:
-    """Raises `Fault` INVALID_REQUEST if the server runs without a store."""
+    """Returns the store. Raises `Fault` INVALID_REQUEST if the server runs without one."""
     if store is None:
         raise Fault(OFF)
     return store

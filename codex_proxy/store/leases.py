@@ -24,7 +24,7 @@ FIRST_EPOCH: Final = 1
 """The epoch of the node that has added a response."""
 
 Key: TypeAlias = tuple[str, str]
-"""Owner and id of a response or conversation."""
+"""The owner and the id of a response or conversation."""
 
 
 class ResponseLease(NamedTuple):
@@ -39,16 +39,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A server process with the store. Times: seconds since 1970."""
 
     id: str = ""
-    """Given by the store."""
+    """The node's id, which the store gives it."""
     name: str
-    """The machine and, if there are several, the worker."""
+    """The name of the machine and, if there are several, the number of the worker."""
     url: str
     version: str
     """The version of this package."""
     started: float
     seen: float = 0.0
     responses: int = 0
-    """Background responses that it holds."""
+    """The number of background responses that the node holds."""
 
 
 class Changes:
@@ -65,14 +65,14 @@ class Changes:
 
 
 class Watch:
-    """Waits for changes of one object."""
+    """What waits for changes of one object."""
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self._seen = changes.count
 
     async def wait(self) -> None:
-        """Returns when the object may have changed, after `POLL_SECONDS` at the latest."""
+        """Waits until the object may have changed, at most `POLL_SECONDS`."""
         if self._seen == self._changes.count:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):
@@ -132,11 +132,11 @@ class Leases(Protocol):
         ...
 
     async def until_renewal(self) -> None:
-        """Returns after `RENEW_SECONDS`, or earlier if another node may have changed what this one holds."""
+        """Waits `RENEW_SECONDS`, or until another node may have changed what this one holds."""
         ...
 
     async def release(self) -> None:
-        """Gives up everything."""
+        """Gives up all leases of this node."""
         ...
 
     async def enter_conversation(self, owner: str, id: str) -> ConversationLease:

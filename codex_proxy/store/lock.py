@@ -15,7 +15,9 @@ from codex_proxy.files.private import file_problem, make_folder
 from codex_proxy.store.values import StoreRefused
 
 WAIT_SECONDS, RETRY_SECONDS = 1.0, 0.02
-"""Seconds to wait for the lock, which children of a killed server hold for a moment, and between two attempts."""
+"""The seconds to wait for the lock, which children of a killed server hold for a moment, and those between two
+attempts.
+"""
 
 
 class StoreLock:

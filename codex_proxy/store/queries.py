@@ -45,7 +45,7 @@ Kind: TypeAlias = Literal["response", "conversation"]
 KINDS: Final[tuple[Kind, ...]] = ("response", "conversation")
 
 BEYOND: Final = 1 << 62
-"""Larger than every row, position, and number of an event."""
+"""A number larger than every row, position, and number of an event."""
 
 
 class Query(NamedTuple, Generic[T]):
@@ -55,24 +55,27 @@ class Query(NamedTuple, Generic[T]):
     values: tuple[object, ...]
     convert: Callable[[Iterator[Row]], T]
     is_slow: bool = False
-    """`convert` takes long however few the rows are, and so needs a worker thread."""
+    """Whether `convert` takes long however few the rows are, and so needs a worker thread."""
 
 
 class Dialect(NamedTuple):
     """SQL expressions that differ between engines."""
 
     prefix: str
-    """What stands before the name of a table."""
+    """The text before the name of a table."""
     parameter: str
-    """What stands before the number of a value."""
+    """The text before the number of a parameter: `?` or `$`."""
     chain: str
-    """`WITH RECURSIVE ... chain`: the rows `seq` of the chain that ends with the response `?2` of the owner `?1`."""
+    """A clause `WITH RECURSIVE ... chain`: the rows `seq` of the chain that ends with the response `?2` of the owner
+    `?1`.
+    """
     context: str
-    """The id of each response of that chain, a side and the columns `ITEM`, in their order."""
+    """A statement for the id of each response of that chain, a side and the columns `ITEM`, in their order."""
     has_text: str
-    """Whether the bytes `{0}` contain the bytes `?3` in any case of ASCII letters, of which these are lower case."""
+    """A condition: the bytes `{0}` contain the bytes `?3` in any case of ASCII letters; `?3` has only lower-case ones.
+    """
     as_bytes: str
-    """The text `{0}` as bytes."""
+    """An expression for the text `{0}` as bytes."""
 
     def write(self, sql: str) -> str:
         return sql.replace("@", self.prefix).replace("?", self.parameter)
@@ -95,7 +98,7 @@ def conversation(owner: str, id: str) -> Query[StoredConversation | None]:
 
 
 def row_of(kind: Kind, owner: str, id: str) -> Query[int]:
-    """The number of an object's row. Raises `NotStored`."""
+    """Returns the number of an object's row. Raises `NotStored`."""
 
     sql = _FOUND.format(kind=kind)
     return Query(sql, (owner, id), lambda rows: int(_require_row(rows, kind, id)[0]))
@@ -173,7 +176,7 @@ WHERE owner = ?1 AND items.id IN ({_places(2, len(ids))}) AND length(json) > 0 A
 
 
 def _places(first: int, count: int) -> str:
-    """The places of `count` values from number `first` on."""
+    """Returns the parameters of `count` values from number `first` on, as SQL."""
     return ", ".join(f"?{number}" for number in range(first, first + count)) or "NULL"
 
 

@@ -11,9 +11,9 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from codex_proxy.store.values import PruneResult, Retention
 
 OBJECTS_AT_ONCE: Final = 50
-"""Objects that one write removes, in some ms."""
+"""The most objects that one write removes, in some ms."""
 ROWS_AT_ONCE: Final = 1000
-"""Steps or frames that one write removes."""
+"""The most steps or frames that one write removes."""
 
 NOTHING: Final = PruneResult()
 
@@ -22,14 +22,16 @@ What: TypeAlias = Literal["steps", "frames", "usage", "responses", "conversation
 
 
 class Rule(NamedTuple):
-    """Removes the oldest rows, or objects of both kinds (`objects`), from before `before` (seconds since 1970)."""
+    """A step of the removal: removes the oldest rows, or objects of both kinds (`objects`), from before `before`
+    (seconds since 1970).
+    """
 
     what: What
     before: float
     max_count: int | None = None
-    """Only while there are more responses."""
+    """If set, the rule applies only while there are more responses."""
     max_bytes: int | None = None
-    """Only while more bytes are stored."""
+    """If set, the rule applies only while more bytes are stored."""
 
 
 def rules(retention: Retention, step_age: float, now: float) -> Iterator[Rule]:

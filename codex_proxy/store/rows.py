@@ -20,7 +20,7 @@ from codex_proxy.store.values import (
 
 INPUT: Final = 0
 OUTPUT: Final = 1
-"""The sides of a response, on which its items are."""
+"""The side of a response's output; `INPUT` is that of its input. Each item of a response is on one."""
 
 ITEM: Final = "items.id, items.json, items.raw, items.created, items.digest"
 RESPONSE: Final = (

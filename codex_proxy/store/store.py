@@ -69,7 +69,7 @@ class Store(ABC):
 
     _dialect: Dialect
     leases: Leases
-    """What this node holds."""
+    """The leases of this node."""
     team: Team | None
     """The keys and requests of all nodes; None if there is only one."""
 
@@ -84,7 +84,7 @@ class Store(ABC):
         ended.
         """
         self._sweeping: asyncio.Task[None] | None = None
-        """Removes the rest of a large deletion."""
+        """The task that removes the rest of a large deletion."""
         self._one_sweep = asyncio.Lock()
 
     @property
@@ -230,7 +230,7 @@ class Store(ABC):
     async def newest_conversations(
         self, owner: str, *, search: str = "", after: str | None = None, limit: int = 20
     ) -> Page[StoredConversation]:
-        """As `newest_responses`; `search` looks at id and metadata."""
+        """Returns the owner's conversations as `newest_responses` does; `search` looks at id and metadata."""
         before = await self._row_before("conversation", owner, after)
         query = queries.newest(self._dialect, "conversation", owner, search, before, limit, conversation_of)
         return await self._ask(query)
@@ -275,7 +275,9 @@ class Store(ABC):
         """Removes an item from this conversation, and returns the conversation. Raises `NotStored`."""
 
     async def scan_conversation(self, owner: str, id: str, visit: Callable[[StoredItem], object]) -> None:
-        """As `scan_context`; raises `NotStored`, or `ContextTooLarge`."""
+        """Calls `visit` with each item of a conversation, as `scan_context` does. Raises `NotStored`, or
+        `ContextTooLarge`.
+        """
         await self._ask(queries.scan_conversation(owner, id, self._limits, visit))
 
     async def _page_of(self, kind: Kind, owner: str, id: str, page: PageRequest) -> Page[StoredItem]:
@@ -317,7 +319,7 @@ class Store(ABC):
 
     @abstractmethod
     async def add_usage(self, entries: Sequence[UsageEntry]) -> None:
-        """See `UsageLedger`."""
+        """See `UsageLedger.add_usage`."""
 
     async def usage(self, query: UsageQuery) -> list[UsageSum]:
         return await self._ask(queries.usage(query))
@@ -399,7 +401,7 @@ class Store(ABC):
 
     @abstractmethod
     async def check_writable(self) -> None:
-        """Writes a row and removes it."""
+        """The owner whose sums are wanted; None: all, with separate sums."""
 
     async def export(self, write: Callable[[bytes], object]) -> int:
         """Writes a line of JSON for each response and conversation. Returns how many."""

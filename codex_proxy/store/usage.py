@@ -17,9 +17,9 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     turns: int = 0
     failed: int = 0
-    """Turns that failed, or found no slot."""
+    """The number of turns that failed, or found no slot."""
     estimated: int = 0
-    """Turns whose tokens were not reported."""
+    """The number of turns whose tokens were not reported."""
     input: int = 0
     cached: int = 0
     output: int = 0

@@ -13,20 +13,20 @@ UNFINISHED: Final = frozenset({"queued", "in_progress"})
 """Statuses of a response that has not ended."""
 
 MAX_SEARCHED: Final = 5000
-"""Responses that a search looks at."""
+"""The most responses that a search looks at."""
 MAX_TREE: Final = 500
 """The most responses of a tree."""
 DELIVERY_SECONDS: Final = 30.0
 """Seconds for which a claimed webhook is reserved: twice as long as a delivery may take."""
 MAX_METADATA_KEYS: Final = 16
-"""OpenAI's limit, checked after a merge."""
+"""The most keys of metadata, as at OpenAI, checked after a merge."""
 
 
 # --- errors -------------------------------------------------------------------------------------
 
 
 class StoreError(Exception):
-    """An error with a message for the operator."""
+    """An error of the store, with a message for the operator."""
 
 
 class StoreUnavailable(StoreError):  # noqa: N818 - says what it is
@@ -95,7 +95,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     age: float | None = 30 * 86400.0
     """Seconds for which responses are kept; 30 days as at OpenAI."""
     conversation_age: float | None = None
-    """Seconds after a conversation's last use."""
+    """Seconds for which a conversation is kept after its last use."""
     usage_age: float | None = 400 * 86400.0
     """Seconds for which sums of usage are kept: a year and a month."""
     frames_age: float = 86400.0
@@ -109,19 +109,19 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     max_bytes: int | None = 4 << 30
     """The most bytes of all content."""
     spared: float = 3600.0
-    """Seconds since its last use in which an object is not removed for number or size."""
+    """Seconds after its last use for which an object is not removed because of number or size."""
 
 
 class ContextLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest conversation or chain that can be continued; None: no limit."""
 
     max_items: int | None = 20_000
-    """Twice what one request may have."""
+    """The most items: twice what one request may have."""
     max_bytes: int | None = 64 << 20
-    """Twice the largest body; a turn holds this much in memory."""
+    """The most bytes: twice the largest body. A turn holds this much in memory."""
 
     def check(self, items: int, size: int) -> None:
-        """Raises `ContextTooLarge` above the limits."""
+        """Checks a size. Raises `ContextTooLarge` above the limits."""
         too_many = self.max_items is not None and items > self.max_items
         if too_many or (self.max_bytes is not None and size > self.max_bytes):
             raise ContextTooLarge(items, size, self)
@@ -177,7 +177,7 @@ class PendingWebhook(msgspec.Struct, frozen=True):
     url: str
     body: bytes
     tries: int = 0
-    """Attempts so far."""
+    """The number of attempts so far."""
 
 
 class ChainTurn(msgspec.Struct, frozen=True):
@@ -192,7 +192,7 @@ class Frame(msgspec.Struct, frozen=True):
     """An event of a background response's stream, as SSE."""
 
     number: int
-    """Its `sequence_number`."""
+    """The event's `sequence_number`."""
     data: bytes
 
 
@@ -204,7 +204,7 @@ class StoredConversation(msgspec.Struct, frozen=True, kw_only=True):
     created: float
     metadata: dict[str, str] = {}
     version: int = 0
-    """Increases with every change of the items."""
+    """A number that increases with every change of the items."""
 
 
 class Append(msgspec.Struct, frozen=True):
@@ -220,7 +220,7 @@ class PageRequest(msgspec.Struct, frozen=True):
 
     limit: int = 20
     order: Order = "desc"
-    """`asc`: oldest first."""
+    """The order: `asc` begins with the oldest, `desc` with the newest."""
     after: str | None = None
 
 
@@ -243,7 +243,7 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of objects. `unfinished`: background responses; `steps`: of the step memory; `frames`: stream events."""
 
     location: str
-    """Path or URL, or a name for one in RAM."""
+    """The store's path or URL, or a name for one in RAM."""
     schema_version: int
     """The version of the tables."""
     bytes_used: int

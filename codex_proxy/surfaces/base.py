@@ -82,7 +82,7 @@ def activity_line(item: Item) -> str | None:
 
 
 BLANK_LINE: Final = "\n\n"
-"""Separates the messages of one answer, and the parts of its reasoning."""
+"""What separates the messages of one answer, and the parts of its reasoning."""
 
 INTERRUPTED: Final = Failure(
     kind=FaultKind.INTERNAL, message="The answer was interrupted before its end. Send the request again."
@@ -103,9 +103,9 @@ class Text:
         self._after = after
         self._fragments = list(sent)
         self.part: object = None
-        """The part of the last text (`with_separator`)."""
+        """The part of the last text (see `with_separator`)."""
         self._lengths = [0]
-        """The characters before each fragment, as far as `length` has counted."""
+        """The sums of characters before the fragments, as far as `length` has counted."""
 
     def add(self, text: str, out: list[bytes]) -> None:
         fragment = json_text(text)
@@ -187,11 +187,11 @@ HANDLERS: Final[Mapping[type, str]] = {
     StepCompleted: "_on_step_completed",
     TurnEnded: "_on_turn_ended",
 }
-"""A renderer's method for each type of event; without it, the event is not shown."""
+"""The renderer's method for each type of event; an event of another type is not shown."""
 
 
 class RenderOptions(TypedDict, total=False):
-    """`prompt_tokens` estimates the input; `max_tokens` limits estimates of the answer."""
+    """The options of all renderers. `prompt_tokens` estimates the input, `max_tokens` limits the estimated answer."""
 
     stream: bool
     prompt_tokens: Callable[[], int]
@@ -219,7 +219,7 @@ class Renderer(ABC):
         self.ended = False
         self.failure: Failure | None = None
         self.finish_reason = ""
-        """Empty until the answer has ended without a failure."""
+        """The reason of the answer's end; empty until it has ended without a failure."""
         self._stream = stream
         self._prompt_tokens = prompt_tokens
         self._max_tokens = max_tokens
@@ -244,7 +244,7 @@ class Renderer(ABC):
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """One for each choice; empty until the turn has ended without a failure."""
+        """The finish reason of each choice; empty until the turn has ended without a failure."""
         return (self.finish_reason,) if self.finish_reason else ()
 
     def spending(self) -> Spending:
@@ -304,8 +304,8 @@ class StreamRenderer(Renderer):
 
 
 class SerialOutput:
-    """Puts the texts of open items in order. The first item's text (`current_id`) is sent at once, the next item's when
-    the first is closed. With `whole`, an item's text is sent when the item is closed.
+    """Puts the texts of open items in order. The text of the first item (`current_id`) is sent at once, the next item's
+    when the first is closed. With `whole`, an item's text is sent when the item is closed.
     """
 
     def __init__(self, *, whole: bool = False) -> None:
@@ -327,7 +327,9 @@ class SerialOutput:
             self._waiting[id].append(text)
 
     def close(self, id: str) -> list[tuple[str, str]]:
-        """Returns ids and kept texts of the items to send now, in order; only the last item may be open."""
+        """Closes an item. Returns the ids and kept texts of the items to send now, in order; the last of them may still
+        be open.
+        """
         if id == self.current_id:
             self.current_id = None
         elif id in self._waiting:

@@ -25,19 +25,19 @@ from codex_proxy.surfaces.field_lists import FieldNotes
 from codex_proxy.surfaces.unions import TAG, UNKNOWN_KIND
 
 DEPTH: Final = 128
-"""Levels of nesting. Real schemas need a dozen."""
+"""The most levels of nesting. Real schemas need a dozen."""
 
 MAX_VALUES: Final = 200_000
-"""Members of all objects and arrays: half a second of validation."""
+"""The most members of all objects and arrays: half a second of validation."""
 
 MAX_BRACKETS: Final = 5 * MAX_VALUES
-"""Opening brackets, also inside strings: more take too long to decode."""
+"""The most opening brackets, also inside strings: more take too long to decode."""
 
 MAX_ITEMS: Final = 10_000
-"""Messages or items, unless the operator sets another limit."""
+"""The most messages or items, unless the operator sets another limit."""
 
 MAX_STOP_CHARS: Final = 1_000
-"""A stop sequence is compared with the answer's end at every delta."""
+"""The most characters of a stop sequence, which is compared with the answer's end at every delta."""
 
 _OWN: Final = "~"
 _EXPECTED: Final = {
@@ -95,7 +95,7 @@ _AN_OBJECT_S: Final = {
     },
 }
 Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object), WithJsonSchema(_AN_OBJECT_S)]
-"""The JSON Schema of a tool's arguments; must be an object."""
+"""The JSON Schema of a tool's arguments, an object."""
 
 
 def parse_as(model: type[M], body: bytes, notes: FieldNotes | None = None) -> M:

@@ -48,7 +48,7 @@ class NewConversation(msgspec.Struct, frozen=True):
 
 
 def parse_create(body: bytes, pdfs: PdfTexts | None = None) -> NewConversation:
-    """An empty body is an empty conversation."""
+    """Parses a body; an empty one asks for an empty conversation."""
     request = parse_as(CreateBody, body or b"{}")
     metadata = {key: value for key, value in (request.metadata or {}).items() if value is not None}
     return NewConversation(metadata, normalise_items(request.items or [], "items", pdfs))
@@ -88,7 +88,7 @@ class ConversationItem(TypedDict):
 
 
 def conversation(id: str, created_at: int, metadata: Mapping[str, str]) -> Conversation:
-    """`created_at`: seconds since 1970."""
+    """Returns a conversation's object. `created_at`: seconds since 1970."""
     return {"id": id, "object": "conversation", "created_at": created_at, "metadata": dict(metadata)}
 
 
@@ -118,7 +118,7 @@ def not_found(id: str) -> Fault:
 
 
 def too_large(detail: str, param: str) -> Fault:
-    """`detail`: how large it is."""
+    """Returns the fault for a conversation that would be too large. `detail`: how large it would be."""
     return bad_request(
         f"The conversation is too large, or would be: {detail}. Delete items of it, or begin another one with what "
         "matters.",

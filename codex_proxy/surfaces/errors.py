@@ -45,7 +45,7 @@ def forbids_retry(failure: Failure, surface: Surface) -> bool:
 
 
 def error_body(failure: Failure, surface: Surface, request_id: str = "") -> bytes:
-    """`request_id` is for Anthropic's form."""
+    """Returns the body of an error in an API's form. `request_id` is for Anthropic's."""
     if surface == "messages":
         return messages.error_body(failure, request_id)
     if surface == "ollama":

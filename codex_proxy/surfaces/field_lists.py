@@ -19,16 +19,16 @@ from codex_proxy.core.shown_text import excerpt
 MAX_NAMED: Final = 20
 """The most unknown fields that a header names."""
 FIELD_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-"""What a response header can contain."""
+"""Matches what a response header can contain."""
 _OWN_ID: Final = re.compile(
     r"(?:resp_|conv_|msg_|chatcmpl-)(?=\w*\d)\w{4,}|[a-z]{2,5}_[0-9a-f]{32}", re.ASCII
 )
-"""An id that this server gives to a response, conversation, message, answer or item."""
+"""Matches an id that this server gives to a response, conversation, message, answer or item."""
 
 
 class FieldNotes:
     """What a validation finds (pydantic's `context`): ignored fields; refused ones that an upstream may serve, with
-    messages; paths of unknown ones; `own`: the first with an id of this server, and the id.
+    messages; paths of unknown ones; and in `own` the first field with an id of this server, and the id.
     """
 
     __slots__ = ("ignored", "own", "refused", "unknown")
@@ -70,8 +70,8 @@ class FieldNotes:
 
 
 class Ignored:
-    """Marks a field as ignored. `place`: the path of its object (`messages[]`); `name`: if the model's differs;
-    `also_false`: false is named too.
+    """Marks a field as ignored. `place`: the path of its object (`messages[]`); `name`: the field's, if the model's
+    differs; `also_false`: false is named too.
     """
 
     def __init__(self, place: str = "", *, name: str | None = None, also_false: bool = False) -> None:
@@ -125,7 +125,7 @@ def refuse_noted(notes: FieldNotes) -> None:
 
 
 def ignored_fields(notes: FieldNotes) -> tuple[str, ...]:
-    """Returns ignored and unknown fields. Raises as `refuse_own_id`."""
+    """Returns ignored and unknown fields. Raises the `Fault` of `refuse_own_id`."""
     refuse_own_id(notes)
     return (*notes.ignored, *notes.unknown)
 

@@ -17,7 +17,7 @@ ItemId: TypeAlias = Annotated[str, Field(max_length=256)]
 Status: TypeAlias = str
 
 TEXT_LIMIT: Final = 10_485_760
-"""OpenAI's own limit."""
+"""The most characters of a text, as at OpenAI."""
 
 # --- what a message is made of ------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class ActivityItem(Item):
 
 
 def _untyped(value: dict[str, Any]) -> type | None:
-    """A message has a role or content, a reference only an id."""
+    """Returns the model of an item without a type: a message has a role or content, a reference only an id."""
     if "role" in value or "content" in value:
         return MessageItem
     return ItemReference if "id" in value else None

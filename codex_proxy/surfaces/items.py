@@ -38,7 +38,7 @@ PREFIXES: Final = {
     "local_shell_call_output": "lsho_",
     "codex:activity": "act_",
 }
-"""An id's prefix by the item's type; else `item_`."""
+"""The prefix of an id by its item's type; `item_` for other types."""
 
 CLIENT_CALLS: Final = frozenset(
     {
@@ -46,7 +46,7 @@ CLIENT_CALLS: Final = frozenset(
         *("tool_search_call", "tool_search_output", "local_shell_call", "local_shell_call_output"),
     }
 )
-"""Calls and outputs of the client's own tools."""
+"""Types of calls and outputs of the client's own tools."""
 
 _STATUSES: Final = frozenset({"in_progress", "completed", "incomplete"})
 
@@ -122,7 +122,7 @@ def _message_form(item: wire.MessageItem, param: str, pdfs: PdfTexts | None) -> 
 
 
 def _parts(content: wire.Content, param: str, pdfs: PdfTexts | None, *, by_assistant: bool) -> list[ItemDict]:
-    """`param`: the content's field."""
+    """Converts an item's content to stored parts. `param`: the content's field."""
     if isinstance(content, str):
         return [_text(content, by_assistant=by_assistant)]
     return [
@@ -221,7 +221,7 @@ _PLAIN: Final[dict[type, tuple[str, str]]] = {
     wire.CompactionItem: ("type encrypted_content", "id"),
     wire.ActivityItem: ("type kind text output", "id status"),
 }
-"""By type of item: the fields that are always there, and those only if given."""
+"""The fields that are always there, and those only if given, by type of item."""
 _DEFAULTS: Final[dict[type, ItemDict]] = {
     wire.ItemReference: {"type": "item_reference"},
     wire.ToolSearchCallItem: {"execution": "client", "arguments": {}},
@@ -229,7 +229,7 @@ _DEFAULTS: Final[dict[type, ItemDict]] = {
     wire.AdditionalToolsItem: {"role": "developer"},
     wire.ActivityItem: {"output": ""},
 }
-"""Values of missing fields, by type of item; others are null."""
+"""The values of missing fields by type of item; others are null."""
 
 
 def _plain_form(item: Any, param: str, pdfs: PdfTexts | None) -> ItemDict:

@@ -27,7 +27,7 @@ OWN_DEFAULT: Final = "default"
 """An agent's default in the list, if none of its models is known."""
 
 EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""All in OpenAI's types; each model supports some."""
+"""All efforts in OpenAI's types; each model supports some."""
 
 _ASSUMED_EFFORTS: Final = ("low", "medium", "high")
 """The efforts of an unlisted model: nearly every provider knows them."""
@@ -35,10 +35,10 @@ _ALIAS_EFFORTS: Final = ("minimal", "low", "medium", "high")
 _MODES: Final[dict[str, Mode]] = {":model": "model", ":agent": "agent"}
 _CLAUDE: Final = "claude-"
 _ANY: Final = "*"
-"""Any characters, or none, in an alias."""
+"""The character in an alias that stands for any characters, or none."""
 _MAX_COMPARED: Final = 100
 _MAX_CANDIDATES: Final = 1_000
-"""An upstream may list thousands."""
+"""The most names that are searched for similar ones: an upstream may list thousands."""
 _ALIAS_DEPTH: Final = 8  # operator aliases may name one another; a circle ends here
 
 
@@ -75,9 +75,9 @@ class ModelSource(Protocol):
 
 
 class ModelCatalog:
-    """The models and names for clients. `default_model`: what `codex-5` means; `defaults`: that of each of several
-    agents. `plain`: agents that are only plain models; `codex`: agents for whose default `codex-5` is listed (empty:
-    the only agent). `other_tiers`: service tiers of unlisted models. `advice`: a sentence for unknown models.
+    """The models and names for clients. `default_model`: what `codex-5` means; `defaults`: the default of each of
+    several agents. `plain`: agents that are only plain models; `codex`: agents for whose default `codex-5` is listed
+    (empty: the only agent). `other_tiers`: service tiers of unlisted models. `advice`: a sentence for unknown models.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class ModelCatalog:
         self.only: frozenset[str] | None = None
         """The agents whose models these are; None: all."""
         self.members = source.members
-        """The default first; empty for one agent."""
+        """The agents by name, the default first; empty for one agent."""
         self.agent_names = frozenset(map(str.lower, source.members))
         """The names with which models' names may begin."""
         self._filtered: tuple[tuple[AgentModel, ...], tuple[AgentModel, ...]] = ((), ())
@@ -112,7 +112,7 @@ class ModelCatalog:
 
     @property
     def models(self) -> tuple[AgentModel, ...]:
-        """The same tuple until they change."""
+        """The models of `only`: the same tuple until they change."""
         found = self._source.models()
         if self.only is None:
             return found
@@ -131,7 +131,7 @@ class ModelCatalog:
 
     @property
     def names(self) -> Names:
-        """Made again when models or agents have changed."""
+        """The names of the models, made again when models or agents have changed."""
         models, members = self.models, self.members
         state = (self.any_model, tuple((name, each.any_model) for name, each in members.items()))
         known = self._names
@@ -212,7 +212,7 @@ class Names:
         return None
 
     def similar_to(self, name: str) -> list[str]:
-        """Returns up to three names."""
+        """Returns up to three known names that are similar."""
         known = {**{short: ids[0] for short, ids in self._short.items()}, **self._models}
         near = difflib.get_close_matches(name.lower()[:_MAX_COMPARED], list(known)[:_MAX_CANDIDATES], n=3)
         return list(dict.fromkeys(known[each] for each in near))
@@ -260,8 +260,8 @@ class ServiceTier(msgspec.Struct, frozen=True):
 
 
 def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> ServiceTier:
-    """An empty `model` (or `AGENT/`) is the agent's own. A tier that the model does not list is sent, but reported as
-    `default`.
+    """Returns the service tier of a request. An empty `model` (or `AGENT/`) is the agent's own. A tier that the model
+    does not list is sent, but reported as `default`.
     """
     listed = [each for each in catalog.models if model in (each.id, _default_name(each))]
     if asked is None or asked == "auto":
@@ -278,7 +278,7 @@ def service_tier(asked: str | None, model: str, catalog: ModelCatalog) -> Servic
 
 
 def _default_name(model: AgentModel) -> str | None:
-    """Returns empty (or `AGENT/`) if the agent uses this model by default, else None."""
+    """Returns an empty name (or `AGENT/`) if the agent uses this model by default, else None."""
     if not model.serves_unnamed:
         return None
     return f"{model.agent}{MODEL_SEPARATOR}" if model.agent else ""
@@ -301,7 +301,7 @@ def window_of(model: str, catalog: ModelCatalog) -> int | None:
 
 
 def efforts_of(model: str, catalog: ModelCatalog) -> tuple[str, ...]:
-    """An empty `model` is the default."""
+    """Returns the efforts of a model; an empty `model` is the default."""
     entry = catalog.names.entries.get(model or default_of(catalog))
     return () if entry is None else entry.efforts
 
@@ -387,7 +387,7 @@ def split_mode(name: str) -> tuple[str, Mode | None]:
 
 
 def with_claude_prefix(name: str) -> str:
-    """Leaves a name with `claude` or `anthropic` as it is."""
+    """Returns a name with `claude-` in front, unless it has `claude` or `anthropic`."""
     return name if re.search("claude|anthropic", name.lower()) else _CLAUDE + name
 
 
@@ -403,7 +403,7 @@ def listed_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 
 def model_of(name: str, catalog: ModelCatalog) -> AgentModel | None:
-    """Returns the listed model with this name, or None. Raises `Fault` as `resolve`."""
+    """Returns the listed model with this name, or None. Raises the `Fault`s of `resolve`."""
     return catalog.names.entries.get(resolve(name, catalog).agent_model)
 
 
@@ -433,7 +433,7 @@ class CodexModelList(TypedDict):
 
 
 def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
-    """Leaves out aliases of unknown models. `created`: seconds since 1970."""
+    """Returns the list of models, without aliases of unknown ones. `created`: seconds since 1970."""
     data, names = [], catalog.names
     for name in listed_names(catalog, env):
         try:
@@ -444,7 +444,7 @@ def list_body(catalog: ModelCatalog, env: str, created: int) -> ModelList:
 
 
 def one_body(name: str, catalog: ModelCatalog, created: int, names: Names | None = None) -> Model:
-    """`names`: see `resolve`."""
+    """Returns the object of one model. `names`: see `resolve`."""
     names = names or catalog.names
     resolved = resolve(name, catalog, names)
     entry: Model = {"id": name, "object": "model", "created": created, "owned_by": "codex"}

@@ -24,11 +24,11 @@ from codex_proxy.surfaces.base import (
 from codex_proxy.surfaces.usage import json_tokens
 
 _CALLS: Final = frozenset({Stop.TOOL_CALLS, Stop.FUNCTION_CALL})
-"""Reasons without a word in these APIs."""
+"""Reasons of an answer's end for which these APIs have no word."""
 
 
 class OneTextRenderer(StreamRenderer):
-    """A subclass sets `_content`."""
+    """A renderer of one text. A subclass sets `_content`."""
 
     _content: Text
 

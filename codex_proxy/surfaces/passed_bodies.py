@@ -17,7 +17,7 @@ from codex_proxy.surfaces.body import decode_object
 MAX_NAME: Final = 1_000
 _FIRST_WINDOW: Final = 1 << 10
 _LAST_WINDOW: Final = 1 << 20
-"""Bytes searched at a time, at first and at most: a form may be in a file."""
+"""The bytes searched at a time, at first and at most: a form may be in a file."""
 _BOUNDARY: Final = re.compile(r'boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 _MODEL_PART: Final = re.compile(
     rb'content-disposition:[^\r\n]*;\s*name="?model"?\s*(?:;|\r\n|$)', re.IGNORECASE
@@ -28,7 +28,7 @@ class PassedBody(msgspec.Struct, frozen=True):
     """A body, and the `model` that it names (None: none)."""
 
     body: bytes | memoryview
-    """A large form is in a file."""
+    """The bytes of the body; a large form is in a file."""
     model: str | None
     fields: dict[str, msgspec.Raw] | None = None
     """The fields of a JSON object; None for a form."""
@@ -67,12 +67,12 @@ def form_body(body: bytes | memoryview, content_type: str) -> PassedBody:
 
 
 def beginning_of_form(head: bytes, content_type: str) -> PassedBody | None:
-    """Reads the beginning of a form; None if the model is not in it. Raises as `form_body`."""
+    """Reads the beginning of a form; None if the model is not in it. Raises the `Fault`s of `form_body`."""
     return _model_in_form(head, content_type)[0]
 
 
 def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedBody | None, bool]:
-    """Returns the body with the model's place (None: not there), and whether the form has its end."""
+    """Returns the body with the model's place (None: it is not there), and whether the form has its end."""
     found = _BOUNDARY.search(content_type)
     if found is None:
         raise bad_request("The content type of the form has no 'boundary'.")
@@ -96,7 +96,7 @@ def _model_in_form(form: bytes | memoryview, content_type: str) -> tuple[PassedB
 
 
 def _find(what: bytes, body: memoryview, start: int) -> int:
-    """Returns -1 if it is not there."""
+    """Returns the index of `what` from `start` on; -1 if it is not there."""
     size = _FIRST_WINDOW  # small at first: a form may have thousands of small parts, or one that is large
     while start < len(body):
         found = bytes(body[start : start + size + len(what) - 1]).find(what)

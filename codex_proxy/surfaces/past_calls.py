@@ -16,7 +16,7 @@ class HistoryWithCalls:
         self._beside: list[HistoryItem] = []
 
     def add(self, item: HistoryItem) -> None:
-        """Adds an item; after a call, `finish_calls` adds it."""
+        """Adds an item; one behind a call is kept until `finish_calls`."""
         (self._beside if self.calls else self.items).append(item)
 
     def add_call(self, call: HistoryCall) -> None:

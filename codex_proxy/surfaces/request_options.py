@@ -29,7 +29,7 @@ NO_AGENT: Final = (
 
 BuiltinTools: TypeAlias = Literal["auto", "always", "never"]
 Logprobs: TypeAlias = Literal["refuse", "ignore"]
-"""Without an agent that has them: refused, or the field ignored."""
+"""What happens to requests for log probabilities if the agent has none: refused, or the field ignored."""
 
 
 class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,13 +40,13 @@ class RequestSettings(msgspec.Struct, frozen=True, kw_only=True):
     sandbox: Sandbox = "read-only"
     """The widest sandbox."""
     workdir: str = ""
-    """The folder of agent turns whose request names none."""
+    """The folder of agent turns, if the request names none."""
     max_items: int = MAX_ITEMS
-    """Messages or input items of a request."""
+    """The most messages or input items of a request."""
     web_search: bool = True
-    """Whether requests may switch it on."""
+    """Whether requests may switch web search on."""
     logprobs: Logprobs = "refuse"
-    """For an agent without log probabilities."""
+    """What happens to requests for log probabilities if the agent has none."""
     max_choices: int = 5
     """The largest `n` of a chat request."""
     structured_output: bool = False
@@ -80,42 +80,42 @@ WorkdirParam: TypeAlias = Literal["X-Codex-Workdir", "metadata.workdir"] | None
 
 
 class FieldNames(msgspec.Struct, frozen=True, kw_only=True):
-    """An API's field names, for `param` and headers; `{}`: an index."""
+    """An API's names of fields, for `param` and headers; `{}` stands for an index."""
 
     input: str = "messages"
-    """The conversation."""
+    """The field with the conversation."""
     input_item: str = "messages[{}].content"
-    """The content of one entry of the conversation."""
+    """The field with the content of one entry of the conversation."""
     tool_schema: str = "tools[{}].function.parameters"
-    """The JSON schema of a tool's arguments."""
+    """The field with the JSON schema of a tool's arguments."""
     output_schema: str = "response_format.json_schema.schema"
-    """The JSON schema of the answer."""
+    """The field with the JSON schema of the answer."""
     web_search: str = "web_search_options"
-    """What switches on the agent's web search."""
+    """The field that switches on the agent's web search."""
     verbosity: str = "verbosity"
     effort: str = "reasoning_effort"
     parallel_calls: str = "parallel_tool_calls"
-    """What allows several tool calls in one answer."""
+    """The field that allows several tool calls in one answer."""
 
 
 class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`turn` is for the agent, the rest for the answer and errors."""
+    """A parsed request. `turn` is for the agent, the rest for the answer and errors."""
 
     turn: Turn
     model_asked: str
-    """As the client wrote it; the answer repeats it."""
+    """The model's name as the client wrote it; the answer repeats it."""
     stream: bool
     fields: FieldNames = FieldNames()
     ignored: tuple[str, ...] = ()
     """Parameters without effect, for `x-codex-ignored-params`."""
     web_search: bool = False
-    """Whether it is asked for, allowed or not."""
+    """Whether the client asks for web search, allowed or not."""
     workdir_param: WorkdirParam
     """What named the folder, if anything."""
     web_images: dict[str, str] = {}
     """Images' addresses, each with its field."""
     parallel_calls: bool = False
-    """Whether several calls in one answer are asked for."""
+    """Whether the client asks for several calls in one answer."""
     passed_on: tuple[str, ...] = ()
     """Unknown fields for the upstream, for `x-codex-passed-params`."""
     runs: int = 1
@@ -123,18 +123,20 @@ class ParsedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Returns distinct sequences, without empty ones, which would match everywhere."""
+    """Returns distinct stop sequences, without empty ones, which would match everywhere."""
     given = (stop,) if isinstance(stop, str) else stop or ()
     return tuple(dict.fromkeys(sequence for sequence in given if sequence))
 
 
 def non_null_fields(request: object, names: Iterable[str]) -> dict[str, Any]:
-    """Returns the named fields that are not null."""
+    """Returns those of the named fields that are not null."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def refuse_logprobs(asked: Mapping[str, str], setting: Logprobs) -> None:
-    """Raises `Fault` unless `setting` is `ignore`. `asked`: fields, each with the name to leave out."""
+    """Raises `Fault` for fields that ask for log probabilities (`asked`, each with the name to leave out), unless
+    `setting` is `ignore`.
+    """
     for field, name in asked.items():
         if setting == "refuse":
             raise bad_request(
@@ -146,14 +148,14 @@ def refuse_logprobs(asked: Mapping[str, str], setting: Logprobs) -> None:
 
 
 def refuse_stream_options(options: object, stream: bool | None) -> None:
-    """Raises `Fault` INVALID_REQUEST without `stream`."""
+    """Raises `Fault` INVALID_REQUEST for `stream_options` without `stream`."""
     if options is not None and not stream:
         raise bad_request("'stream_options' is only allowed when 'stream' is true.", "stream_options")
 
 
 def mode_of(resolved: ResolvedModel, context: ParseContext, *, client_acts: bool) -> Mode:
-    """The model's suffix or `X-Codex-Mode` decides, `model` if they differ; else PROXY_BUILTIN_TOOLS, where `auto` is
-    `model` for a client that seems to be an agent (`client_acts`).
+    """Returns the mode of a turn: by the model's suffix or `X-Codex-Mode` (`model` if they differ), else by
+    PROXY_BUILTIN_TOOLS, where `auto` is `model` for a client that seems to be an agent (`client_acts`).
     """
     server = context.settings.builtin_tools
     wishes = {resolved.mode, _header_mode(context.hints.mode)}
@@ -218,7 +220,7 @@ def place_of(
     *,
     client_acts: bool,
 ) -> Place:
-    """A folder in the header wins over `metadata`."""
+    """Returns where and how a turn runs. A folder in the header wins over one in `metadata`."""
     settings, hints = context.settings, context.hints
     folder = hints.workdir or (metadata or {}).get("workdir")
     named_by: WorkdirParam = "X-Codex-Workdir" if hints.workdir else "metadata.workdir"
@@ -239,18 +241,18 @@ JSON_OBJECT_WORDS: Final = (
 
 
 class Format(msgspec.Struct, frozen=True):
-    """`schema` is None for `text`."""
+    """The wanted form of the answer. `schema` is None for `text`."""
 
     kind: Literal["text", "json_object", "json_schema"] = "text"
     schema: msgspec.Raw | None = None
 
 
 JSON_OBJECT: Final = Format("json_object", msgspec.Raw(b'{"type":"object"}'))
-"""The model is told, and the answer checked: agents have no setting."""
+"""The format of any JSON object. Agents have no setting for it: the model is told, and the answer checked."""
 
 
 def json_schema_format(schema: dict[str, Any], name: str, description: str | None) -> Format:
-    """The schema gets `name` and `description`, for which agents have no fields."""
+    """Returns a format whose schema has `name` and `description`, for which agents have no fields."""
     about = {"title": name, **({} if description is None else {"description": description})}
     return Format("json_schema", schema_json({**about, **schema}))
 

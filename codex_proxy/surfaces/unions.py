@@ -9,7 +9,7 @@ from pydantic import BaseModel, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 TAG: Final = "~"
-"""Begins the tags that pydantic puts into an error's path."""
+"""The beginning of the tags that pydantic puts into an error's path."""
 UNKNOWN_KIND: Final = "unknown_kind"
 """pydantic's error for a value without a member; its context has `field`, `kinds` and `expected`."""
 
@@ -65,7 +65,7 @@ class ByKind:
         )
 
     def _annotation(self, member: Any) -> Any:
-        """Returns that of a member's `field`; None if it is no model, or has no such field."""
+        """Returns the annotation of a member's `field`; None if it is no model, or has no such field."""
         found = getattr(member, "model_fields", {}).get(self._field)
         return None if found is None else found.annotation
 

@@ -15,7 +15,7 @@ _TRIGGERS: Final = frozenset({"token_count", "task_complete", "provider"})
 
 
 def tokens_in(history: Iterable[HistoryItem]) -> int:
-    """Estimates the tokens, without images and raw items."""
+    """Estimates the tokens of a history, without images and raw items."""
     return sum(map(estimate_tokens, texts_in(history)))
 
 
@@ -36,17 +36,17 @@ def parts_in(history: Iterable[HistoryItem]) -> Iterator[Part]:
 
 
 def text_tokens(json: bytes) -> int:
-    """Estimates a JSON document as written."""
+    """Estimates the tokens of a JSON document as written."""
     return estimate_tokens(bytes(json).decode("utf-8", "replace"))
 
 
 def json_tokens(texts: Iterable[bytes]) -> int:
-    """Estimates JSON strings, decoded."""
+    """Estimates the tokens of JSON strings, decoded."""
     return sum(estimate_tokens(msgspec.json.decode(text, type=str)) for text in texts)
 
 
 class TurnTokens:
-    """`trigger`: the message that reported the tokens or ended the turn."""
+    """The tokens of one turn. `trigger`: the message that reported them or ended the turn."""
 
     def __init__(self) -> None:
         self.reported: Usage | None = None
@@ -64,7 +64,7 @@ class TurnTokens:
         return self.reported is None or self.cut or self.partial
 
     def add_total(self, event: UsageReported) -> None:
-        """The turn's total so far replaces an earlier one."""
+        """Takes the turn's total so far, which replaces an earlier one."""
         more = event.usage.input - (self.reported.input if self.reported and self._total_reported else 0)
         self._last_input = more if more > 0 else self._last_input
         self.reported = event.usage

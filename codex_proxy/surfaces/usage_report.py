@@ -32,19 +32,19 @@ WIDTHS: Final = {"1h": Width(HOUR, 24, 168), "1d": Width(DAY, 7, 31)}
 GROUPS: Final = ("key", "model")
 PARAMETERS: Final = ("start_time", "end_time", "bucket_width", "group_by", "limit", "page")
 LATEST: Final = 253_402_300_799
-"""The end of 9999, as in `datetime`."""
+"""The end of 9999 in seconds since 1970, as in `datetime`."""
 _PAGE: Final = "page_"
 
 
 class UsageReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`buckets` buckets of `width` seconds from `first`. Times are in seconds since 1970."""
+    """A parsed request for usage: `buckets` buckets of `width` seconds from `first`. Times: seconds since 1970."""
 
     first: int
     """The beginning of the page's first bucket."""
     buckets: int
     width: int
     end: int
-    """As asked for; the last bucket may end later."""
+    """The end that was asked for; the last bucket may end later."""
     by_key: bool
     by_model: bool
 
@@ -130,7 +130,7 @@ class UsageLimitsList(TypedDict):
 
 
 def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
-    """Without times, takes the newest buckets up to `now` (seconds since 1970)."""
+    """Parses a query. Without times, it asks for the newest buckets up to `now` (seconds since 1970)."""
     given = _parameters(query)
     width = _width(given)
     limit = _number(given, "limit", 1, width.max_buckets, width.default)
@@ -159,7 +159,7 @@ def report_of(query: Iterable[tuple[str, str]], *, now: float) -> UsageReport:
 def page_of(
     report: UsageReport, rows: Sequence[UsageRow], *, key: str, durable: bool, since: int
 ) -> UsagePage:
-    """Usage that is not `durable` counts from `since`."""
+    """Returns a page of usage. If the usage is not `durable`, it counts from `since`."""
     by_start: dict[int, list[UsageRow]] = {}
     for row in rows:
         by_start.setdefault(row.start, []).append(row)
@@ -260,7 +260,7 @@ def _invalid(name: str, expected: str) -> Fault:
 def limits_object(
     agent: str, known: Sequence[AccountLimits], *, reported_at: float, now: float, reason: str
 ) -> UsageLimits:
-    """If none are `known`, has null and the `reason`."""
+    """Returns an agent's limits; null and the `reason` if none are `known`."""
     found = [_limit(each, reported_at, now) for each in known]
     return {
         "object": "usage.limits",

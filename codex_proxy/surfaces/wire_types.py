@@ -10,7 +10,7 @@ CallId: TypeAlias = Annotated[str, Field(min_length=1, max_length=64)]
 Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_-]+$")]
 """The name of a tool or schema in the request."""
 HistoryName: TypeAlias = Annotated[str, Field(min_length=1, max_length=256)]
-"""May be another server's."""
+"""The name of a tool in the history, which may be another server's."""
 Penalty: TypeAlias = Annotated[float, Field(ge=-2, le=2)]
 Positive: TypeAlias = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Effort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]

@@ -129,7 +129,7 @@ def with_tool_choice(turn: Turn, *, again: bool = False, in_words: bool = True) 
 
 
 MAX_FAULTS = 2
-"""How often the model gets errors about invalid calls; then the turn fails."""
+"""The number of times that the model gets errors about invalid calls; then the turn fails."""
 
 LIMIT_REACHED = "The limit of tool calls is reached, and this one was not made. Answer with what you have."
 """The output of a call beyond the turn's limit."""
@@ -137,7 +137,7 @@ LIMIT_REACHED = "The limit of tool calls is reached, and this one was not made. 
 DEFERRED = "Deferred: one call at a time. Make this call again if you still need it."
 
 MODEL_FAULTS = frozenset({"unoffered_call", "unreadable_arguments"})
-"""Notices that the agent has answered an invalid call with an error."""
+"""Codes of notices that the agent has answered an invalid call with an error."""
 
 NEVER_HELD = frozenset(
     {

@@ -35,10 +35,10 @@ CUT_OFF = (
 
 UNSUPPORTED = "unsupported call: "
 UNREADABLE = "failed to parse function arguments: they are not JSON"
-"""Errors in the agent's own words."""
+"""The output of a call whose arguments cannot be read, in the agent's own words."""
 
 MAX_EXACT = 2**53
-"""Integral floats below have no decimal point, as in JavaScript."""
+"""The number below which integral floats are written without a decimal point, as in JavaScript."""
 
 CODEX_OWN = "internal_chat_message_metadata_passthrough"
 """A field that Codex adds to raw items."""
@@ -58,7 +58,7 @@ class RememberedTurn(msgspec.Struct, frozen=True):
     said: str
     """The assistant's text before the calls, as the client saw it."""
     model: str = ""
-    """The model with its provider; no other can read the encrypted reasoning."""
+    """The model and its provider; no other can read the encrypted reasoning."""
     calls_key: bytes = b""
     """The key of the client's calls; empty in entries of earlier versions."""
 
@@ -123,7 +123,7 @@ def remembered_turn(
 
 
 def call_key(call: HistoryCall) -> bytes:
-    """Returns the SHA-256 of a call's kind, id, name and canonical arguments."""
+    """Returns the call's key: the SHA-256 of its kind, id, name and canonical arguments."""
     digest = hashlib.sha256()
     for part in (call.kind, call.call_id, call.name, canonical_arguments(call)):
         digest.update(part.encode("utf-8", "surrogatepass") + b"\0")
@@ -153,7 +153,7 @@ def _number(text: str) -> float:
 
 
 def clean_item(raw: bytes) -> bytes:
-    """Returns a raw item without `CODEX_OWN`."""
+    """Returns a raw item without the field `CODEX_OWN`."""
     item = msgspec.json.decode(raw, type=dict[str, Any])
     item.pop(CODEX_OWN, None)
     return msgspec.json.encode(item)

@@ -17,9 +17,9 @@ from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.tools.strict_answers import undo_strict_form
 
 HEAVY_CLASS = 160
-"""What a Unicode class counts in a pattern, in characters."""
+"""The characters as which a Unicode class counts in a pattern."""
 MAX_WORK = 1 << 40
-"""References that double at each level grow without end."""
+"""The most work that is counted: references that double at each level grow without end."""
 
 _REPEATED = re.compile(r"\{(\d{1,9})?(?:,(\d{1,9})?)?\}")
 _REFERENCES = frozenset({"$dynamicRef", "$recursiveRef"})
@@ -117,25 +117,25 @@ def _work_of_pattern(pattern: str) -> int:
 
 
 MAX_VALUE = 200
-"""Characters of a wrong value that a message repeats."""
+"""The most characters of a wrong value that a message repeats."""
 
 MAX_SCHEMA_BYTES = 128 * 1024
-"""OpenAI accepts 120,000 characters of names."""
+"""The largest schema; OpenAI accepts 120,000 characters of names."""
 
 MAX_TEXT = 1024 * 1024
-"""Characters of a checked text; a file in a call's arguments has a tenth."""
+"""The most characters of a checked text; a file in a call's arguments has a tenth."""
 
 QUICK_SCHEMA = 16 * 1024
-"""Bytes that may be compiled on the event loop, in up to 2 ms."""
+"""The most bytes that may be compiled on the event loop, in up to 2 ms."""
 
 MAX_QUICK_WORK = 400_000
-"""The work of a check on the event loop (`schema_work` times characters), up to 3 ms."""
+"""The most work of a check on the event loop (`schema_work` times characters), up to 3 ms."""
 
 MAX_READY_BYTES = 4 * 1024 * 1024
-"""Bytes of cached schemas, whose compiled forms are up to twenty times as large."""
+"""The most bytes of cached schemas, whose compiled forms are up to twenty times as large."""
 
 _PATTERNS = jsonschema_rs.RegexOptions()
-"""Matches in linear time, without lookaround and back references."""
+"""The engine for patterns: it matches in linear time, without lookaround and back references."""
 
 
 class NotASchemaError(ValueError):

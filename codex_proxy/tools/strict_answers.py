@@ -40,7 +40,7 @@ class _Object:
         always = self.names - set(self.may_be_absent)
         words = {name: listed_words(properties[name]) for name in properties if name in always}
         self.words = {name: texts for name, texts in words.items() if texts}
-        """The strings that a required property may have, if listed: they tell the branches of a union apart."""
+        """The strings that a required property may have, if listed: by them the branches of a union are told apart."""
         self.inner: dict[str, _Shape] = {}
 
     def matches_words(self, value: dict[str, Any]) -> bool:
@@ -167,7 +167,7 @@ def undo_strict_form(schema: bytes, text: str) -> str:
 
 
 def _number(text: str) -> msgspec.Raw:
-    """Keeps a number as written, with its size and precision."""
+    """Decodes a number as it is written, with its size and precision."""
     return msgspec.Raw(text.encode())
 
 

@@ -56,11 +56,11 @@ class _Converter:
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         self.to_undo = False
-        """Answers will contain placeholders."""
+        """Whether answers will contain placeholders."""
 
     def of(self, schema: Any) -> Any:
-        """Converts as far as possible; `is_strict` rejects the rest. Raises `CannotFitError` if the meaning would
-        change.
+        """Converts a schema as far as possible; `is_strict` rejects the rest. Raises `CannotFitError` if the meaning
+        would change.
         """
         if not isinstance(schema, dict):
             return schema

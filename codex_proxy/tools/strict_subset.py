@@ -18,7 +18,7 @@ STRICT_KEYWORDS = frozenset(
         *("minItems", "maxItems"),
     }
 )
-"""Documented by OpenAI. With any other, this server enforces the schema instead of the provider."""
+"""Keywords that OpenAI documents. With any other, this server enforces the schema instead of the provider."""
 
 STRICT_FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
@@ -115,7 +115,7 @@ class SchemaDocument:
     """A client's schema, normalised, and the schemas that its references name."""
 
     def __init__(self, schema: bytes) -> None:
-        """Raises `msgspec.DecodeError` or `RecursionError`."""
+        """Decodes a schema. Raises `msgspec.DecodeError` or `RecursionError`."""
         self.root = _normalise(msgspec.json.decode(schema))
         self._nullable: dict[str, bool] = {}
         """Whether null is valid under the schema that a reference names."""
@@ -143,7 +143,7 @@ class SchemaDocument:
         return Absence.WRAPPED if nullable else Absence.AS_NULL
 
     def _allows_null(self, schema: Any) -> bool:
-        """Whether null is valid. Raises `CannotFitError` if that cannot be found out."""
+        """Whether null is valid under a schema. Raises `CannotFitError` if that cannot be found out."""
         if not isinstance(schema, dict):
             raise CannotFitError
         if "$ref" in schema:

@@ -89,7 +89,7 @@ def _call(id: str, name: str, arguments: str) -> dict[str, Any]:
 
 
 def _message(item: HistoryItem) -> dict[str, Any] | None:
-    """Returns None for an item that only the model can read."""
+    """Returns an item as a message of the conventions; None for one that only the model can read."""
     if isinstance(item, HistoryMessage):
         role = "system" if item.role == "developer" else item.role
         return {"role": role, "parts": [_part(part) for part in item.parts]}

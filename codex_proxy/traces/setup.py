@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 CONTENT: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""Asks for prompts, answers, arguments and outputs in the spans."""
+"""The variable that asks for prompts, answers, arguments and outputs in the spans."""
 WITH_CONTENT: Final = frozenset({"true", "span_only", "span_and_event"})
 HTTP: Final = "http/protobuf"
 
 
 def traces_endpoint(environ: Mapping[str, str]) -> str:
-    """Returns an empty text if nobody wants traces."""
+    """Returns the address for traces; empty if nobody wants them."""
     disabled = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
     if disabled or environ.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "none":
         return ""

@@ -79,11 +79,11 @@ class TurnSpans:
         """The context of spans below the turn's."""
         self._began = time.time_ns()
         self._model_asked: int | None = self._began
-        """When the model call began that is not known to have ended."""
+        """When the running model call began; None if none is known to run."""
         self._model_spoke = False
-        """Whether output of that call has come."""
+        """Whether output of the running model call has come."""
         self._acted: int | None = None
-        """When the agent began to act since that call began: its model has ended then."""
+        """When the agent began to act since the model call began: the model had ended then."""
         self._tools_done = self._began
         """When the last model call ended, or the last tool since then."""
         self._seen_first = False

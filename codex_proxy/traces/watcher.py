@@ -45,7 +45,7 @@ from codex_proxy.traces.turn_spans import TurnSpans
 
 NAME: Final = "codex-proxy"
 MAX_CALLS: Final = 1000
-"""Calls of clients' tools that are remembered, so that the request with the output continues their trace."""
+"""The most calls of clients' tools that are remembered, so that the request with the output continues their trace."""
 CLOSE_SECONDS: Final = 5.0
 """Seconds that the stopping server waits for the last spans."""
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
@@ -79,7 +79,9 @@ class RequestTrace:
         return set_span_in_context(self._span)
 
     def end(self, attributes: Mapping[str, Any], error: str) -> None:
-        """`error` is the kind of the request's failure; empty if it succeeded."""
+        """The trace of the request that is being answered; None for a turn that continues after a restart of the
+        server.
+        """
         self.begin()
         assert self._span is not None
         self._span.set_attributes(attributes)
@@ -130,7 +132,7 @@ class Traces:
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The outermost middleware, since the others make errors of exceptions."""
+        """Traces a request. The outermost middleware, since the others make errors of exceptions."""
         endpoint = request.app[ROUTES].get(request.match_info.route)
         if endpoint is None or not is_traced(endpoint):
             REQUEST_TRACE.set(None)

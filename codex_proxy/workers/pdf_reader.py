@@ -17,12 +17,12 @@ from codex_proxy.workers.pool import NoAnswer, WorkerPool
 
 WORKER: Final = "codex_proxy.workers.pdf_worker"
 WALL_SECONDS: Final = 40.0
-"""For one PDF, also on a busy machine."""
+"""Seconds for one PDF, also on a busy machine."""
 REQUEST_SECONDS: Final = 60.0
-"""For all PDFs of a request; then no further one is begun."""
+"""Seconds for all PDFs of a request; after them no further one is begun."""
 KEPT_SECONDS: Final = 600.0
 MAX_KEPT_CHARS: Final = 8 << 20
-"""Characters in the cache."""
+"""The most characters in the cache."""
 
 
 def can_read_pdfs() -> bool:
@@ -31,7 +31,7 @@ def can_read_pdfs() -> bool:
 
 
 class PdfReader:
-    """`owners` is how many keys share the workers (`slots`). `close` it."""
+    """Reads PDFs, and keeps their texts. `owners` returns how many keys share the workers (`slots`). `close` it."""
 
     def __init__(self, owners: Callable[[], int] = lambda: 1) -> None:
         self.pool: WorkerPool[PdfQuestion, PdfAnswer] = WorkerPool(

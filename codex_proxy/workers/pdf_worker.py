@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from pypdf import PdfReader
 
 CPU_SECONDS: Final = 20.0
-"""For one PDF; a full page takes 10 ms."""
+"""The CPU time for one PDF; a full page takes 10 ms."""
 MEMORY_BYTES: Final = 768 << 20
-"""Address space; the library unpacks no stream above 75 MB."""
+"""The most address space; the library unpacks no stream above 75 MB."""
 MAX_PAGES: Final = 500
 MAX_CHARS: Final = 2_000_000
-"""More than any model takes."""
+"""The most characters of a text: more than any model takes."""
 MAX_DEPTH: Final = 5
-"""Levels of nested form objects of a page that are searched for fonts."""
+"""The most levels of nested form objects of a page that are searched for fonts."""
 
 _CONTROLS: Final = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0x7F, *range(0x80, 0xA0)])
 
@@ -40,7 +40,7 @@ class PdfAnswer(msgspec.Struct, frozen=True):
 
 
 class _UnreadableError(Exception):
-    """The message continues `the PDF`."""
+    """A PDF cannot be read. The message continues `the PDF`."""
 
 
 def read_pdf(question: PdfQuestion) -> PdfAnswer:

@@ -66,7 +66,7 @@ class WorkerPool(Generic[Q, A]):
         return [worker.pid for worker in (*self._idle, *self._busy) if worker.runs]
 
     async def ask(self, question: Q, owner: str = "", *, wait_seconds: float = WAIT_SECONDS) -> A | NoAnswer:
-        """Waits up to `wait_seconds` for a worker of the `owner`'s share."""
+        """Returns the answer of a worker; waits up to `wait_seconds` for one of the `owner`'s share."""
         if self._closed:
             return NoAnswer.STOPPING
         try:

@@ -17,15 +17,15 @@ from codex_proxy.workers.pool import WAIT_SECONDS, NoAnswer, WorkerPool
 from codex_proxy.workers.schema_worker import Question, answer
 
 WALL_SECONDS: Final = 4.0
-"""For one check; on a machine that is not busy its CPU time ends it long before."""
+"""Seconds for one check; on a machine that is not busy its CPU time ends it long before."""
 REQUEST_SECONDS: Final = 5.0
-"""For all schemas of a request, the wait for a free worker included."""
+"""Seconds for all schemas of a request, the wait for a free worker included."""
 BATCH_SECONDS: Final = 20.0
-"""For all schemas of an MCP server, or all texts of an answer."""
+"""Seconds for all schemas of an MCP server, or all texts of an answer."""
 MAX_KNOWN: Final = 20_000
-"""Cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
+"""The most cached results, some 200 bytes each; the largest MCP servers have a thousand schemas."""
 MAX_FORM_BYTES: Final = 4 << 20
-"""Bytes of strict forms in the cache."""
+"""The most bytes of strict forms in the cache."""
 
 TOO_LONG: Final = Verdict(unchecked="checking it would take too long; ask with a simpler one")
 BUSY: Final = Verdict(unchecked="too many other checks are under way")
@@ -41,13 +41,13 @@ _UNCHECKED: Final = {
 
 
 class SchemaChecks:
-    """`close` does not wait for running checks."""
+    """Checks schemas and texts, and keeps the results. `close` does not wait for running checks."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[bytes, Verdict] = OrderedDict()
-        """By digest of the schema, the most recently used last."""
+        """Results by digest of the schema, the most recently used last."""
         self._forms: OrderedDict[bytes, StrictForm | None] = OrderedDict()
-        """By digest of the schema, the most recently used last."""
+        """Strict forms by digest of the schema, the most recently used last."""
         self._form_bytes = 0
         self.pool: WorkerPool[Question, Verdict] = WorkerPool(
             "codex_proxy.workers.schema_worker", Verdict, wall_seconds=WALL_SECONDS
@@ -105,7 +105,7 @@ class SchemaChecks:
         return verdicts
 
     async def strict_form(self, schema: bytes) -> StrictForm | None:
-        """Returns None if the schema has no strict form or it takes too long."""
+        """Returns a schema's strict form; None if it has none or that takes too long to find."""
         from codex_proxy.tools.schemas import QUICK_SCHEMA
 
         digest = hashlib.sha256(schema).digest()

@@ -10,14 +10,14 @@ from codex_proxy.tools.checks import TextCheck, Verdict
 from codex_proxy.workers.worker_process import run
 
 CPU_SECONDS: Final = 0.5
-"""For one question; the largest harmless schema takes a fifth."""
+"""The CPU time for one question; the largest harmless schema takes a fifth."""
 MEMORY_BYTES: Final = 768 << 20
-"""Address space; Python and the validator take some 100 MiB."""
+"""The most address space; Python and the validator take some 100 MiB."""
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Whether `text` is valid under `schema`; without a text, whether the schema is or, with `wants_form`, its strict
-    form.
+    """A question about a schema: is `text` valid under it; without a text, is the schema valid or, with `wants_form`,
+    what is its strict form.
     """
 
     schema: bytes
@@ -28,7 +28,7 @@ class Question(msgspec.Struct, frozen=True):
 
 
 def answer(question: Question) -> Verdict:
-    """Called in a worker or, for a quick question, in the server."""
+    """Answers a question, in a worker or, if it is quick, in the server."""
     from codex_proxy.tools.schemas import (  # not in the server's process
         NotASchemaError,
         check_schema,

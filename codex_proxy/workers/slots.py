@@ -35,7 +35,7 @@ class FairQueue(Generic[T]):
 
     @property
     def running(self) -> int:
-        """The slots that are taken."""
+        """The number of slots that are taken."""
         return self._running.total()
 
     @property
@@ -147,7 +147,7 @@ class Slots(FairQueue[asyncio.Future[None]]):
         return Slot(self, owner)
 
     def free_slot(self, owner: str) -> None:
-        """Called by `Slot.give_back`."""
+        """Frees a slot. Called by `Slot.give_back`."""
         free = [owner]
         while free:
             for next_owner, comes in self.leave(free.pop()):

@@ -114,7 +114,7 @@ class ClientCalls:
         """
         reports = self._open_reports()
         free: dict[tuple[str, bytes], deque[str]] = {}
-        """The ids of the reports, by the tool and the arguments; empty arguments are not known."""
+        """The ids of open reports by tool and arguments; empty arguments are not yet known."""
         for id, report in reports.items():
             if report.tool:
                 free.setdefault((report.tool, report.arguments), deque()).append(id)

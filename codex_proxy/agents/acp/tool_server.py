@@ -41,11 +41,11 @@ PROGRESS_SECONDS: Final = 10.0
 SETTLE_SECONDS: Final = 0.2
 """The wait for another call of the same step."""
 UNREPORTED_SECONDS: Final = 5.0
-"""The same if reported calls and those that have come differ."""
+"""The wait if not every reported call has arrived, or the reverse."""
 LIST_SECONDS: Final = 45.0
 """The limit for a tested program's request of the tools: 1 is usual, more on a busy machine."""
 UNTESTED_LIST_SECONDS: Final = 10.0
-"""The same for any other program, which then gets its prompt anyway."""
+"""The limit for any other program, which then gets its prompt anyway."""
 MAX_CALLS: Final = 128
 VERSIONS: Final = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 EMPTY_LISTS: Final = {

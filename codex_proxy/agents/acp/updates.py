@@ -50,7 +50,7 @@ ERROR, INFO = "Error: ", "Info: "
 RETRYING: Final = ("Retrying", "Reconnecting")
 """How the official adapters' texts about a retry begin."""
 RETRIES: Final = ("Retrying...", "retrying...")
-"""How those of other agents end."""
+"""How other agents' texts about a retry end."""
 
 
 class OpenCall(msgspec.Struct):

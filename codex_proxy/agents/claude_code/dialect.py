@@ -75,7 +75,7 @@ STOPS: Final = {
     "model_context_window_exceeded": Stop.LENGTH,
     "refusal": Stop.CONTENT_FILTER,
 }
-"""Ends by Anthropic's stop reasons of incomplete or refused answers."""
+"""How a turn ends, by Anthropic's stop reasons for incomplete or refused answers."""
 BAD_ANSWER: Final = Failure(
     kind=FaultKind.AGENT_PROTOCOL,
     message="Claude Code sent a message that this server does not understand. Try again; if it "
@@ -328,7 +328,9 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
             self._writes.append(control_refusal(id))
 
     def _mcp(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the answer; empty if it comes later or was already written."""
+        """Returns the answer to a request to the MCP server of the client's tools; empty if it comes later or was
+        already written.
+        """
         match rpc.method:
             case "initialize":
                 version = (rpc.params or RpcParams()).protocol_version
@@ -347,8 +349,8 @@ class ClaudeCodeTurn(ConversationTurn[TurnState, TurnChange, msgspec.Raw]):
         return rpc_refusal(request_id, rpc.id)
 
     def _call_requested(self, request_id: str, rpc: RpcMessage) -> bytes:
-        """Returns the answer; empty if the client's output is missing. Asks the client for a call that was not in the
-        stream.
+        """Returns the answer to a call of a client's tool; empty while the client's output is missing. Asks the client
+        for a call that was not in the stream.
         """
         params = rpc.params or RpcParams()
         id = params.meta.call_id if params.meta is not None else None

@@ -62,8 +62,8 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True):
-    """A line from the program. As for raw fields, `message` is a `WholeMessage`, `request` a `ControlRequest`,
-    `response` a `ControlResponse`, `error` an error's code.
+    """A line from the program. Its raw fields: `message` is a `WholeMessage`, `request` a `ControlRequest`, `response`
+    a `ControlResponse`, `error` an error's code.
     """
 
     type: str = ""

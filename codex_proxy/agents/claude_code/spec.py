@@ -200,7 +200,9 @@ def _text_check(takes_mark: bool, version: str) -> Check:
 
 
 def _sign_in_check(signed_in: bool, account: str, models: int, unseen: list[str]) -> Check:
-    """`account` is the kind of sign-in; `unseen` are variables with keys that the program does not get."""
+    """Returns the check of the sign-in. `account`: the kind of sign-in; `unseen`: variables with keys that the program
+    does not get.
+    """
     from codex_proxy.agents.claude_code.failures import SIGN_IN
 
     checking = CheckBuilder("sign-in", account=account, models=models, keys_not_passed_on=", ".join(unseen))

@@ -36,7 +36,7 @@ class ConfigError(ValueError):
 
 class ProviderConfig(msgspec.Struct, frozen=True):
     """A Codex home's model provider, which the user has defined if `custom`. Codex, but not its shells, gets the
-    variables `env_names`; `shell_exclude` is the user's own such list.
+    variables `env_names`. `shell_exclude`: variables that the user keeps from shells.
     """
 
     id: str = DEFAULT_PROVIDER
@@ -121,7 +121,7 @@ def table_of(parent: dict[str, Any], key: str, prefix: str = "") -> dict[str, An
 
 
 def strings_of(values: Any, where: str) -> tuple[str, ...]:
-    """Raises `ConfigError` for anything but a list of strings."""
+    """Returns a list of strings as a tuple. Raises `ConfigError` for other values."""
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise ConfigError(f"config.toml: {where} must contain only strings")
     return tuple(values)

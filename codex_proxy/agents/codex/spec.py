@@ -123,8 +123,8 @@ async def protocol_of(
     check: Callable[[], Awaitable[BinaryCheck]],
     environment: Mapping[str, str],
 ) -> CodexProtocol:
-    """For `auto` returns the first of app-server, proto and exec that the program supports. `check` asks what its
-    app-server supports.
+    """Returns how the program is driven; for `auto` by the first of app-server, proto and exec that it supports.
+    `check` asks what its app-server supports.
     """
     if agent == "codex-proto":
         spoken = await speaks_proto(program, environment)

@@ -30,7 +30,7 @@ DEFINITIONS: Final[Mapping[str, str]] = {
     "rawResponse/completed": "RawResponseCompletedNotification",
     "account/read": "GetAccountResponse",
 }
-"""Definitions of messages that these lists lack, or do not name after the request."""
+"""Definitions of messages that the schema's lists of methods lack, or do not name after the request."""
 
 
 class SchemaError(ValueError):

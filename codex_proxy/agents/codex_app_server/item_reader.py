@@ -71,7 +71,7 @@ ACTIVITIES: Final[Mapping[str, tuple[ActivityKind, Callable[[ThreadItem], str]]]
     "imageView": ("image", lambda item: item.path or ""),
 }
 TEXT_AT_END = frozenset({"webSearch"})
-"""Types of items that are described only when completed."""
+"""Types of items that can be described only when completed."""
 
 _STEP_MARKS = {"completed": "[x]", "inProgress": "[>]", "in_progress": "[>]"}
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 MAX_AGE: Final = 6 * 3600.0
 MAX_TURNS: Final = 10_000
-"""The turns after which a process is replaced; one that leaks memory is earlier."""
+"""The turns after which a process is replaced; one that leaks memory is replaced earlier."""
 
 
 def pool_limits(settings: Settings) -> PoolLimits:
@@ -39,7 +39,7 @@ def pool_limits(settings: Settings) -> PoolLimits:
 
 
 async def make_app_server(context: AgentContext) -> Agent:
-    """Raises `NoAgentError` or `Fault`."""
+    """Makes the agent. Raises `NoAgentError` or `Fault`."""
     import msgspec
 
     from codex_proxy.agents.codex_app_server.agent import AppServerAgent, AppServerProcesses

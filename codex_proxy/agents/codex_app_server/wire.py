@@ -114,7 +114,7 @@ def decode(line: bytes) -> Message | None:
 
 
 def _decode_loosely(line: bytes) -> Message | None:
-    """Decodes parts of a message; without a method it is an `UNREADABLE_ANSWER`."""
+    """Decodes what can be read of a message; one without a method becomes an `UNREADABLE_ANSWER`."""
     for decoder in _LOOSE_DECODERS:
         try:
             loose = decoder.decode(line)
@@ -262,7 +262,7 @@ class ReadableRawItem(RawItemHead, frozen=True):
 
 
 def check_readable(item: msgspec.Raw) -> None:
-    """Raises `UNREADABLE` for a raw item that could not be decoded again."""
+    """Checks that a raw item can be decoded again later. Raises `UNREADABLE` if not."""
     if (
         len(item) > LONG_JSON
     ):  # as a whole it would take long, if it is no text or image but very many numbers
@@ -303,7 +303,7 @@ def command_text(value: msgspec.Raw) -> str:
 
 
 def question_event(message: Message, id: int | str) -> ApprovalRequested | InputRequested | None:
-    """Converts a request to an event; None if it asks nothing."""
+    """Converts a request of Codex to an event; None if it asks the client nothing."""
     request_id = f"{message.method}:{id}"
     match message.method:
         case "item/commandExecution/requestApproval":

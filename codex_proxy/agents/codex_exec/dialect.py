@@ -48,7 +48,7 @@ class CodexExec(ChildTurn):
         self._model = ""
         self._count = 0
         self._open: dict[str, str] = {}
-        """Ids of running activities: the item's, by the child's."""
+        """Items' ids of running activities, by the child's ids."""
         self._done: set[str] = set()
         self._plan = ""
 
@@ -58,7 +58,7 @@ class CodexExec(ChildTurn):
         return Step([], prompt.encode(errors="replace"), close_stdin=True)
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """A line that is no event becomes a `Notice`."""
+        """Converts lines to events. A line that is no event becomes a `Notice`."""
         for raw in lines:
             if self._ended:
                 break
@@ -76,7 +76,7 @@ class CodexExec(ChildTurn):
         return self._take_step()
 
     def interrupt(self) -> Step:
-        """Does nothing here: the child's owner ends it."""
+        """Does nothing: the caller ends the child."""
         self._interrupted = True
         return NOTHING
 

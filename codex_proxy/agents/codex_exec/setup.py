@@ -45,7 +45,7 @@ class ExecSetup(msgspec.Struct, frozen=True):
     provider: ProviderConfig
     agent: ExecLaunch
     plain: ExecLaunch | None
-    """None if the catalog cannot be patched."""
+    """How processes for plain-model turns start; None if the catalog cannot be patched."""
     models: tuple[CatalogModel, ...] = ()
 
 

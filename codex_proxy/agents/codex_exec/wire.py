@@ -26,7 +26,7 @@ class Todo(msgspec.Struct, gc=False):
 
 
 class Item(msgspec.Struct, gc=False):
-    """Missing fields are None or empty."""
+    """An item of any type. Missing fields are None or empty."""
 
     id: str = ""
     type: str = ""
@@ -48,7 +48,7 @@ class ErrorText(msgspec.Struct, gc=False):
 
 
 class Line(msgspec.Struct, gc=False):
-    """Missing fields are None or empty."""
+    """A line of any type. Missing fields are None or empty."""
 
     type: str = ""
     thread_id: str = ""

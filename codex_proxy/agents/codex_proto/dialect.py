@@ -96,7 +96,7 @@ class CodexProto(ChildTurn):
         return Step([], self._turn_lines(turn, turn.model))
 
     def receive(self, lines: Sequence[bytes]) -> Step:
-        """A line that is no event becomes a `Notice`."""
+        """Converts lines to events. A line that is no event becomes a `Notice`."""
         message_id = None if self._ended else self._message_id
         for raw in lines:
             # Most lines are deltas of the message that the line before belonged to: only their text is decoded.
@@ -289,7 +289,7 @@ class CodexProto(ChildTurn):
         self._calls.end_all()
 
     def _request_approval(self, op: str, kind: ApprovalKind, text: str) -> None:
-        """`op` is the operation for the answer."""
+        """Adds an `ApprovalRequested`. `op`: the operation that answers it."""
         self._begin_output()
         request_id = f"ask{self._approval_count}"
         self._approval_count += 1

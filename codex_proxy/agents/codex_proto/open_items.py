@@ -108,8 +108,8 @@ class ReasoningItems:
             self._events.append(ReasoningDelta(self._item, text, self._part))
 
     def add_full_text(self, text: str, kind: ReasoningKind) -> None:
-        """Adds a full text, except of a summary part without deltas if others had them (these are in an earlier part),
-        and raw text after deltas.
+        """Adds a full text. Ignores a summary part without deltas if others had them, since these are in an earlier
+        part; and raw text after deltas.
         """
         self._start()
         part = self._full_texts[kind]

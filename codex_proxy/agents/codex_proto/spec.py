@@ -37,7 +37,7 @@ def proto_argv(
 
 
 async def make_proto(context: AgentContext) -> Agent:
-    """Raises `NoAgentError` or `Fault`."""
+    """Makes the agent. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.plain_home import codex_environment, user_config
     from codex_proxy.agents.codex.program import find_version, misconfigured
     from codex_proxy.agents.codex.switches import exclude_pairs, provider_pairs

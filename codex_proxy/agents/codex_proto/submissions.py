@@ -32,7 +32,7 @@ EFFORTS = {
     "xhigh": "high",
     "max": "high",
 }
-"""Efforts by the request's; 0.42 silently drops a submission with an unknown one."""
+"""Codex's efforts by the request's: 0.42 silently drops a submission with an unknown one."""
 
 SUMMARIES = frozenset({"auto", "concise", "detailed", "none"})
 

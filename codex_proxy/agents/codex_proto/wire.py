@@ -154,14 +154,14 @@ _DELTA_HEAD: Final = b'{"id":"1","msg":{"type":"agent_message_delta",'
 
 
 def spellings(names: Iterable[str]) -> dict[str, str]:
-    """Returns the name for every spelling of these events."""
+    """Returns the event's name by each of its spellings."""
     plain = {name: name for name in names} | ALIASES
     return plain | {PREFIX + spelling: name for spelling, name in plain.items()}
 
 
 def plain_delta(line: bytes) -> str | None:
-    """Returns the text of a delta in 0.42's form without a choice, else None. Most lines are such, and this is twice as
-    fast as decoding a `Msg`.
+    """Returns the text of a line that is a delta in 0.42's form without a choice, else None. Most lines are; this is
+    twice as fast as decoding a `Msg`.
     """
     if not line.startswith(_DELTA_HEAD):
         return None

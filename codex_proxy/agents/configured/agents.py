@@ -26,7 +26,7 @@ WIRES: Final = {api.agent: wire for wire, api in APIS.items()}
 SHARED_SETTINGS: Final = frozenset({"codex_model", "idle_timeout"})
 """Settings of agents that the server itself uses for all of them."""
 CODEX: Final = "codex"
-"""The agent `auto` as one of several."""
+"""The name of the agent `auto` if there are several agents."""
 
 
 class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class ConfiguredAgent(msgspec.Struct, frozen=True, kw_only=True):
     spec: AgentSpec
     upstream: UpstreamConfig | None = None
     has_table: bool = False
-    """Whether this is an upstream whose address is in its table."""
+    """Whether the agent is an upstream whose address is in its table."""
 
     @property
     def default_model(self) -> str:

@@ -28,7 +28,7 @@ Wanted: TypeAlias = Literal["auto", "codex", "bubblewrap", "landlock", "none"]
 MECHANISMS: Final[tuple[Mechanism, ...]] = get_args(Mechanism)
 """Mechanisms for programs that run commands: the strictest first."""
 CHEAPEST_FIRST: Final = tuple(reversed(MECHANISMS))
-"""Mechanisms for other programs: Landlock costs a start 5 ms, and leaves no process between."""
+"""Mechanisms for programs that run no commands: Landlock costs a start 5 ms, and leaves no process between."""
 TITLES: Final[Mapping[Mechanism, str]] = {
     "codex": "Codex's sandbox (codex sandbox)",
     "bubblewrap": "bubblewrap",

@@ -49,8 +49,9 @@ class PlainConfinement:
         advice: str = "",
         required: bool = False,
     ) -> None:
-        """Processes may also read and write `written`, and read `read`. `confinement` None: for the reason `why`, with
-        `advice`. `required`: the operator named the mechanism, so a program that does not work with it is not served.
+        """`written`: what processes may also read and write; `read`: what they may also read. Without `confinement`
+        turns are unconfined, for the reason `why`, with `advice`. `required`: the operator named the mechanism, so a
+        program that does not work with it is not served.
         """
         self.confinement = confinement
         self.advice = advice
@@ -80,8 +81,8 @@ class PlainConfinement:
         command: Command,
         is_signed_in: Callable[[T], bool] = lambda _: True,
     ) -> T:
-        """If the program does not start confined, or nobody is signed in, starts it unconfined; if that is better,
-        plain-model turns stay unconfined. Raises the last `Fault`.
+        """Starts the program confined. If that fails, or nobody is signed in, starts it unconfined; if that is better,
+        plain-model turns stay unconfined. Returns what `start` returns. Raises the last `Fault`.
         """
         if self.confinement is None:
             return await start(command)

@@ -21,7 +21,7 @@ SYSTEM: Final = (
 )
 """Folders with nothing of a user. /proc reveals nothing of other processes to a confined one."""
 UNNAMED: Final = frozenset({"HOME", "PWD", "OLDPWD", "PATH", "TMPDIR", "SHELL"})
-"""Variables that name folders to find something in, which are no reason to read them."""
+"""Variables that name folders to search; a program does not have to read all that is there."""
 PROVIDER_SIGN_INS: Final[Mapping[str, str]] = {
     "AWS_PROFILE": ".aws",
     "CLAUDE_CODE_USE_BEDROCK": ".aws",
@@ -77,7 +77,7 @@ def _argument(path: str, home: str) -> Iterator[str]:
 
 
 def _code(program: str, home: str, search_path: str) -> Iterator[str]:
-    """Yields the program, its package, and the same for its interpreter."""
+    """Yields the paths of the program, its package, its interpreter and that one's package."""
     for path in dict.fromkeys((program, os.path.realpath(program))):
         yield path
         yield from _package(path, home)

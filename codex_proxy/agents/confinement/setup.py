@@ -1,4 +1,4 @@
-"""Finds what confines an agent's processes, by its settings, and says it in `doctor`."""
+"""Finds what confines an agent's processes, by its settings, for the agent and for `doctor`."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class ConversationTurn(Remakeable, ABC, Generic[S, C, Q]):
         self._turn = NO_TURN
         self._session_id = ""
         self._model_name = ""
-        """The model as the agent reports it."""
+        """The model's name, as the agent reports it."""
         self._events = events
         self._writes: list[bytes] = []
         self._questions: dict[str, Q] = {}
@@ -152,7 +152,7 @@ class ChannelRequests(Generic[Id, M]):
         return bool(self._handlers)
 
     def send(self, method: str, params: dict[str, Any], on_answer: Callable[[M], None] | None = None) -> None:
-        """`on_answer` None: nothing waits for the answer."""
+        """Sends a request. `on_answer` None: nothing waits for the answer."""
         self._writes.append(self._encode(self.expect(on_answer), method, params))
 
     def expect(self, on_answer: Callable[[M], None] | None) -> Id:

@@ -59,7 +59,7 @@ VAGUE_KINDS: dict[str, FaultKind] = {
     # What the provider refuses with a 400 comes as `other`, its message (or whole body) being the text.
     "other": K.REJECTED_BY_PROVIDER,
 }
-"""Kinds by its ambiguous values, if neither text nor status decide."""
+"""Kinds by ambiguous values of `codexErrorInfo`, if neither text nor status decide."""
 
 KindsByText = tuple[tuple[re.Pattern[str], FaultKind], ...]
 
@@ -117,7 +117,7 @@ STATUSES: dict[int, FaultKind] = {
     504: K.UPSTREAM_TIMEOUT,
     529: K.UNAVAILABLE,  # Anthropic's
 }
-"""Exceptions to the rule (4xx: the request; 5xx: the provider)."""
+"""Exceptions to the rule that 4xx is the request's fault, and 5xx the provider's."""
 
 MESSAGES: dict[FaultKind, str] = {
     K.AGENT_NOT_AUTHENTICATED: "The agent is not signed in to its model provider (run `codex login`; "

@@ -23,7 +23,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class OriginMarks:
-    """Adds and removes an agent's mark: its name and a colon."""
+    """Adds an agent's mark (its name and a colon) to encrypted content, and removes it."""
 
     def __init__(self, name: str) -> None:
         self.name = name

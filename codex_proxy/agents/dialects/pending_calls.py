@@ -17,7 +17,7 @@ class PendingCalls(Generic[R]):
 
     def __init__(self, answer: Callable[[R, ToolReply], bytes]) -> None:
         self.waiting: set[str] = set()
-        """Ids of calls without the client's output."""
+        """Ids of calls whose output the client has not sent yet."""
         self._answer = answer
         self._requests: dict[str, list[R]] = {}
         """Requests for missing outputs, by call id."""
@@ -41,7 +41,9 @@ class PendingCalls(Generic[R]):
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def add_request(self, call_id: str, request: R) -> bytes:
-        """Returns the answer; empty if `add_reply` will do so. Raises `TooMuchHeld`."""
+        """Adds the agent's request for an output. Returns the answer; empty if `add_reply` will return it. Raises
+        `TooMuchHeld`.
+        """
         reply = self._replies.pop(call_id, None)
         if reply is not None:
             return self._answer(request, reply)

@@ -23,7 +23,7 @@ PROTO_CAPABILITIES: Final[frozenset[Capability]] = frozenset(
         "sandbox",  # it runs nothing
     }
 )
-"""Without `tool_replies`: a turn ends when it has calls."""
+"""The capabilities with `codex proto`. Without `tool_replies`: a turn ends when it has calls."""
 APP_SERVER_CAPABILITIES: Final[frozenset[Capability]] = PROTO_CAPABILITIES | {
     *("tool_replies", "web_search", "verbosity", "service_tier")
 }

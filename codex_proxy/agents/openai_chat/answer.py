@@ -56,7 +56,7 @@ class ChatAnswer:
         self.finish: str | None = None
         """The first finish reason, if any."""
         self.usage: Usage | None = None
-        """The last: servers that report it in each chunk send running totals."""
+        """The last reported usage: servers that report it in each chunk send running totals."""
         self.calls = ToolCalls(new_id, taken_ids)
         self.text: list[str] = []
         """Texts and refusals so far."""
@@ -83,7 +83,7 @@ class ChatAnswer:
 
     @property
     def begun(self) -> bool:
-        """Whether there is content, a call or a finish reason."""
+        """Whether content, a call or a finish reason has come."""
         return bool(self.finish or self._open or self.message_id or self.reasoning_id or self.calls.all)
 
     def feed(self, chunk: dict[str, Any]) -> list[Event]:
@@ -157,7 +157,7 @@ class ChatAnswer:
             self._add_call(self.calls.feed({"index": 0, "function": legacy}, old_form=True), out)
 
     def _add_part(self, part: Any, out: list[Event]) -> None:
-        """Mistral's servers send a list as `content`."""
+        """Adds a part of `content`, which Mistral's servers send as a list."""
         if not isinstance(part, dict):
             return
         if isinstance(part.get("text"), str):
@@ -216,7 +216,7 @@ class ChatAnswer:
         self._add_arguments(call, "".join(call.arguments), out)
 
     def _add_arguments(self, call: Call, text: str, out: list[Event]) -> None:
-        """For a custom tool, adds a piece of its input."""
+        """Adds arguments to a call; for a custom tool, a piece of its input."""
         self._add_call_text(call, text if call.input is None else call.input.feed(text), out)
 
     def _add_call_text(self, call: Call, text: str, out: list[Event]) -> None:
@@ -239,7 +239,7 @@ def _flat_annotation(annotation: Any) -> dict[str, Any] | None:
 
 
 def _reasoning_in(delta: dict[str, Any]) -> str:
-    """Reads the first field that has any: servers with two repeat the text."""
+    """Returns the reasoning in a delta, from the first field that has any: servers with two repeat the text."""
     for name in ("reasoning_content", "reasoning"):
         if said := text_at(delta, name):
             return said
@@ -248,7 +248,7 @@ def _reasoning_in(delta: dict[str, Any]) -> str:
 
 
 def usage_in(chunk: dict[str, Any]) -> Usage | None:
-    """Reads `usage`, or Groq's `x_groq.usage`."""
+    """Returns the counts in `usage`, or Groq's `x_groq.usage`; None without any."""
     return usage_of(chunk.get("usage") or value_at(chunk, "x_groq", "usage"))
 
 

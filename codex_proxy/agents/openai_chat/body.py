@@ -33,8 +33,8 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, messages: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """`refused`: names of `refused_field`. `OPTIONAL` ones are left out or renamed; with `json_schema` a message
-    describes the schema; with `parts` text parts are one string.
+    """Returns the body. `refused`: what `refused_field` has returned; `OPTIONAL` fields are left out or renamed. With
+    `json_schema` a message describes the schema; with `parts` text parts are one string.
     """
     told = [*messages, _schema_words(turn)] if _schema_in_words(turn, refused) else messages
     told = list(map(_without_parts, told)) if "parts" in refused else told
@@ -73,14 +73,14 @@ def _schema_in_words(turn: Turn, refused: Collection[str]) -> bool:
 
 
 def _schema_words(turn: Turn) -> dict[str, Any]:
-    """Returns a system message, for a server that accepts no schema."""
+    """Returns a system message that describes the schema, for a server that accepts none."""
     assert turn.output_schema is not None
     words = "Answer with JSON alone, that matches this JSON schema: " + bytes(turn.output_schema).decode()
     return {"role": "system", "content": words}
 
 
 def _without_parts(message: Any) -> Any:
-    """Joins text parts to a string."""
+    """Returns a message whose text parts are joined to a string."""
     content = message.get("content")
     if not _has_text_parts(message):
         return message

@@ -16,27 +16,27 @@ from codex_proxy.agents.dialects.loose_values import object_at, text_at
 from codex_proxy.agents.upstream.stream import is_json
 
 MAX_ID_CHARS: Final = 64
-"""OpenAI accepts no longer one."""
+"""The longest id that OpenAI accepts."""
 _MAX_SCALAR_CHARS: Final = 1024
 _MARK: Final = re.compile(r'["{}\[\]]|\\.?', re.DOTALL)
-"""What decides how deep JSON is nested."""
+"""Matches what decides how deep JSON is nested: brackets, quotes, escapes."""
 
 
 class Call:
-    """`id` and `name` are empty until they have come."""
+    """A tool call. `id` and `name` are empty until they have come."""
 
     def __init__(self) -> None:
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
         self.item_id = ""
-        """Empty until the item is begun."""
+        """The id of the call's item; empty until the item is begun."""
         self.input: CustomInput | None = None
         """Reads a custom tool's input."""
         self.old_form = False
-        """Whether it came as `function_call`."""
+        """Whether the call came as `function_call`."""
         self._seen = 0
-        """How many pieces `is_complete` has read; then their end: open brackets, in a string, behind a backslash."""
+        """How many pieces `is_complete` has read. The fields below are what it knows of them."""
         self._depth = 0
         self._in_string = self._escaped = self._has_brackets = False
 
@@ -46,9 +46,7 @@ class Call:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the arguments are an object or list that has ended, or another JSON value. Each piece is looked at
-        once.
-        """
+        """Whether the arguments are an object or list that has ended, or another JSON value. Reads each piece once."""
         for piece in self.arguments[self._seen :]:
             self._scan(piece)
         self._seen = len(self.arguments)
@@ -79,7 +77,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class ToolCalls:
-    """`all` has an answer's calls in order."""
+    """The calls of an answer. `all` has them in order."""
 
     def __init__(self, new_id: Callable[[str], str], taken: Container[str] = ()) -> None:
         """A call with an id in `taken` gets a new one."""
@@ -125,7 +123,7 @@ class ToolCalls:
         return call
 
     def _find(self, id: str, index: int | None, name: str) -> Call | None:
-        """Returns the call that a delta continues: by its id, else its index, else the last. A name without an id
+        """Returns the open call that a delta continues: by id, else by index, else the last. A name without an id
         begins a new call if the earlier one is complete.
         """
         if id:

@@ -42,9 +42,9 @@ FAILURES: Final = {
     "no_answer": NO_ANSWER,
     "too_long": TOO_LONG,
 }
-"""By the kind of `StreamEvent` that is no answer."""
+"""Failures by the kind of a `StreamEvent` that is no part of an answer."""
 _CUT: Final = {"length": Stop.LENGTH, "content_filter": Stop.CONTENT_FILTER}
-"""Answers that were cut off, whose calls are ignored."""
+"""Finish reasons of answers that were cut off, whose calls are ignored."""
 
 
 class OpenAIChat(UpstreamTurn[ChatAnswer]):
@@ -53,12 +53,12 @@ class OpenAIChat(UpstreamTurn[ChatAnswer]):
         super().__init__(model, context)
         self._reasoning_back = reasoning_back
         self._ends_with_calls = False
-        """Whether an answer whose calls were all reported ends the turn: this server has nothing to add."""
+        """Whether the turn ends with an answer whose calls were all reported, because this server answers none."""
         self._streamed: dict[str, Kind] = {}
-        """Tools whose calls are reported while they arrive."""
+        """The kinds of tools whose calls are reported while they arrive, by name."""
         self._conversation = Conversation()
         self._tokens: dict[str, dict[str, int]] = {}
-        """Sums for `AnswerDetails`."""
+        """Sums of `TOKEN_DETAILS`, for `AnswerDetails`."""
 
     def facts(self) -> dict[str, Any]:
         own = {"reasoning_back": self._reasoning_back} if self._reasoning_back else {}

@@ -34,7 +34,7 @@ _REFUSING: Final = frozenset({400, 422, 500})
 
 
 class ForwardedTurn(ExchangeTurn[PassThrough]):
-    """Repeats the request if the upstream refuses `stream_options`, which asks for usage."""
+    """A forwarded turn. Repeats the request if the upstream refuses `stream_options`, which asks for usage."""
 
     def __init__(self, request: ForwardedRequest, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
@@ -55,7 +55,9 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
         self._pass(answer, answer.feed(data), out)
 
     def _end(self, answer: PassThrough, end: End, out: list[Event]) -> None:
-        """`[DONE]`, a whole JSON object, or a finish reason on a connection that did not fail completes the answer."""
+        """Ends the turn. The answer is complete after `[DONE]`, a whole JSON object, or a finish reason on a connection
+        that did not fail.
+        """
         self._pass(answer, answer.close(), out)
         if self._ended:
             return
@@ -98,8 +100,8 @@ class ForwardedTurn(ExchangeTurn[PassThrough]):
 
 
 def forwarded_body(request: ForwardedRequest, model: str, refused: Collection[str] = ()) -> bytes:
-    """A stream also asks for usage, unless that is `refused`. `developer` becomes `system`, which every server
-    knows.
+    """Returns the body for the upstream. A stream also asks for usage, unless that is `refused`. `developer` becomes
+    `system`, which every server knows.
     """
     fields: dict[str, Any] = {**request.fields, "model": model}
     if request.stream and _USAGE not in refused:

@@ -22,15 +22,15 @@ from codex_proxy.core.items import (
 )
 
 NO_OUTPUT: Final = "No output: the call was cut off before it was answered."
-"""Servers refuse a call without an output."""
+"""The output of a call without one, which servers refuse."""
 IMAGE_BELOW: Final = "[image: see the next message]"
 """Replaces an image in a tool's output, which may only be text; the next user message has it."""
 _ROLES: Final = {"developer": "system", "user": "user", "assistant": "assistant"}
-"""Every server accepts `system`; only OpenAI's accept `developer`."""
+"""Roles by the history's: every server accepts `system`, only OpenAI's `developer`."""
 
 
 class _Calls:
-    """An assistant message with calls, and known outputs."""
+    """An assistant message with calls, and the outputs known so far."""
 
     def __init__(self, message: dict[str, Any]) -> None:
         self.message = message
@@ -40,8 +40,8 @@ class _Calls:
 
 class Conversation:
     def __init__(self, history: Iterable[HistoryItem] = (), *, reasoning_back: str = "") -> None:
-        """`reasoning_back`: the field for reasoning, sent back with the calls that followed it, until the next user
-        message.
+        """`reasoning_back`: the field in which reasoning is sent back with the calls that followed it, until the next
+        user message.
         """
         self._reasoning_back = reasoning_back
         self._reasoning = ""
@@ -53,7 +53,7 @@ class Conversation:
             self.add(item)
 
     def add(self, item: HistoryItem) -> None:
-        """An output goes behind its call, or is a user message if that is unknown."""
+        """Adds an item. An output goes behind its call; without a call it becomes a user message."""
         if isinstance(item, RawHistoryItem):
             self._reasoning += reasoning_text(item.json) if self._reasoning_back else ""
             for each in items_of(item.json):
@@ -78,7 +78,7 @@ class Conversation:
         return out
 
     def _add_call(self, call: HistoryCall) -> None:
-        """Consecutive calls, and the text before them, form one message."""
+        """Adds a call. Consecutive calls, and the text before them, form one message."""
         last = self._entries[-1] if self._entries else None
         if not isinstance(last, _Calls) or last.answered:
             if isinstance(last, dict) and last["role"] == "assistant":
@@ -140,7 +140,7 @@ def _message(item: HistoryMessage) -> dict[str, Any]:
 
 
 def _content(parts: Sequence[Part]) -> Any:
-    """Returns a string for a single text, since not every server takes parts."""
+    """Returns the `content` for parts; a string for a single text, since not every server takes parts."""
     if len(parts) == 1 and isinstance(parts[0], TextPart):
         return parts[0].text
     return [_part(part) for part in parts]

@@ -22,15 +22,15 @@ DONE: Final = b"data: [DONE]\n\n"
 _DELTA: Final = b'"choices":[{"index":0,"delta":{'
 _UNFINISHED: Final = b'"finish_reason":null'
 _OUTPUT: Final = re.compile(rb'"(?:content|text|refusal|name|arguments)"\s*:\s*"[^"]|"audio"\s*:\s*\{')
-"""A text, a refusal, a call or audio: in a model's text quotes have a backslash."""
+"""Matches what begins output in a chunk (text, refusal, call or audio): in a model's text quotes have a backslash."""
 _BLANK_LINES: Final = re.compile(rb"\n\r?\n[\r\n]*")
 _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 _LINE_END: Final = re.compile(rb"\r?\n")
 
 
 class PassThrough:
-    """`feed` each chunk, then `close`; without `is_over`, but with a finish reason, also `finish`. All return bytes for
-    the client.
+    """Passes one answer on. Call `feed` with each chunk, then `close`; without `is_over`, but with a finish reason,
+    also `finish`. All return bytes for the client.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class PassThrough:
         model_shown: str | None = None,
         max_event: int = MAX_LINE_BYTES,
     ) -> None:
-        """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name. `max_event`:
-        bytes of an event, a JSON object, and of what comes without content.
+        """`stream`, `wants_usage`: what the client asked for. `model_shown` replaces the upstream's name of the model.
+        `max_event`: the most bytes of an event, of a JSON object, and of what comes without content.
         """
         self.done = False
         """Whether `[DONE]`, or a whole JSON object, was read."""
@@ -55,7 +55,7 @@ class PassThrough:
         self.failed = False
         """Whether a finish reason is `error`."""
         self.deltas = 0
-        """Events with content since the owner set this to 0."""
+        """The number of events with content since the owner set this to 0."""
         self.begun = False
         """Whether any content was read, reasoning included."""
         self.has_output = False
@@ -69,22 +69,22 @@ class PassThrough:
         self._is_json: bool | None = None
         """Whether the body is JSON, by its first character."""
         self._parts: list[bytes] = []
-        """The bytes of an incomplete event or object."""
+        """The parts of an incomplete event or object."""
         self._size = 0
         """Bytes since the last event with a chunk, or before the first content."""
         self._head = self._tail = b""
-        """The bytes around the text in the last delta's event."""
+        """The bytes before the text in the last delta's event."""
         self._whole = WholeAnswer()
         """A stream that is converted to one object."""
         self._kept = 0
-        """The bytes of that stream."""
+        """The bytes kept of that stream."""
 
     @property
     def is_over(self) -> bool:
         return self.done or self.fault is not None or self.failed
 
     def feed(self, chunk: bytes) -> bytes:
-        """Returns the bytes for the client now."""
+        """Reads a chunk, and returns the bytes for the client so far."""
         if self.is_over or not chunk:
             return b""
         self._size += len(chunk)
@@ -120,7 +120,7 @@ class PassThrough:
         return passed
 
     def finish(self) -> bytes:
-        """Returns held events and `[DONE]`, or the object."""
+        """Returns held events and `[DONE]`, or the whole object."""
         self.done = True
         return b"".join((*self._held, DONE)) if self._stream else self._whole_answer()
 
@@ -144,8 +144,8 @@ class PassThrough:
         return count > 0
 
     def _count_similar_deltas(self, block: bytes) -> int:
-        """Returns the number of events if each begins and ends as the delta that `_count_plain_deltas` has examined;
-        else 0.
+        """Returns the number of events in a block if each begins and ends like the delta that `_count_plain_deltas` has
+        examined; else 0.
         """
         if not self._head or not (block.startswith(self._head) and block.endswith(self._tail)):
             return 0
@@ -153,7 +153,7 @@ class PassThrough:
         return count if count == 1 or count == block.count(self._head) == block.count(self._tail) else 0
 
     def _count_plain_deltas(self, block: bytes) -> int:
-        """Returns the number of events if each is a delta without a finish reason, usage or error; else 0."""
+        """Returns the number of events in a block if each is a delta without finish reason, usage or error; else 0."""
         # Text of the model has no such names: quotes in JSON strings have a backslash.
         count = block.count(b'"choices":[{')
         if (
@@ -171,7 +171,7 @@ class PassThrough:
         return count
 
     def _block(self, chunk: bytes) -> bytes:
-        """Returns complete events, and keeps the rest."""
+        """Returns the complete events with this chunk, and keeps the rest."""
         end = 0 if self._is_json else _end_of_events(b"".join(self._parts[-2:])[-2:], chunk)
         if end > 0:
             block = b"".join((*self._parts, memoryview(chunk)[:end]))
@@ -239,7 +239,7 @@ class PassThrough:
             yield from self._release_with(b"data: " + encoded(changed) + b"\n\n")
 
     def _release_with(self, data: bytes) -> Iterator[bytes]:
-        """Yields what was held back, then `data`; before the first content holds it back."""
+        """Yields what was held back, then `data`; holds both back before the first content."""
         if not self.begun:
             self._held.append(data)
             return
@@ -248,7 +248,7 @@ class PassThrough:
         yield data
 
     def _replacement_of(self, chunk: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns what to send in the chunk's place; None: the same, empty: nothing."""
+        """Returns what to send in the chunk's place: None for the chunk itself, empty for nothing."""
         self._note(chunk)
         choices = chunk.get("choices")
         if choices:
@@ -287,7 +287,7 @@ class PassThrough:
     # --- one JSON object --------------------------------------------------------------------------------
 
     def _object(self, body: bytes) -> bytes:
-        """Converts the body to what the client asked for, or sets `fault`."""
+        """Converts a JSON body to what the client asked for, or sets `fault`."""
         event = decode_event(body.strip(_SPACE), "chunk")
         if event.kind == "chunk" and is_error(event.value):
             event = StreamEvent("error", event.value)
@@ -312,7 +312,7 @@ class PassThrough:
 
 
 def _as_utf_8(data: bytes) -> bytes:
-    """Puts U+FFFD for what is not UTF-8, at which SDKs fail."""
+    """Returns the bytes with U+FFFD for what is not UTF-8, at which SDKs fail."""
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -327,7 +327,9 @@ def _has_content(chunk: dict[str, Any]) -> bool:
 
 
 def _end_of_events(before: bytes, chunk: bytes) -> int:
-    """Returns the index behind the last complete event, or 0. `before`: two bytes, since a blank line may be cut."""
+    """Returns the index in `chunk` behind the last complete event, or 0. `before`: the two bytes before, since a blank
+    line may be cut.
+    """
     end = chunk.rfind(b"\n\n")
     if end >= 0:
         return end + 2

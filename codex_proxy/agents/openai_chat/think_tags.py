@@ -9,17 +9,17 @@ CLOSE: Final = "</think>"
 
 
 class ThinkTags:
-    """`plain`: all further text is the answer."""
+    """Separates one text. `plain`: all further text is the answer."""
 
     def __init__(self) -> None:
         self.plain = False
         self._inside = False
         self._after = False
-        """The closing tag was read, and no answer yet."""
+        """Whether the closing tag was read, but no answer yet."""
         self._spaces: list[str] = []
-        """Before the text: part of the answer only if no tag follows."""
+        """White space before the text, which is part of the answer only if no tag follows."""
         self._held = ""
-        """What may be part of a tag."""
+        """Text that may be part of a tag."""
 
     def feed(self, piece: str) -> tuple[str, str]:
         """Returns the reasoning and the answer in the next piece."""
@@ -52,7 +52,7 @@ class ThinkTags:
         return "", "" if self._after else self._all_plain()
 
     def _reasoning(self) -> str:
-        """Removes the reasoning from the held text."""
+        """Takes the reasoning from the held text, and returns it."""
         said, tag, rest = self._held.partition(CLOSE)
         if tag:
             self._inside, self._after, self._held = False, True, rest

@@ -10,7 +10,7 @@ from typing import Any, Final
 from codex_proxy.agents.dialects.loose_values import object_at, objects_in
 
 _WHOLE_TEXTS: Final = frozenset({"role", "id", "type", "name"})
-"""Texts that never come in pieces."""
+"""Fields whose texts never come in pieces."""
 
 
 def chunks_of(answer: dict[str, Any], *, wants_usage: bool) -> Iterator[dict[str, Any]]:
@@ -32,7 +32,7 @@ class WholeAnswer:
         self._fields: dict[str, Any] = {}
         self._choices: dict[Any, dict[str, Any]] = {}
         self._texts: list[tuple[dict[str, Any], str]] = []
-        """The objects and keys with a `_Text`."""
+        """The objects and their keys with a `_Text` as the value."""
 
     def add(self, chunk: dict[str, Any]) -> None:
         for name, value in chunk.items():
@@ -44,7 +44,7 @@ class WholeAnswer:
             self._add_choice(self._choices.setdefault(index, {"index": index, "message": {}}), choice)
 
     def whole(self) -> dict[str, Any]:
-        """Returns the answer. To be called once."""
+        """Returns the answer. May be called once."""
         for into, name in self._texts:
             text = into[name]
             if isinstance(text, _Text):
@@ -63,7 +63,7 @@ class WholeAnswer:
                 into[name] = value
 
     def _add(self, into: dict[str, Any], delta: dict[str, Any]) -> None:
-        """Joins texts, merges calls by index, concatenates other lists."""
+        """Adds a delta's fields to an object: joins texts, merges calls by index, concatenates other lists."""
         for name, value in delta.items():
             known = into.get(name)
             if name == "tool_calls" and isinstance(value, list):
@@ -98,7 +98,7 @@ class _Text:
 
 
 def _as_delta(choice: dict[str, Any]) -> dict[str, Any]:
-    """Each call gets an index."""
+    """Returns a choice's message as a delta, in which each call has an index."""
     delta = dict(object_at(choice, "message"))
     if isinstance(delta.get("tool_calls"), list):
         delta["tool_calls"] = [

@@ -35,14 +35,14 @@ TERMINAL: Final = frozenset(
     {"response.completed", "response.incomplete", "response.failed", "response.cancelled"}
 )
 MAX_TIER: Final = 64
-"""Characters of a service tier's name."""
+"""The most characters of a service tier's name."""
 Kind: TypeAlias = Literal["function", "custom"]
 _KINDS: Final[Mapping[str, Kind]] = {"function_call": "function", "custom_tool_call": "custom"}
-"""The kind by an item's type."""
+"""The kind of a call by its item's type."""
 _TEXTS: Final[Mapping[Kind, str]] = {"function": "arguments", "custom": "input"}
-"""The field with the model's text."""
+"""The field with the model's text, by the kind of call."""
 _REASONING: Final[Mapping[str, ReasoningKind]] = {"summary": "summary", "content": "raw"}
-"""The kind by the field with the parts."""
+"""The kind of reasoning by the field with its parts."""
 _CALL_DELTAS: Final = frozenset(
     {"response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
@@ -60,7 +60,7 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class ResponsesAnswer:
-    """Private methods append to `out`."""
+    """Converts an answer to events. Private methods append to `out`."""
 
     def __init__(
         self, new_id: Callable[[str], str], *, streamed: Collection[tuple[Kind, str]] = frozenset()
@@ -71,7 +71,7 @@ class ResponsesAnswer:
         self.items: list[dict[str, Any]] = []
         """Complete output items."""
         self.status = ""
-        """See `_final_status`; empty before the end."""
+        """The answer's status (see `_final_status`); empty before the end."""
         self.reason = ""
         """Why the answer is incomplete."""
         self.error: Any = None
@@ -84,12 +84,12 @@ class ResponsesAnswer:
         self._inputs: dict[str, CustomInput] = {}
         """Readers for custom tools' calls that travel as functions."""
         self._places: dict[int, str] = {}
-        """Items' ids by `output_index`."""
+        """The ids of items by `output_index`."""
         self._done: set[str] = set()
         self._refused: set[str] = set()
         """Messages whose refusal came in deltas."""
         self._cited: dict[str, int] = {}
-        """Annotations that came in events, by message."""
+        """The number of annotations that came in events, by message."""
 
     def feed(self, event: Mapping[str, Any]) -> list[Event]:
         """Reads an event, or a whole response. An unexpected form is ignored."""
@@ -127,8 +127,8 @@ class ResponsesAnswer:
             out.append(ReasoningDelta(id, text, _index(event, "content_index"), "raw"))
 
     def _annotation_added(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """Annotations behind the first text part come with the complete message: their positions depend on the parts
-        before.
+        """Adds an annotation. Those behind the first text part come with the complete message: their positions depend
+        on the parts before.
         """
         annotation = object_at(event, "annotation")
         if annotation and not event.get("content_index"):
@@ -137,7 +137,7 @@ class ResponsesAnswer:
             out.append(AnnotationAdded(id, encoded(annotation)))
 
     def _call_delta(self, event: Mapping[str, Any], out: list[Event]) -> None:
-        """A piece with neither id nor index is of the call that began last."""
+        """Adds a piece of a call. One with neither id nor index belongs to the call that began last."""
         id = self._known_id(event, {}) or next(reversed(self._begun), "")
         if id not in self._begun:
             return
@@ -149,7 +149,7 @@ class ResponsesAnswer:
                 out.append(ArgumentsDelta(id, said))
 
     def _id_of(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> str:
-        """Returns the item's id: its own, that of its `output_index`, its call id, or a new one."""
+        """Returns the id of an event's item: its own, that of its `output_index`, its call id, or a new one."""
         id = self._known_id(event, item) or self._new_id("item_")
         place = event.get("output_index")
         if isinstance(place, int):
@@ -190,8 +190,8 @@ class ResponsesAnswer:
             out.append(ItemStarted(ToolCall(id, call_id, name, kind)))
 
     def _item(self, item: dict[str, Any], id: str, out: list[Event]) -> None:
-        """Adds what no delta had, and a `RawItem` for later requests. Ignores an item that was complete, or a call
-        without a name.
+        """Adds a complete item: what no delta had, and a `RawItem` for later requests. Ignores an item that was
+        complete already, or a call without a name.
         """
         if id in self._done:
             return
@@ -227,7 +227,7 @@ class ResponsesAnswer:
 
     def _call(self, item: dict[str, Any], id: str, out: list[Event]) -> bool:
         """Stores a complete call, and ends its item if it was opened. What `item` lacks is taken from the event that
-        began it and the pieces of its text, and set there. Returns False without a name.
+        began it and from the pieces of its text, and set in `item`. Returns False for a call without a name.
         """
         begun, pieces = self._begun.pop(id, ({}, []))
         name = text_at(item, "name") or text_at(begun, "name")
@@ -267,8 +267,8 @@ class ResponsesAnswer:
 
 
 def _final_status(response: Mapping[str, Any], of_event: str) -> str:
-    """`of_event`: the status in the last event's name. The worse of the two counts; one that is not final means
-    failed.
+    """Returns the worse of the response's status and that in the last event's name (`of_event`). One that is not final
+    means failed.
     """
     own = response.get("status")
     if own in ("failed", "cancelled") or of_event in ("failed", "cancelled"):
@@ -285,7 +285,7 @@ def _type_of(value: Mapping[str, Any]) -> str:
 
 
 def _new_item(item: Mapping[str, Any], id: str) -> Item | None:
-    """Returns the item that is begun; None for calls and what clients do not get."""
+    """Returns an item to begin; None for calls and for what clients do not get."""
     kind = _type_of(item)
     if kind == "message":
         return Message(id, phase=text_at(item, "phase") or None)
@@ -297,7 +297,7 @@ def _new_item(item: Mapping[str, Any], id: str) -> Item | None:
 
 
 def _shift_annotation(annotation: dict[str, Any], offset: int) -> dict[str, Any]:
-    """Moves positions from a part to the whole text."""
+    """Returns an annotation whose positions in a part are those in the whole text."""
     places = {name: annotation.get(name) for name in ("start_index", "end_index")}
     return annotation | {name: place + offset for name, place in places.items() if isinstance(place, int)}
 

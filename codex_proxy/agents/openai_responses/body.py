@@ -23,14 +23,14 @@ from codex_proxy.core.items import (
 from codex_proxy.core.turn import NamedTools, Turn
 
 CUSTOM: Final = "custom"
-"""Among refused fields: custom tools, which are then functions."""
+"""The name, among refused fields, of custom tools, which then become functions."""
 OPTIONAL: Final = ("include", "store", "parallel_tool_calls", CUSTOM)
 """Fields (other than sampling) that are left out or changed if an error names them."""
 _REFUSING: Final = frozenset({400, 422, 500})
 
 
 def request_body(turn: Turn, model: str, items: Sequence[Any], refused: Collection[str] = ()) -> bytes:
-    """Leaves out `refused` fields."""
+    """Returns the body, without `refused` fields."""
     fields: dict[str, Any] = {
         "model": model,
         "input": items,
@@ -95,7 +95,7 @@ def _tool(tool: Tool, *, as_function: bool) -> dict[str, Any]:
 
 
 def refused_field(turn: Turn, refused: Collection[str], status: int, error: bytes) -> str | None:
-    """Returns the optional field that the error names, if any. `refused` are earlier ones."""
+    """Returns the optional field that an error names, if any, unless it is in `refused`."""
     if status not in _REFUSING:
         return None
     named = _param_of(error)
@@ -113,7 +113,7 @@ def refused_field(turn: Turn, refused: Collection[str], status: int, error: byte
 
 
 def _param_of(error: bytes) -> str:
-    """Reads an error in OpenAI's shape."""
+    """Returns the `param` of an error in OpenAI's form; empty without one."""
     try:
         value = json.loads(error)
     except (ValueError, RecursionError):
@@ -141,7 +141,7 @@ def input_items(history: Iterable[HistoryItem], refused: Collection[str] = ()) -
 
 
 def output_item(output: HistoryOutput, *, as_function: bool = False) -> dict[str, Any]:
-    """`as_function`: a custom tool's output as a function's."""
+    """Returns an output as an item. `as_function`: a custom tool's output as a function's."""
     custom = output.kind == "custom" and not as_function
     kind = "custom_tool_call_output" if custom else "function_call_output"
     return {"type": kind, "call_id": output.call_id, "output": output_of(output.parts, _detail)}

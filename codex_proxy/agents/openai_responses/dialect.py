@@ -45,7 +45,7 @@ class OpenAIResponses(UpstreamTurn[ResponsesAnswer]):
     def __init__(self, model: str, context: UpstreamContext) -> None:
         super().__init__(model, context)
         self._turn_items: list[Any] = []
-        """The model's items of this turn, and outputs."""
+        """The model's items of this turn, and the outputs of its calls."""
         self._streamed: frozenset[tuple[Kind, str]] = frozenset()
         """Tools whose calls become items while they arrive."""
 

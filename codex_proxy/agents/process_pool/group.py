@@ -52,7 +52,8 @@ KEEPS_ENDING_TEXT = "The agent's process keeps exiting and is restarted after a 
 START_WATCHER: Final[ContextVar[Callable[[str], AbstractContextManager[None]] | None]] = ContextVar(
     "start_watcher", default=None
 )
-"""Gets the agent's name. Its context manager is entered while a process starts for the turn of this context."""
+"""Is called with the agent's name. Its context manager is entered while a process starts for the turn of this context.
+"""
 
 FileStamp = tuple[int, int, int]
 
@@ -112,7 +113,7 @@ class ProcessGroup(Generic[P]):
         self._last_number = 0
         self._backoff = RestartBackoff()
         self._last_crash: Failure | None = None
-        """How the last process ended that ended unasked."""
+        """How the last process that ended unexpectedly did so."""
         self.last_failure: Failure | None = None
 
     async def acquire(self, open: Callable[[P], T]) -> T:
@@ -307,7 +308,7 @@ class ProcessGroup(Generic[P]):
 
     @property
     def is_unused(self) -> bool:
-        """Whether the pool may forget the group."""
+        """Whether the group has no processes, no waiting turns, no minimum, no recent use and no delayed start."""
         if self.entries or self._waiting or self._limits.min_processes:
             return False
         now = self._pool.now()

@@ -64,7 +64,7 @@ class PooledProcess:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the process has its only session, and ends with it."""
+        """Whether the process serves one session, which it already has, and ends with it."""
         return False
 
     @property

@@ -54,7 +54,7 @@ class ChildTransport(PooledProcess):
         self._early = bytearray()
 
     async def start(self, command: Command) -> None:
-        """Raises `SpawnError`."""
+        """Starts the child. Raises `SpawnError`."""
         self._child = await spawn(command, self)
 
     def take(self) -> Self:

@@ -37,7 +37,7 @@ class TransportReader(Protocol):
         ...
 
     def ended(self, ended: Ended) -> None:
-        """Called once."""
+        """Handles the child's end. Called once."""
         ...
 
     def fail(self, failure: Failure) -> None:
@@ -90,7 +90,7 @@ class SessionRecorder(Protocol):
         ...
 
     def read_lines(self, lines: list[bytes]) -> None:
-        """The same, from lines whose decoded messages are about to be read."""
+        """Takes lines, whose decoded messages the dialect is about to read."""
         ...
 
     def ended(self, ended: Ended) -> None: ...

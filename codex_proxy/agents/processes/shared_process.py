@@ -105,7 +105,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             asyncio.get_running_loop().call_soon(self._report_end, channel)
 
     def set_idle(self, channel: int, idle: bool) -> None:
-        """The pool may end a process with only idle channels."""
+        """Sets whether a channel is idle. The pool may end a process with only idle channels."""
         if channel not in self._readers:
             return
         if idle:

@@ -58,7 +58,7 @@ class UpstreamAgent(AgentBase):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         """`name`: of its table; empty for the only agent. `make_server` returns the started model server, or raises
-        `Fault`. `peers`: all upstreams by name. `queue_wait`: the most seconds to wait at the limit of `concurrency`.
+        `Fault`. `peers`: all upstreams by name. `queue_wait`: the most seconds to wait while `concurrency` turns run.
         `chance`: see `AttemptPlan`.
         """
         super().__init__()
@@ -83,7 +83,7 @@ class UpstreamAgent(AgentBase):
 
     @property
     def any_model(self) -> bool:  # type: ignore[override]
-        """Whether nobody has listed models, or it has not started."""
+        """Whether every model name is accepted: nobody has listed models, or the agent has not started."""
         server = self._late.value
         return server is None or server.any_model
 
@@ -180,7 +180,7 @@ class UpstreamAgent(AgentBase):
         return OpenAttempt(self._table_name, own, dialect, self, server.client, headers)
 
     async def _enter(self, *, may_wait: bool) -> ModelServer:
-        """Takes a place for an attempt, and returns the server. Raises `NotAskedError`."""
+        """Takes one of the `concurrency` places for an attempt, and returns the server. Raises `NotAskedError`."""
         try:
             server = await self._late.for_turn()
         except Fault as fault:
@@ -202,7 +202,7 @@ class UpstreamAgent(AgentBase):
 
     @property
     def total_timeout(self) -> float | None:
-        """Seconds for a request with its answer, if limited."""
+        """The most seconds for a request with its answer, if limited."""
         return self.config.total_timeout
 
     @property
@@ -246,7 +246,7 @@ class UpstreamAgent(AgentBase):
         return answer
 
     def record(self, outcome: Outcome, failure: Failure | None = None) -> None:
-        """Only failures that are the upstream's fault count against it."""
+        """Reports an attempt's outcome to the breaker, which counts only failures that are the upstream's fault."""
         self.attempts[outcome] += 1
         if outcome == "left":
             self.breaker.note_no_result()

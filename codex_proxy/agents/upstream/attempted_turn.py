@@ -27,7 +27,7 @@ from codex_proxy.core.faults import Failure
 from codex_proxy.core.turn import Turn
 
 HELD: Final = frozenset({TurnStarted, Notice, RawItem, AccountLimitsReported})
-"""Events that are no part of an answer."""
+"""Types of events that are no part of an answer, and are held back."""
 
 
 class Attempt(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
     @property
     def marks(self) -> OriginMarks | None:
-        """Marks encrypted content, so that no other upstream gets it; None if there is only one."""
+        """What marks encrypted content, so that no other upstream gets it; None if there is only one."""
         return OriginMarks(self.name) if self.name else None
 
 

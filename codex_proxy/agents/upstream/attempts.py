@@ -23,23 +23,23 @@ RETRIED: Final = frozenset(
         K.AGENT_RATE_LIMITED,
     }
 )
-"""After these failures the same upstream is asked again."""
+"""Failures after which the same upstream is asked again."""
 RETRIED_ELSEWHERE: Final = RETRIED | {
     *(K.UPSTREAM_TIMEOUT, K.UPSTREAM_UNAUTHORIZED, K.USAGE_LIMIT_REACHED, K.INSUFFICIENT_QUOTA),
     *(K.CONCURRENCY_EXCEEDED, K.AGENT_MISCONFIGURED, K.AGENT_NOT_AUTHENTICATED),
 }
-"""After these failures another upstream is asked."""
+"""Failures after which another upstream is asked."""
 BLAMED: Final = frozenset(
     {
         *(K.UPSTREAM_UNREACHABLE, K.UPSTREAM_DISCONNECTED, K.UPSTREAM_ERROR, K.UNAVAILABLE),
         K.UPSTREAM_TIMEOUT,
     }
 )
-"""The breaker counts these; a usage limit or an invalid key does not count."""
+"""Failures that the breaker counts; a usage limit or an invalid key is not counted."""
 
 
 Outcome: TypeAlias = Literal["answered", "failed", "left"]
-"""`left`: the client left before."""
+"""How an attempt ended. `left`: the client left before."""
 
 
 class UpstreamTarget(msgspec.Struct, frozen=True):
@@ -49,23 +49,23 @@ class UpstreamTarget(msgspec.Struct, frozen=True):
     model: str
     retries: int = 0
     max_retry_after: float = 30.0
-    """With a longer `Retry-After` it is not tried again in this turn."""
+    """The longest `Retry-After`, in seconds, after which the upstream is asked again in this turn."""
 
 
 class AttemptPlan:
-    """`target` is the current upstream."""
+    """The attempts of one turn. `target` is the current upstream."""
 
     def __init__(self, targets: Sequence[UpstreamTarget], chance: Callable[[], float]) -> None:
         """`targets`: at least one, in order. `chance` returns a random number from 0 to 1, which varies the waits."""
         self.target, *self._others = targets
         self.attempts = 1
-        """Attempts, the current one included."""
+        """The number of attempts, the current one included."""
         self._chance = chance
         self._retried = 0
 
     @property
     def is_last(self) -> bool:
-        """Whether no further upstream is left."""
+        """Whether no upstream is left after `target`."""
         return not self._others
 
     def choose_next(self, failure: Failure, *, not_asked: bool = False) -> float | None:
@@ -140,7 +140,7 @@ class Breaker:
         self._failures, self._opened_at, self._probing = 0, None, False
 
     def note_failure(self, now: float) -> None:
-        """Opens the breaker if it was half open, or allows no more."""
+        """Notes a failed attempt, which opens a breaker that is half open or has reached its number of failures."""
         self._failures += 1
         if self._probing or (self._max_failures and self._failures >= self._max_failures):
             self._opened_at, self._probing = now, False

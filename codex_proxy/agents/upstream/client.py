@@ -24,12 +24,12 @@ from codex_proxy.core.passing import Body, RestOfBody, pieces_of
 MAX_LIST_BYTES: Final = 8 << 20
 """The most bytes of a list of models."""
 KEEPALIVE_SECONDS: Final = 30.0
-"""Seconds for an unused connection; many servers close theirs after 60."""
+"""The seconds that an unused connection is kept; many servers close theirs after 60."""
 LIST_SECONDS: Final = 15.0
 TRACE_HEADERS: Final[ContextVar[Mapping[str, str]]] = ContextVar(
     "trace_headers", default=MappingProxyType({})
 )
-"""With these headers an upstream continues the turn's trace."""
+"""The headers by which an upstream continues the turn's trace."""
 _HEADERS: Final = {"User-Agent": "codex-proxy", "Accept-Encoding": "identity"}
 _JSON: Final = {"Content-Type": "application/json", "Accept": "text/event-stream, application/json"}
 
@@ -92,7 +92,7 @@ class UpstreamClient:
         )
 
     def _head(self, path: str, headers: Mapping[str, str], body: Body, rest: RestOfBody | None) -> bytes:
-        """Returns the request line and the headers."""
+        """Returns the bytes of the request line and the headers."""
         assert self._connections is not None
         sent = self._headers.copy()
         sent.update(headers)

@@ -16,10 +16,10 @@ from codex_proxy.agents.upstream.presets import NO_PRESET, PRESETS, PresetName, 
 from codex_proxy.core.passing import PASSED_PATHS
 
 _SHORTEST_SECRET: Final = 8
-"""Characters of a header's value: a shorter one is a switch, and a part of other words."""
+"""The fewest characters of a header's secret value: a shorter one is a switch, and a part of other words."""
 _SHORTEST_KEY: Final = 12
 _HOLDS_A_KEY: Final = re.compile(r"key|token|secret|auth|cookie|passw|credential", re.IGNORECASE)
-"""Headers that prove who asks."""
+"""Matches names of headers that prove who asks."""
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _OWN_HEADERS: Final = frozenset(
     {
@@ -27,17 +27,17 @@ _OWN_HEADERS: Final = frozenset(
         *("transfer-encoding", "connection", "x-codex-hops"),
     }
 )
-"""A table may not set these."""
+"""Headers that a table may not set."""
 _SECRET: Final = frozenset({"cookie", "x-api-key", "api-key", "proxy-authorization"})
-"""Further headers by which clients prove who they are."""
+"""Matches names of further headers by which clients prove who they are."""
 
 
 class UpstreamApi(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     api: str
-    """Its name in error messages."""
+    """The API's name in error messages."""
     path: str
-    """Follows the upstream's address."""
+    """The path of turns, which follows the upstream's address."""
     capabilities: frozenset[Capability]
 
 
@@ -66,9 +66,9 @@ RESPONSES: Final = UpstreamApi(
     ),
 )
 APIS: Final[Mapping[str, UpstreamApi]] = {"chat": CHAT, "responses": RESPONSES}
-"""The API by `wire`."""
+"""The API for each value of `wire`."""
 DEFAULT: Final = "default"
-"""The table of a single upstream."""
+"""The name of a single upstream's table."""
 
 
 class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +83,7 @@ class SettingNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_table(cls, table: str) -> SettingNames:
-        """`table`: like `[upstreams.groq]`; empty: settings of the server."""
+        """Returns the names in a table like `[upstreams.groq]`; empty: those of the server's settings."""
         if not table:
             return cls()
         return cls(
@@ -198,7 +198,7 @@ class UpstreamConfig(BaseModel):
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """A request that needs another one is refused."""
+        """The capabilities of the upstream. A request that needs another one is refused."""
         return self.api.capabilities - frozenset(self.cannot) - self.kind.cannot
 
     @property
@@ -224,10 +224,10 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     config: UpstreamConfig
     name: str = ""
-    """Empty for the only one."""
+    """The upstream's name; empty for the only one."""
     names: SettingNames = SettingNames()
     url: str
-    """Without a trailing slash."""
+    """The address, without a trailing slash."""
     key: str = ""
     """The key of every request, or empty."""
     clients_key: bool = False
@@ -243,7 +243,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host(self) -> str:
-        """Host and port."""
+        """The upstream's host and port."""
         return urlsplit(self.url).netloc
 
     @property
@@ -265,7 +265,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log_fields(self) -> dict[str, str]:
-        """Its name, if any. Its address is not logged."""
+        """The upstream's name, if it has one, as fields of a log line. Its address is not logged."""
         return {"upstream": self.name} if self.name else {}
 
     def __repr__(self) -> str:

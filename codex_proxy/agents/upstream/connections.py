@@ -21,24 +21,24 @@ MAX_HEADER_BYTES: Final = 16_384
 
 
 class AnswerListener(Protocol):
-    """Is told what comes on a connection, within the call that has read it."""
+    """Takes what comes on a connection, within the call that has read it."""
 
     def on_head(self, message: RawResponseMessage, body: StreamReader) -> None:
-        """A head has come, of an interim answer too. `body` gets what follows."""
+        """Handles a head, also of an interim answer. `body` gets what follows."""
         ...
 
     def on_data(self) -> None:
-        """Bytes were read, or the connection has ended."""
+        """Called when bytes were read, or the connection has ended."""
         ...
 
 
 class UpstreamConnection(ResponseHandler):
-    """While it is idle, until the next request is written, the first byte closes it."""
+    """A connection to an upstream. From an answer's end until the next request is written, the first byte closes it."""
 
     is_idle = False
     was_used = False
     listener: AnswerListener | None = None
-    """Without one, aiohttp's own requests read the answer."""
+    """What gets the answer; without one, aiohttp's own requests read it."""
 
     def begin(self, listener: AnswerListener) -> None:
         """Prepares for the answer to a request that is written next."""
@@ -71,7 +71,7 @@ class UpstreamConnection(ResponseHandler):
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes, or the connection's end, have come that the event loop has not read."""
+        """Whether bytes, or the connection's end, have come that the event loop has not read yet."""
         transport = self.transport
         if transport is None or transport.is_closing():
             return True
@@ -81,8 +81,8 @@ class UpstreamConnection(ResponseHandler):
 
 
 class UpstreamConnections(aiohttp.TCPConnector):
-    """A connector whose idle connections stay without a byte, or are closed. A taken one must be written to before the
-    event loop reads again.
+    """A connector that closes an idle connection on which a byte comes. A taken one must be written to before the event
+    loop reads again.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class UpstreamConnections(aiohttp.TCPConnector):
         self._key = self._request.connection_key
         self._timeout = aiohttp.ClientTimeout(total=None, connect=connect_timeout)
         self.headers = {"Host": self._request.headers["Host"]}
-        """What every request has because of the address."""
+        """The headers that every request has because of the address."""
         self.target = self._request.url.raw_path.rstrip("/")
         """The base of the path in a request's first line."""
         if proxy and not self._request.is_ssl():  # the proxy is not asked for a tunnel

@@ -48,7 +48,7 @@ class OutgoingRequest(msgspec.Struct, frozen=True):
     head: bytes
     body: Body
     rest: RestOfBody | None = None
-    """Follows the body, as it comes."""
+    """What follows the body, as it comes."""
 
 
 class Exchange:
@@ -71,7 +71,7 @@ class Exchange:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
-        """Where the messages are delivered: the connection's own context is that of another request."""
+        """The context in which messages are delivered: the connection's own is that of another request."""
         self._connection: Connection | None = None
         self._sending: asyncio.Task[None] | None = None
         self._may_repeat = True
@@ -90,11 +90,12 @@ class Exchange:
         self._deadline = math.inf
         """The deadline of the current read, by the loop's clock."""
         self._check: asyncio.TimerHandle | None = None
-        """Checks the deadline, and is set again then: a timer for each read would cost more than the read."""
+        """The timer that checks the deadline, and is set again then: one for each read would cost more than the read.
+        """
         self._start()
 
     def finish(self) -> None:
-        """Stops passing on. The remaining bytes are dropped for `DRAIN_SECONDS`, then the connection is closed."""
+        """Stops passing the answer on. Drops its remaining bytes for `DRAIN_SECONDS`, then closes the connection."""
         if not self._stopped:
             self._stopped = True
             if not self._ended.is_set():
@@ -131,7 +132,7 @@ class Exchange:
             self._write_on(idle)
 
     async def _send(self, *, in_memory: bool) -> None:
-        """Sends the request on a connection that it waits for."""
+        """Sends the request, after waiting for a connection. `in_memory`: the whole body is."""
         try:
             connection = await self._connections.open()
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -143,7 +144,7 @@ class Exchange:
             await self._stream_to(protocol)
 
     def _begin_on(self, connection: Connection) -> UpstreamConnection | None:
-        """Prepares the connection for a request. Returns None if it has failed by that."""
+        """Prepares a connection for the request. Returns None if the connection has failed meanwhile."""
         protocol = connection.protocol
         assert isinstance(protocol, UpstreamConnection)
         self._connection = connection
@@ -200,7 +201,7 @@ class Exchange:
         self._context.run(self._read)
 
     def _read(self) -> None:
-        """Passes on what has come."""
+        """Passes on the bytes that have come."""
         while self._connection is not None and self._may_read:
             protocol, body = self._connection.protocol, self._body
             assert protocol is not None

@@ -155,7 +155,9 @@ class ErrorReader:
 
 
 def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
-    """Corrects `failure_from_text`, whose rules are made for Codex. `text`: the error's code, type and message."""
+    """Corrects the kind that `failure_from_text` has found by rules made for Codex. `text`: the error's code, type and
+    message.
+    """
     # llama.cpp says 500 where the input is to blame.
     if (status is None or status in (400, 404, 413, 422, 500)) and _CONTEXT.search(text):
         return K.CONTEXT_LENGTH_EXCEEDED
@@ -172,7 +174,7 @@ def _fault_of(found: FaultKind, status: int | None, text: str) -> FaultKind:
 
 
 def _as_text(words: str, code: object, kind: object) -> str:
-    """Returns an error as `failure_from_text` reads it."""
+    """Returns an error as a text that `failure_from_text` can read."""
     vague = kind == "server_error" or not isinstance(kind, str)  # the words beside it say more
     error = {
         "message": words,

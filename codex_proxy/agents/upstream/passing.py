@@ -31,7 +31,7 @@ NO_PATH: Final = (
 
 
 class UpstreamAnswer:
-    """One attempt, sent at once. `agent` gets the outcome, once."""
+    """The answer to one attempt, which is sent at once. `agent` gets the outcome, once."""
 
     def __init__(
         self,

@@ -23,11 +23,11 @@ class UpstreamPreset(msgspec.Struct, frozen=True, kw_only=True):
     """The variable that usually has its key."""
     needs_key: bool = False
     cannot: frozenset[Capability] = frozenset()
-    """Capabilities of `openai-chat` that it lacks."""
+    """Capabilities of `openai-chat` that the server lacks."""
     reasoning_back: str = ""
-    """Where its models expect their reasoning back, with their calls."""
+    """The field in which its models expect their reasoning back, with their calls."""
     refuses: frozenset[str] = frozenset()
-    """Optional fields that it answers with an error, by their names in `openai_chat.body`."""
+    """Optional fields that the server answers with an error, by their names in `openai_chat.body`."""
 
 
 NO_PRESET: Final = UpstreamPreset(url="")

@@ -64,7 +64,7 @@ class SecretsReader:
 
 
 def _pattern_of(char: int) -> bytes:
-    """Matches a character as it is and as JSON may write it."""
+    """Returns a pattern for a character, as it is and as JSON may write it."""
     plain = re.escape(bytes([char]))
     escaped = b"\\\\u00(?i:%02x)" % char
     return (
@@ -75,7 +75,7 @@ def _pattern_of(char: int) -> bytes:
 
 
 def _may_begin(data: bytes, secret: bytes) -> bool:
-    """Whether `data` may begin the secret, as in `_pattern_of`."""
+    """Whether `data` may begin the secret, whose characters may be written as in `_pattern_of`."""
     at = 0
     for char in secret:
         rest = data[at : at + 6].lower()

@@ -49,11 +49,13 @@ NO_CLIENTS_KEY: Final = Failure(
 
 
 MakeDialect: TypeAlias = Callable[[Turn, str, UpstreamContext], Dialect[Message]]
-"""Creates a turn's dialect, from the upstream's name for the model and what its turns share."""
+"""The type of a function that creates a turn's dialect, from the upstream's name for the model and what its turns
+share.
+"""
 
 
 class ModelServer:
-    """Its models are kept current by a task."""
+    """A model server, whose list of models a task keeps current."""
 
     def __init__(self, upstream: Upstream, clock: Clock, make_dialect: MakeDialect) -> None:
         self._upstream = upstream
@@ -90,7 +92,7 @@ class ModelServer:
         return turn, self._make_dialect(turn, model, self._context), headers
 
     def headers_for(self, origin: Origin) -> dict[str, str]:
-        """Returns headers. Raises `Fault` if the request came from this server or through too many, or lacks the
+        """Returns a request's headers. Raises `Fault` if it came from this server or through too many, or lacks the
         client's key.
         """
         hops = origin.hops

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from codex_proxy.agents.upstream.server import MakeDialect
 
 CLIENTS_KEY: Final = "client"
-"""This PROXY_UPSTREAM_KEY sends each client's own key."""
+"""The value of PROXY_UPSTREAM_KEY with which each client's own key is sent."""
 ADAPTERS_URL: Final = "OPENAI_BASE_URL_INTERNAL"
-"""Where open-responses-server expects the address; with it, its variable for the key is used."""
+"""The variable in which open-responses-server expects the address; with it, its variable for the key is used."""
 ADAPTERS_KEY: Final = "OPENAI_API_KEY"
 UPSTREAM_SETTINGS: Final = frozenset({"upstream_url", "upstream_key", "idle_timeout"})
-"""Short for keys of `[upstreams.default]`."""
+"""Settings that are short for keys of `[upstreams.default]`."""
 _MAX_KEY_CHARS: Final = 10_000
 
 

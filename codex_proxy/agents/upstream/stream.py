@@ -19,7 +19,9 @@ MAX_LINE_BYTES: Final = 16 << 20
 MAX_ANSWER_BYTES: Final = 8 * MAX_LINE_BYTES
 """The most bytes of an answer."""
 MAX_EVENT_MARKS: Final = 1 << 20
-"""Commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest have ten thousand."""
+"""The most commas and opening brackets of an event: a byte of `[],[]` takes thirty of memory. The largest events have
+ten thousand.
+"""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -29,7 +31,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class End(msgspec.Struct, frozen=True):
-    """Always the last message."""
+    """The last message of every exchange."""
 
     failure: Failure | None = None
     """Why the answer is incomplete, if so."""
@@ -39,7 +41,7 @@ Message: TypeAlias = Head | bytes | End
 
 
 class StreamEvent(msgspec.Struct, frozen=True):
-    """`value`: the decoded JSON of a `chunk` or `error`."""
+    """One event of a stream. `value`: the decoded JSON of a `chunk` or `error`."""
 
     kind: Literal["chunk", "error", "done", "no_json", "no_answer", "too_long"]
     """`done`: `[DONE]`; `no_json`: cannot be decoded; `no_answer`: neither a stream nor a JSON object; `too_long`: a
@@ -53,7 +55,7 @@ _SPACE: Final = b" \t\r\n\xef\xbb\xbf"
 
 
 class AnswerReader:
-    """`feed` each chunk, then `close`. Nothing is raised."""
+    """Reads one answer's body. Call `feed` with each chunk, then `close`. Nothing is raised."""
 
     def __init__(self, max_line: int = MAX_LINE_BYTES) -> None:
         self._max_line = max_line
@@ -83,7 +85,7 @@ class AnswerReader:
         return []
 
     def close(self) -> list[StreamEvent]:
-        """Returns the last event if only its newline is missing, or the JSON object. A cut-off line is dropped."""
+        """Returns the JSON object, or the last event if only its newline is missing. Drops a line that was cut off."""
         if self._form == "events":
             rest = self._framer.close()
             event = None if rest is None else self._line(rest)
@@ -94,8 +96,8 @@ class AnswerReader:
         return []
 
     def _read_first(self, chunk: bytes) -> list[StreamEvent]:
-        """Detects the format by the first character: content types are often wrong. Returns `no_answer` if it is
-        neither.
+        """Detects the format by the first character, since content types are often wrong. Returns `no_answer` for an
+        unknown one.
         """
         first = chunk.lstrip(_SPACE)[:1]
         if not first:
@@ -148,7 +150,7 @@ def decode_event(data: bytes, kind: Literal["chunk", "error"]) -> StreamEvent:
 
 
 def has_too_many_values(data: bytes) -> bool:
-    """Whether decoding would block the event loop too long."""
+    """Whether JSON has so many values that decoding would block the event loop too long."""
     return len(data) > MAX_EVENT_MARKS and sum(map(data.count, (b",", b"[", b"{"))) > MAX_EVENT_MARKS
 
 

@@ -33,10 +33,10 @@ class OpenAttempt(Attempt, frozen=True):
     """An attempt, and how its requests are sent."""
 
     agent: UpstreamAgent
-    """Records the attempt's end."""
+    """The agent that records the attempt's end."""
     client: UpstreamClient
     headers: Mapping[str, str]
-    """Are sent with every request."""
+    """The headers of every request."""
 
 
 async def make_attempt(
@@ -68,7 +68,9 @@ async def make_attempt(
 
 
 class UpstreamTransport:
-    """Its reader gets each answer's messages, and an `Attempt` or `NoAttempt` after a failed attempt."""
+    """A turn's transport. Its reader gets each answer's messages, and an `Attempt` or `NoAttempt` after a failed
+    attempt.
+    """
 
     exclusive = True
 
@@ -84,7 +86,7 @@ class UpstreamTransport:
         self._sleep = sleep
         self._current: OpenAttempt | None = None
         self._is_recorded = False
-        """Whether the current outcome was reported."""
+        """Whether the current attempt's outcome was reported."""
         self._next_attempt: asyncio.Task[None] | None = None
         self._reader: TransportReader | None = None
         self._exchanges: list[Exchange] = []
@@ -173,8 +175,8 @@ class UpstreamTransport:
         """Does nothing: the session ends with its turn."""
 
     async def release(self, *, finished: bool) -> None:
-        """Closes the current connection unless the answer has ended: so the upstream notices that the client
-        has left.
+        """Closes the current connection unless the answer has ended, so that the upstream notices that the client has
+        left.
         """
         self._reader = None
         if self._next_attempt is not None:

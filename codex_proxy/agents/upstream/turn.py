@@ -58,10 +58,10 @@ class UpstreamContext(msgspec.Struct, frozen=True):
 
 
 class ExchangeTurn(SingleTurn, ABC, Generic[A]):
-    """Methods return events, and the next request's body (empty for none). `A`: what reads or collects an answer."""
+    """A turn that takes one or more exchanges. `A`: what reads or collects an answer."""
 
     def __init__(self, model: str, context: UpstreamContext) -> None:
-        """`model`: the upstream's name."""
+        """`model`: the upstream's name of it."""
         self._model = model
         self._errors = context.errors
         self._refused = context.refused
@@ -114,7 +114,7 @@ class ExchangeTurn(SingleTurn, ABC, Generic[A]):
 
     @abstractmethod
     def _end(self, answer: A, end: End, out: list[Event]) -> None:
-        """The exchange has ended: completes the answer, or fails the turn."""
+        """Handles the end of an exchange: completes the answer, or fails the turn."""
 
     @abstractmethod
     def _refused_field(self, status: int, body: bytes) -> str | None:
@@ -203,7 +203,9 @@ class UpstreamTurn(ExchangeTurn[A]):
             out += self._fail(end.failure or BROKEN_OFF)
 
     def _request_outputs(self, calls: Sequence[ToolCallRequested], out: list[Event]) -> None:
-        """An invalid call gets an error as its output; if all are invalid, `_writes` is the next request."""
+        """Asks for the outputs of valid calls. An invalid one gets an error as its output; if all are invalid,
+        `_writes` is the next request.
+        """
         for call in calls:
             wrong = None if call.item_reported else self._fault_in_call(call)
             if wrong is None:
@@ -227,7 +229,7 @@ class UpstreamTurn(ExchangeTurn[A]):
             raise TooMuchHeld(f"it called more than {MAX_UNANSWERED} tools at once")
 
     def _fault_in_call(self, call: ToolCallRequested) -> tuple[str, str] | None:
-        """Returns a `Notice`'s code, and an error for the model."""
+        """Returns why a call cannot be run, as a `Notice`'s code and an error for the model; None if it can."""
         if all(tool.name != call.name for tool in self._turn.tools):
             return (
                 "unoffered_call",

@@ -18,7 +18,7 @@ _MAX_HELD: Final = 1024
 
 
 def count_of(fields: Any, name: str) -> int | None:
-    """Returns a count in a decoded object, if any."""
+    """Returns the count in a field of a decoded object, if any."""
     value = fields.get(name) if isinstance(fields, dict) else None
     if isinstance(value, float) and value.is_integer():
         value = int(value)

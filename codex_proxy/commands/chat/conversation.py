@@ -11,16 +11,16 @@ import aiohttp
 import msgspec
 
 CONNECT_SECONDS = 5.0
-"""The server is usually on this machine."""
+"""The seconds to connect; the server is usually on this machine."""
 
 SILENCE_SECONDS = 900.0
-"""Seconds without a byte until an answer is given up: more than a server lets a turn be silent."""
+"""The seconds without a byte until an answer is given up: more than a server lets a turn be silent."""
 
 NOT_OURS = "The answer is not from a codex-proxy server. Check the address."
 
 
 class ChatError(Exception):
-    """The message is for the person at the terminal."""
+    """The chat cannot go on. The message is for the person at the terminal."""
 
 
 class Piece(msgspec.Struct, frozen=True):
@@ -64,7 +64,9 @@ class ChatSession:
         self._messages.clear()
 
     async def ask(self, text: str) -> AsyncGenerator[Piece, None]:
-        """Closing the generator ends the turn. What was received stays in the conversation."""
+        """Sends a message, and yields the answer. Closing the generator ends the turn. What was received stays in the
+        conversation.
+        """
         self._messages.append({"role": "user", "content": text})
         texts: list[str] = []
         body = {"model": self.model, "messages": self._messages, "stream": True}
@@ -118,7 +120,7 @@ class ChatSession:
 
 
 async def _pieces(reply: aiohttp.ClientResponse) -> AsyncIterator[Piece]:
-    """Raises `ChatError` for an error, or a missing end."""
+    """Yields the pieces of a streamed answer. Raises `ChatError` for an error, or a missing end."""
     rest = b""
     async for chunk in reply.content.iter_any():
         *blocks, rest = (rest + chunk).split(b"\n\n")

@@ -45,7 +45,7 @@ class Screen:
             self._console.print(Text(part, style=style), end="", soft_wrap=True)
 
     def end(self) -> None:
-        """Later output begins on a new line."""
+        """Ends the line, so that later output begins on a new one."""
         if not self._at_line_start:
             self._console.print()
         self._kind, self._at_line_start = "", True

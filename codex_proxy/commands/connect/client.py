@@ -17,7 +17,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
     path: tuple[str, ...]
     value: Any
-    """Of any JSON type; strings in it may have placeholders."""
+    """A value of any JSON type; strings in it may have placeholders."""
     list_key: str = ""
     """If set, `path` is a list, and `value` sets fields of its object with the same value for this key, or is
     appended.
@@ -67,7 +67,7 @@ def _leaves(table: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tu
 
 
 class ClientSetup(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`name` is the argument of `connect`, `notes` are printed at the end."""
+    """How a client is set up. `name` is the argument of `connect`; `notes` are printed at the end."""
 
     name: str
     title: str

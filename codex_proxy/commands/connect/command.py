@@ -56,13 +56,13 @@ def _make_backup(file: Path) -> Path:
 
 
 NO_KEY = "none"
-"""For clients that require a key, if the server requires none."""
+"""The key for clients that require one, if the server requires none."""
 
 KEY_TO_BE_GIVEN = "YOUR-KEY"
 
 
 class ConnectError(Exception):
-    """Nothing changed. The text says why, and what to do."""
+    """The settings file was not changed. The text says why, and what to do."""
 
 
 class ServerAccess(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from codex_proxy.commands.connect.client import Entry, Format
 
 
 class DocumentError(Exception):
-    """The message ends a sentence: `it is not TOML`."""
+    """A settings file cannot be changed. The message ends a sentence: `it is not TOML`."""
 
 
 def set_values(text: str, format: Format, entries: Sequence[Entry]) -> str:
@@ -45,7 +45,7 @@ def set_values(text: str, format: Format, entries: Sequence[Entry]) -> str:
 
 
 _HEAD = re.compile(r"(?:[ ]*(?:#[^\n]*)?\n)*---[ ]*(?:#[^\n]*)?\n")
-"""The lines before a YAML document and its `---`, which the library would drop."""
+"""Matches the lines before a YAML document and its `---`, which the library would drop."""
 
 
 def _comments(text: str) -> list[str]:
@@ -91,7 +91,7 @@ def _serialize(document: Any, format: Format, before: str) -> str:
 
 
 def _yaml(text: str) -> YAML:
-    """Keeps comments, quotes, and the indentation of lists."""
+    """Returns a parser and writer that keeps comments, quotes, and the indentation of lists."""
     yaml = YAML(typ="rt")
     yaml.preserve_quotes = True
     yaml.width = 4096

@@ -25,21 +25,21 @@ SDK_ENVIRONMENT: Final[Mapping[str, str]] = {
 
 class Program(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     setup: str = ""
-    """The name of its `ClientSetup`; empty if none is used."""
+    """The name of the program's `ClientSetup`; empty if none is used."""
     environment: Mapping[str, str] = msgspec.field(default_factory=lambda: SDK_ENVIRONMENT)
     removed: tuple[str, ...] = ()
-    """Variables of the user that would lead it to another server."""
+    """Variables of the user that would lead the program to another server."""
     arguments: tuple[str, ...] = ()
-    """They come before the user's."""
+    """Arguments that come before the user's."""
     home: str = ""
-    """Where it keeps its own files, if it was ever used."""
+    """The folder of the program's own files, which exists if it was ever used."""
     fresh: Mapping[str, str] = {}
-    """The variables that put its own files into the temporary folder, set if `home` does not exist: a program that
-    was never set up leaves nothing behind.
+    """Variables that put the program's own files into the temporary folder, set if `home` does not exist: a program
+    that was never set up leaves nothing behind.
     """
     install: str = ""
     unserved: str = ""
-    """Why it cannot use this server; empty if it can."""
+    """Why the program cannot use this server; empty if it can."""
 
 
 PROGRAMS: Final = msgspec.toml.decode(

@@ -13,7 +13,7 @@ from codex_proxy.commands.connect.client import ClientSetup
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """`texts` stand for the placeholders with their names, in texts and notes."""
+    """The file `clients.toml`. `texts` replace the placeholders with their names, in texts and notes."""
 
     texts: dict[str, str]
     clients: tuple[ClientSetup, ...]

@@ -83,9 +83,9 @@ def is_origin(text: str) -> bool:
 
 
 MAX_HEADERS: Final = 100
-"""As in Apache; SDKs send 20, browsers behind two proxies 40."""
+"""The most headers, as in Apache; SDKs send 20, browsers behind two proxies 40."""
 MAX_HEADER_BYTES: Final = 32 << 10
-"""As in nginx; on localhost they have other servers' cookies."""
+"""The most bytes of headers, as in nginx; on localhost they have other servers' cookies."""
 MAX_LINE: Final = 64 << 10
 """aiohttp's longest line; it answers a longer one in its own format."""
 
@@ -98,7 +98,7 @@ _SINGLE: Final = ("Host", "Origin", "Sec-Fetch-Site", "Authorization", "x-api-ke
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+|(?:[0-9a-f]*:){2,}[0-9a-f.]*))(?::[0-9]{0,5})?"
 )
-"""A name or an address, IPv6 in brackets or without, and perhaps a port."""
+"""Matches a Host header: a name or an address, IPv6 in brackets or without, and perhaps a port."""
 
 FORM: Final = "multipart/form-data"
 _OF_FORMS: Final = frozenset({"text/plain", "application/x-www-form-urlencoded", FORM})
@@ -154,7 +154,7 @@ def _headers_too_large(message: str) -> Fault:
 
 
 def _check_single(request: web.Request) -> None:
-    """Raises `Fault` INVALID_REQUEST for a repeated header that is checked: a proxy could use the other value."""
+    """Raises `Fault` INVALID_REQUEST if a header that is checked is repeated: a proxy could use the other value."""
     for name in _SINGLE:
         if len(request.headers.getall(name, [])) > 1:
             raise bad_request(f"The request has more than one {name} header.")
@@ -238,7 +238,7 @@ def _is_in(text: str, networks: Sequence[Network]) -> bool:
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Returns IPv4 in IPv6 form as IPv4; None if malformed."""
+    """Parses an address; IPv4 in IPv6 form becomes IPv4; None if malformed."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

@@ -22,10 +22,10 @@ class ContentLog(Protocol):
 
 
 CONTENT_LOG: Final = web.RequestKey("content_log", ContentLog)
-"""Set only if the request's content is logged or recorded."""
+"""What gets the request's content; set only if it is logged or recorded."""
 
 MAX_CHARS: Final = 16_384
-"""Characters of one line in the log."""
+"""The most characters of one line in the log."""
 MASK: Final = "***"
 
 _NAMES: Final = (

@@ -21,7 +21,7 @@ from codex_proxy.http.middleware.request_context import CLIENT, REPLY_HEADERS
 from codex_proxy.store.team import NO_REQUESTS, KeyRequests
 
 MAX_BUCKETS = 1024
-"""Above this number full buckets are dropped: they are as new ones."""
+"""The number of buckets above which full ones are dropped: they are like new ones."""
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Allowance(msgspec.Struct, frozen=True):
     remaining: int
     full_after: float
     wait: float
-    """Until the next request may pass; 0: at once."""
+    """Seconds until the next request may pass; 0: at once."""
 
 
 class _Bucket(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class RateLimits:
         """Requests since the last `report`."""
 
     def take(self, key: str, per_minute: int) -> Allowance:
-        """Takes a request from the key's bucket, if there is one. A changed limit applies from now on."""
+        """Takes a request from the key's bucket, unless it is empty. A changed limit applies from now on."""
         now = self._clock.monotonic()
         before = self._buckets.get(key)
         level = float(per_minute) if before is None else min(float(per_minute), before.level_at(now))

@@ -27,12 +27,12 @@ NOTES = web.RequestKey("notes", dict[str, object])
 REPLY_HEADERS = web.RequestKey("reply_headers", dict[str, str])
 """Headers for every kind of answer."""
 EMPTY_HEADER = "x-codex-empty"
-"""Why an answer has no text, refusal or call."""
+"""The header that says why an answer has no text, refusal or call."""
 OWNER = web.RequestKey("owner", str)
 """The name of the request's key; `local` if the server requires no keys."""
 
 CLIENT = web.RequestKey("client", Client)
-"""Not set for paths that need no key."""
+"""The key's client; not set for paths that need no key."""
 
 _BEGAN = web.RequestKey("began", float)
 """When the request's first line was read, in seconds of the monotonic clock."""
@@ -51,7 +51,7 @@ ON_EVERY_REPLY = {
 }
 
 MAX_NOTE = 100
-"""Characters of a path or model name in the log, since clients choose them."""
+"""The most characters of a path or model name in the log, since clients choose them."""
 
 CLIENT_LEFT = 499
 """The log's status if the client left before the answer, as in nginx; never sent."""

@@ -17,16 +17,16 @@ from codex_proxy.core.faults import Failure, Fault, FaultKind
 from codex_proxy.core.interfaces import Clock
 
 FREE_ATTEMPTS: Final = 3
-"""Wrong keys without a delay, for a person who mistypes or a client with an old key."""
+"""The number of wrong keys without a delay, for a person who mistypes or a client with an old key."""
 FIRST_SECONDS: Final = 0.25
 MAX_SECONDS: Final = 5.0
 """The longest pause between two checks for one address."""
 MAX_WAIT_SECONDS: Final = 20.0
-"""A key that would wait longer is refused."""
+"""The longest wait; a key that would wait longer is refused."""
 FORGET_SECONDS: Final = 600.0
 """Seconds without a wrong key until an address is forgotten."""
 MAX_ADDRESSES: Final = 4096
-"""About 1 MiB; the oldest is forgotten first."""
+"""The most addresses, about 1 MiB; the oldest is forgotten first."""
 MAX_KNOWN: Final = 4096
 """The most valid keys that are remembered, each with its address."""
 
@@ -37,7 +37,9 @@ class FailedAttempts:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failed: OrderedDict[str, tuple[int, float, float]] = OrderedDict()
-        """By address, oldest first: wrong keys, when the last came, and when it is checked (monotonic seconds)."""
+        """By address, oldest first: the number of wrong keys, and when the last came and is checked (monotonic
+        seconds).
+        """
         self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
         """Address and digest of keys that were valid, the least recently used first."""
 
@@ -101,7 +103,7 @@ def _network_of(address: str) -> str:
 
 
 MAX_WAITING: Final = 256
-"""Waiting checks of all addresses; keys of addresses without wrong ones never wait."""
+"""The most waiting checks of all addresses; keys of addresses without wrong ones never wait."""
 
 
 class WrongKeys:

@@ -21,7 +21,7 @@ from codex_proxy.surfaces.responses.wire import CompactRequest, ContextFields, I
 ALWAYS_REFUSED: Final = frozenset(
     {"ChatAudioPart", "AudioPart", "ChatOtherPart", "ChosenHosted", "HostedTool"}
 )
-"""Members of unions that exist only to be refused by name."""
+"""Members of unions that exist only so that an error can name what is refused."""
 
 _CONVERSATION_ID: Final[Schema] = {"type": "string", "pattern": f"^{CONVERSATION_PREFIX}"}
 _CONVERSATION: Final[Schema] = {
@@ -48,7 +48,7 @@ CHANGED: Final[dict[tuple[str, str], Schema]] = {
     # Without a type an item that has a role or content is a message, so it is no reference.
     ("ItemReference", "type"): {"anyOf": [{"const": "item_reference"}, NULL]},
 }
-"""Schemas that differ from the model's, by schema and property."""
+"""Schemas of properties that differ from the model's, by schema and property."""
 
 NOT_WITHOUT_TYPE: Final[Schema] = {
     "anyOf": [

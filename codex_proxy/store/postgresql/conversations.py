@@ -76,7 +76,7 @@ _TAKEN: Final = {
 
 
 class PostgresConversations(PostgresRemoval):
-    """The writes of `Store` but for deletion."""
+    """The writes of `Store` for conversations, except deletion."""
 
     async def add_conversation(
         self, conversation: StoredConversation, items: Sequence[NewItem] = ()
@@ -164,7 +164,7 @@ class PostgresConversations(PostgresRemoval):
         return conversation_of(rows[0])
 
     async def _resolve(self, owner: str, items: Sequence[NewItem]) -> tuple[StoredItem, ...]:
-        """Resolves references. Raises `NotStored`."""
+        """Returns the items, with references resolved. Raises `NotStored`."""
         named = [each.id for each in items if isinstance(each, ItemReference)]
         found = await self.find_items(owner, named) if named else {}
         missing = next((id for id in named if id not in found), None)

@@ -29,7 +29,7 @@ RETRY_SECONDS: Final = 1.0
 PAUSE_SECONDS: Final = 0.05
 """Seconds before it is repeated."""
 UNDONE_TRIES: Final = 10
-"""How often a statement is begun that others undo."""
+"""The most tries of a statement that PostgreSQL undoes because of others."""
 
 SERVER_SETTINGS: Final = {
     "application_name": "codex-proxy",
@@ -45,7 +45,7 @@ UNDONE: Final = (
     asyncpg.SerializationError,
     asyncpg.ForeignKeyViolationError,  # another statement removed a row between reading it and referring to it
 )
-"""Statements that had no effect because of others at the same time."""
+"""Errors of statements that had no effect because of others at the same time."""
 
 _EXPLANATIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (asyncpg.InvalidAuthorizationSpecificationError, "refuses the user or the password of its URL"),
@@ -67,7 +67,7 @@ _EXPLANATIONS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (TimeoutError, f"did not answer within {ANSWER_SECONDS:g} s"),
     (OSError, "cannot be reached"),
 )
-"""What the operator can mend, particular errors first; all others are bugs."""
+"""Explanations of errors that the operator can mend, particular errors first; all others are bugs."""
 
 
 class UnsureWrite(StoreUnavailable):
@@ -78,11 +78,11 @@ class Database:
     """A pool of connections to one database."""
 
     def __init__(self, pool: asyncpg.Pool, location: str, direct_url: str | None) -> None:
-        """`location` is for messages."""
+        """`location`: the database's name in messages. `direct_url`: its URL, unless there is a pooler."""
         self._pool = pool
         self.location = location
         self.direct_url = direct_url
-        """None if a pooler shares the connections."""
+        """The URL of the database; None if a pooler shares the connections."""
 
     @classmethod
     async def open(cls, url: str) -> Database:
@@ -248,7 +248,9 @@ async def _set_text_codec(connection: asyncpg.Connection) -> None:
 
 
 def _escape(value: object) -> object:
-    """Replaces the character 0, which PostgreSQL refuses and a client's id may have."""
+    """Returns a text with another character for the character 0, which PostgreSQL refuses and a client's id may have;
+    other values unchanged.
+    """
     if isinstance(value, str):
         return value.replace("\1", "\1\1").replace("\0", "\1\2")
     if isinstance(value, list) and value and isinstance(value[0], str):

@@ -18,7 +18,7 @@ WITH RECURSIVE part (chain) AS (
 ), chain AS (
     SELECT unnest(chain) AS seq FROM part
 )"""
-"""The rows of a chain. An array's first response has a chain of its own if the array did not take all."""
+"""The SQL for the rows of a chain. An array's first response has a chain of its own if the array did not take all."""
 # By nested loops, whatever the planner thinks of tables that it has no statistics of: a chain is a small part of all.
 HELD: Final = """
 LEFT JOIN LATERAL (
@@ -26,7 +26,7 @@ LEFT JOIN LATERAL (
 ) AS held ON true LEFT JOIN LATERAL (
     SELECT * FROM codex_proxy.items WHERE items.seq = held.item OFFSET 0
 ) AS items ON true"""
-"""The items of the rows of a chain."""
+"""The SQL for the items of the rows of a chain."""
 CONTEXT: Final = f"""{CHAIN}
 SELECT responses.id, side, {ITEM} FROM chain CROSS JOIN LATERAL (
     SELECT responses.id FROM codex_proxy.responses WHERE responses.seq = chain.seq OFFSET 0

@@ -32,12 +32,12 @@ from codex_proxy.store.values import StoreUnavailable
 log = structlog.get_logger(__name__)
 
 LEASED: Final = f"clock_timestamp() + interval '{LEASE_SECONDS:g} seconds'"
-"""The end of a lease that begins now."""
+"""The SQL for the end of a lease that begins now."""
 _SEEN: Final = f"seen > clock_timestamp() - interval '{LEASE_SECONDS:g} seconds'"
 FRAMES_SECONDS: Final = 0.05
 """Seconds between two writes of a stream's events."""
 EVERYBODY: Final = "*"
-"""The notice of a node that comes or goes."""
+"""The text of the notice that a node has come or gone."""
 GONE_AFTER: Final = "1 day"
 """The time after which a node that was killed is forgotten."""
 
@@ -113,13 +113,13 @@ class PostgresLeases:
         self._held: set[str] = set()
         """The responses that this node believes it holds."""
         self._renewal = asyncio.Event()
-        """Set if another node has changed one of them, has come or gone."""
+        """Set if another node has changed one of the held responses, has come or gone."""
         self._turns: dict[Key, int] = {}
-        """The rows of the conversations that this node holds, or tries to."""
+        """The numbers of the rows of the conversations that this node holds, or tries to hold."""
         self._locks = ConversationLocks()
         self._leaving: set[asyncio.Task[None]] = set()
         self._paced: dict[str, float] = {}
-        """When a response's next events may be stored."""
+        """When a response's next events may be stored, by its id."""
         self._changes: WeakValueDictionary[str, Changes] = WeakValueDictionary()
 
     async def claim_responses(self, limit: int) -> list[ResponseLease]:
@@ -173,14 +173,14 @@ class PostgresLeases:
         return ConversationLease(self.leave, key)
 
     async def _enter(self, key: Key) -> bool:
-        """Returns whether this node holds the conversation, or there is none."""
+        """Tries to hold a conversation. Returns whether this node holds it, or it does not exist."""
         rows = await self._database.read(_ENTER, *key, self.id)
         if rows:
             self._turns[key] = rows[0]["seq"]
         return not rows or bool(rows[0]["entered"])
 
     def leave(self, key: Key) -> None:
-        """Lets the next turn in, as soon as its release is stored."""
+        """Gives up a conversation; the next turn may begin when that is stored."""
         task = asyncio.get_running_loop().create_task(self._leave(key, self._turns.pop(key, None)))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)

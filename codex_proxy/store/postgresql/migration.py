@@ -19,7 +19,7 @@ LATEST: Final = len(FILES)
 MIN_COMPATIBLE: Final = 1
 """The oldest version of the tables whose programs may use the newest ones."""
 LOCK: Final = 0x63787078
-"""Lets one server at a time change the tables ("cxpx")."""
+"""The number of the advisory lock that lets one server at a time change the tables ("cxpx")."""
 
 _SCHEMA: Final = "SELECT FROM pg_namespace WHERE nspname = 'codex_proxy'"
 _TABLES: Final = """

@@ -23,7 +23,7 @@ INTERVAL_SECONDS: Final = 0.05
 LISTEN_AGAIN_SECONDS: Final = 1.0
 """Seconds between two attempts to listen."""
 MAX_PAYLOAD: Final = 7900
-"""Bytes of a notice; PostgreSQL refuses 8000."""
+"""The most bytes of a notice; PostgreSQL refuses 8000."""
 MAX_ID: Final = 200
 
 _NOTIFY: Final = f"SELECT pg_notify('{CHANNEL}', payload) FROM unnest($1::text[]) AS payload"
@@ -67,7 +67,7 @@ class Notices:
             await self._database.read(_NOTIFY, payloads(self._node, ids))
 
     async def _listen(self, url: str) -> None:
-        """Connects again whenever the connection is lost."""
+        """Listens, and connects again whenever the connection is lost."""
         while True:
             try:
                 await self._listen_once(url)
@@ -102,7 +102,7 @@ class Notices:
 
 
 def payloads(node: str, ids: Collection[str]) -> list[str]:
-    """Returns the notices' texts: the node and ids, with spaces between."""
+    """Returns the texts of notices: the node and ids, with spaces between."""
     found = [node]
     for id in ids:
         if len(found[-1]) + len(id) >= MAX_PAYLOAD:

@@ -14,17 +14,17 @@ from codex_proxy.store.retention import NOTHING, OBJECTS_AT_ONCE, ROWS_AT_ONCE, 
 from codex_proxy.store.values import PruneResult
 
 PIECE: Final = 500
-"""Rows that one statement removes."""
+"""The most rows that one statement removes."""
 FIRST_PIECES: Final = 5
-"""Pieces of each kind for which a deletion waits."""
+"""The pieces of each kind for which a deletion waits."""
 PIECE_BYTES: Final = 16 << 20
-"""Bytes of items that one statement removes."""
+"""The most bytes of items that one statement removes."""
 
 _UNCONTINUED: Final = (
     "NOT EXISTS (SELECT FROM codex_proxy.responses AS child WHERE child.parent = responses.seq)"
 )
 _ENDED: Final = f"NOT unfinished AND NOT deleted AND {_UNCONTINUED}"
-"""Responses that no other continues, and those of them that may be removed."""
+"""The SQL for responses that no other continues, and those of them that may be removed."""
 
 _DELETE_RESPONSES: Final = """, marked AS (
     UPDATE codex_proxy.responses SET deleted = true, unfinished = false
@@ -45,7 +45,7 @@ DELETE_CONVERSATION: Final = f"{_TARGET.format('conversations')}{_DELETE_CONVERS
 
 
 def _unlink(kind: str, which: str) -> str:
-    """Returns the SQL that removes links of the deleted objects for which `which` holds."""
+    """Returns the SQL that removes links of the deleted objects that fulfil the condition `which`."""
     return f"""
 WITH links AS (
     DELETE FROM codex_proxy.{kind}_items USING (
@@ -59,8 +59,8 @@ SELECT count(*) = $1 AS more FROM links"""
 
 
 def _drop(kind: str, which: str, left: str) -> str:
-    """Returns the SQL that removes the deleted objects without links for which `which` holds; `left`: whether such a
-    row lets more be removed.
+    """Returns the SQL that removes the deleted objects without links that fulfil the condition `which`; `left`: the
+    condition that such a row lets more be removed.
     """
     return f"""
 WITH gone AS (
@@ -88,7 +88,7 @@ WITH first AS (
     AND NOT EXISTS (SELECT FROM codex_proxy.conversation_items WHERE item = items.seq)
 )
 SELECT count(*) = $1 OR count(*) < (SELECT count(*) FROM first) AS more FROM noted"""
-"""Removes items that have lost their last link."""
+"""The SQL that removes items that have lost their last link."""
 
 _PIECES: Final = (
     """
@@ -121,7 +121,7 @@ SELECT (
     + (SELECT coalesce(sum(octet_length(value)), 0) FROM codex_proxy.steps)
     + (SELECT coalesce(sum(octet_length(metadata)), 0) FROM codex_proxy.conversations)
 )::bigint AS bytes"""
-"""The bytes of all content. A table's size on disk does not fall when rows are removed."""
+"""The SQL for the bytes of all content. A table's size on disk does not fall when rows are removed."""
 
 _OLDEST_RESPONSES: Final = f"""
 WITH target AS (
@@ -136,7 +136,7 @@ WITH target AS (
 _OLDER: Final = f"""
 SELECT coalesce((SELECT min(created) FROM codex_proxy.responses WHERE {_ENDED}), 'infinity')
     <= coalesce((SELECT min(touched) FROM codex_proxy.conversations WHERE NOT deleted), 'infinity') AS is_response"""
-"""Whether the oldest object is a response."""
+"""The SQL for whether the oldest object is a response."""
 _RULES: Final = {
     "steps": """
 WITH gone AS (
@@ -175,7 +175,7 @@ WITH last AS (
 
 
 class PostgresRemoval(StorePart):
-    """Deletes and removes objects."""
+    """The part of the store that deletes and removes objects."""
 
     async def delete_response(self, owner: str, id: str) -> bool:
         found = await self._delete(DELETE_RESPONSE, owner, id)
@@ -206,7 +206,7 @@ class PostgresRemoval(StorePart):
         return bool(row["more"])
 
     async def _count(self, sql: str, *values: object) -> int:
-        """Returns the `count` of a statement that removes less when it is repeated."""
+        """Runs a statement that removes rows, and returns its `count`. Repeated, it removes less."""
         (row,) = await self._database.write(sql, *values)
         return int(row["count"])
 

@@ -41,11 +41,11 @@ from codex_proxy.store.values import (
 )
 
 MAX_CHAIN: Final = 256
-"""Rows in a chain's array, of 8 bytes each."""
+"""The most rows in a chain's array, of 8 bytes each."""
 CHAIN_OF_CHILD: Final = f"""
         CASE WHEN parent.seq IS NULL THEN '{{}}' WHEN cardinality(parent.chain) < {MAX_CHAIN}
             THEN parent.chain || parent.seq ELSE ARRAY[parent.seq] END"""
-"""The chain of a response that continues `parent`."""
+"""The SQL for the chain of a response that continues `parent`."""
 
 _TAKEN: Final = {
     "responses": "there is a response with this id already",
@@ -163,7 +163,7 @@ SELECT held FROM response"""
 
 
 class PostgresResponses(PostgresRemoval):
-    """The writes of `Store` but for deletion, and `scan_context`."""
+    """The writes of `Store` for responses, except deletion, and `scan_context`."""
 
     async def add_response(
         self,
@@ -277,7 +277,7 @@ class PostgresResponses(PostgresRemoval):
 
 
 def _check_added(row: Row, response: StoredResponse, append: Append | None) -> None:
-    """Raises `NotStored` or `StoreConflict` if the result row says so."""
+    """Checks the row that adding a response has returned. Raises `NotStored` or `StoreConflict` if it says so."""
     if not row["has_parent"]:
         assert response.previous_id is not None
         raise NotStored("response", response.previous_id)

@@ -21,7 +21,7 @@ from codex_proxy.store.store import StoreOptions
 from codex_proxy.store.values import PruneResult
 
 PRUNE_LOCK: Final = LOCK + 1
-"""Lets one server at a time apply the limits of retention."""
+"""The number of the advisory lock that lets one server at a time apply the limits of retention."""
 
 _WRITE: Final = "UPDATE codex_proxy.schema SET version = version"
 
@@ -74,7 +74,7 @@ class PostgresStore(PostgresResponses, PostgresConversations, PostgresKeyedRows)
         await self._database.add_rows(_insert(table), converted, sequence, rows[-1][0])
 
     async def vacuum(self) -> int:
-        """Returns 0: PostgreSQL does this itself."""
+        """Returns 0: PostgreSQL frees space itself."""
         return 0
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from codex_proxy.store.postgresql.database import Database
 from codex_proxy.store.team import NO_REQUESTS, Exchange, KeyRequests
 
 ROW_SECONDS: Final = 60
-"""Seconds after its last report for which a node's row of a key is kept: a bucket is full again then."""
+"""Seconds after its last report for which a node's row for a key is kept: then the key's bucket is full again."""
 RUNNING_SECONDS: Final = 10
 """Seconds after its last report for which a node's running requests count: it may have been killed."""
 

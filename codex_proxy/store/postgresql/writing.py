@@ -24,7 +24,7 @@ from codex_proxy.store.values import NotStored, StoreConflict, StoredItem, Store
 T = TypeVar("T")
 
 FEW_ROWS: Final = 20
-"""Converted on the event loop; more would hold it up."""
+"""The most rows that are converted on the event loop; more would hold it up."""
 
 ENTRIES: Final = """
 given AS (
@@ -46,8 +46,8 @@ given AS (
         octet_length(json) + octet_length(raw) AS size
     FROM given JOIN (SELECT * FROM known UNION ALL SELECT * FROM kept) AS held USING (id, digest)
 )"""
-"""Stores the items of `arrays_of` (seven parameters), and has their rows. A known item is locked, so that it is not
-removed meanwhile; one that another statement adds is found by its conflict, in the same order as there.
+"""The SQL that stores the items of `arrays_of` (seven parameters), and has their rows. It locks a known item, so that
+it is not removed meanwhile; one that another statement adds is found by its conflict, in the same order as there.
 """
 
 CONVERSATION: Final = """
@@ -55,10 +55,10 @@ conversation AS (
     SELECT seq, version, next_position, items, bytes FROM codex_proxy.conversations
     WHERE owner = $1 AND id = {0} AND NOT deleted FOR NO KEY UPDATE
 )"""
-"""The conversation with the id of a parameter, locked."""
+"""The SQL for the conversation with the id in a parameter, which it locks."""
 
 SAME_VERSION: Final = "{0}::integer IS NULL OR EXISTS (SELECT FROM conversation WHERE version = {0})"
-"""Whether the conversation has the version in a parameter (null: any)."""
+"""The SQL for whether the conversation has the version in a parameter (null: any)."""
 
 LISTED: Final = """
 listed AS (
@@ -73,7 +73,7 @@ listed AS (
         (SELECT count(*) AS items, coalesce(sum(size), 0)::bigint AS bytes FROM {new}) AS added
     WHERE conversations.seq = conversation.seq
 )"""
-"""Appends the entries `{new}` to the locked conversation."""
+"""The SQL that appends the entries `{new}` to the locked conversation."""
 
 END_TURN: Final = (
     """
@@ -84,7 +84,7 @@ new AS (
 ),"""
     + LISTED
 )
-"""Appends the entries `{held}`, without those that the conversation has already."""
+"""The SQL that appends the entries `{held}`, without those that the conversation has already."""
 
 
 def arrays_of(*sides: tuple[int, Sequence[StoredItem]]) -> list[list[Any]]:
@@ -103,7 +103,7 @@ def parameters(first: int, count: int) -> Iterable[str]:
 
 
 def check_conversation(row: Row, id: str) -> None:
-    """Raises `NotStored` or `StoreConflict` if a result row says so."""
+    """Checks the row of a statement about a conversation. Raises `NotStored` or `StoreConflict` if it says so."""
     if not row["has_conversation"]:
         raise NotStored("conversation", id)
     if not row["same_version"]:

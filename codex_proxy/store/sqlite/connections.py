@@ -23,9 +23,9 @@ T = TypeVar("T")
 Job = Callable[[sqlite3.Connection], T]
 
 MAX_QUEUED: Final = 4096
-"""Waiting writes: beyond this the disk must hang."""
+"""The most waiting writes: beyond this the disk must hang."""
 MAX_BATCH: Final = 256
-"""Jobs in one commit; the first waits for the last."""
+"""The most jobs in one commit; the first waits for the last."""
 ANSWER_WAIT: Final = 30.0
 """Seconds that a caller waits for its commit."""
 CLOSE_WAIT: Final = 10.0
@@ -160,9 +160,9 @@ class Writer:
 
 
 THREADS: Final = 2
-"""Reading threads: with two, short reads need not wait for a long one."""
+"""The number of reading threads: with two, short reads need not wait for a long one."""
 MAX_WAITING: Final = 1024
-"""Waiting reads."""
+"""The most waiting reads."""
 
 
 class Readers:
@@ -192,7 +192,7 @@ class Readers:
             self._waiting -= 1
 
     def close(self) -> None:
-        """Waits for the reads that were begun or queued. Blocks."""
+        """Waits for the reads that were begun or queued, blocking."""
         self._closed = True
         self._threads.shutdown(wait=True)
         for connection in self._connections:

@@ -85,8 +85,8 @@ def append(
     limits: ContextLimits | None,
     now: float,
 ) -> tuple[StoredItem, ...]:
-    """Returns the items, with references resolved. `version` must match (None: any); `limits` are those of the size
-    afterwards. The caller rolls errors back.
+    """Appends items, and returns them with references resolved. `version` must match (None: any); `limits` are those of
+    the size afterwards. Raises as `Store.append_items`; the caller rolls back.
     """
     row, position = _require_version(connection, owner, id, version)
     pairs = [_resolve(connection, owner, item) for item in items]
@@ -172,7 +172,7 @@ def _is_listed(connection: sqlite3.Connection, row: int, item_id: str) -> bool:
 def _append_entries(
     connection: sqlite3.Connection, row: int, position: int, held: Sequence[ListEntry], now: float
 ) -> None:
-    """Raises `StoreConflict` if an id is taken."""
+    """Appends entries to the conversation in `row`, from `position` on. Raises `StoreConflict` if an id is taken."""
     try:
         connection.executemany(
             "INSERT INTO conversation_items VALUES (?, ?, ?, ?, ?)",

@@ -24,7 +24,7 @@ class ListEntry(NamedTuple):
     id: str
     visible: bool
     size: int
-    """Bytes of the content."""
+    """The bytes of the content."""
 
 
 def row_of(connection: sqlite3.Connection, kind: Kind, owner: str, id: str) -> int:

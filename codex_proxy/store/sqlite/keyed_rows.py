@@ -27,7 +27,7 @@ def remember(connection: sqlite3.Connection, owner: str, entries: Mapping[bytes,
 
 
 def write_and_remove(connection: sqlite3.Connection, size: int) -> None:
-    """Sees whether the disk has room for `size` bytes. Raises `sqlite3.Error`."""
+    """Checks whether the disk has room for `size` bytes, by writing them. Raises `sqlite3.Error`."""
     connection.execute(
         "INSERT INTO steps (owner, key, created, value) VALUES ('', x'', 0, zeroblob(?))", (size,)
     )

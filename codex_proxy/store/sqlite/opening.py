@@ -52,16 +52,16 @@ def as_store_error(error: sqlite3.Error, location: str) -> StoreUnavailable | No
 
 
 Connect: TypeAlias = Callable[[str, float], sqlite3.Connection]
-"""Opens a database by name, with the seconds to wait for a lock."""
+"""The type of a function that opens a database by name, with the seconds to wait for a lock."""
 
 CHECKED_BYTES: Final = 64 << 20
-"""Up to this size the whole file is checked, in some 100 ms."""
+"""The size up to which the whole file is checked, in some 100 ms."""
 
 WAL_BYTES: Final = 64 << 20
 """The size to which the write-ahead log is truncated."""
 
 _TRIES_FOR_WAL: Final = 50
-"""Tries to change the journal mode, for which SQLite does not wait for locks."""
+"""The most tries to change the journal mode, for which SQLite does not wait for locks."""
 
 
 def connect(name: str, lock_wait: float) -> sqlite3.Connection:

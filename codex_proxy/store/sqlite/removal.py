@@ -13,12 +13,12 @@ from typing import Final
 from codex_proxy.store.sqlite.items import forget
 
 PIECE: Final = 500
-"""Rows, and pages of bodies, that one write removes in some 20 ms."""
+"""The most rows, and pages of bodies, that one write removes in some 20 ms."""
 PAGE_BYTES: Final = 4096
 
 _RESPONSE_ITEMS: Final = ("response_items", ("response", "side", "position"))
 _CONVERSATION_ITEMS: Final = ("conversation_items", ("conversation", "position"))
-"""The lists of items, with their key columns."""
+"""The tables of lists of items, with their key columns."""
 
 Mark = Callable[[sqlite3.Connection, str, str], bool]
 
@@ -55,7 +55,7 @@ def piece(connection: sqlite3.Connection) -> bool:
 
 
 def _next(connection: sqlite3.Connection, budget: Budget) -> bool:
-    """Returns False if no object is marked."""
+    """Removes some rows of one marked object. Returns False if none is marked."""
     for query, remove in _MARKED:
         row = connection.execute(query).fetchone()
         if row is not None:
@@ -127,4 +127,4 @@ _MARKED: Final[tuple[tuple[str, Callable[[sqlite3.Connection, int, Budget], None
         _remove_frames,
     ),
 )
-"""What finds a deleted object with rows, each by an index of marks, and what removes them."""
+"""Statements that find a deleted object with rows, each by an index of marks, with what removes such rows."""

@@ -34,7 +34,7 @@ class ResponseUpdate(NamedTuple):
     status: str
     json: bytes
     webhooks: Sequence[PendingWebhook] = ()
-    """For the outbox."""
+    """Webhooks for the outbox."""
     frames: Sequence[Frame] = ()
     """The last events of the stream."""
 

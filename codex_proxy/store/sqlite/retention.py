@@ -25,7 +25,7 @@ def sizes(connection: sqlite3.Connection) -> tuple[int, int, int]:
 
 
 def apply(connection: sqlite3.Connection, rule: Rule) -> PruneResult:
-    """Applies a rule in one write. Returns how much it removed: nothing at the end."""
+    """Applies a rule in one write. Returns how much it removed; nothing is left to remove if that is 0."""
     if rule.max_bytes is not None and sizes(connection)[1] <= rule.max_bytes:
         return NOTHING
     if rule.max_count is not None:
@@ -73,7 +73,7 @@ def _remove_usage(connection: sqlite3.Connection, before: float) -> PruneResult:
 
 
 def _remove_frames(connection: sqlite3.Connection, before: float) -> PruneResult:
-    """Removes events of the oldest response that has ended and was created before `before` (seconds since 1970)."""
+    """Removes events of the oldest ended response that was created before `before` (seconds since 1970)."""
     row = connection.execute(
         "SELECT seq FROM responses WHERE background = 1 AND unfinished = 0 AND created <= ?"
         " AND EXISTS (SELECT 1 FROM frames WHERE response = seq) ORDER BY created LIMIT 1",

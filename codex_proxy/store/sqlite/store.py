@@ -38,9 +38,9 @@ T = TypeVar("T")
 LOCK_WAIT: Final = 5.0
 """Seconds to wait for another process's lock. A copy of the file takes longer than writes here."""
 CHECK_BYTES: Final = 16 << 10
-"""Bytes written to check the disk: several pages, as a small turn needs."""
+"""The bytes written to check the disk: several pages, as a small turn needs."""
 PAGES_AT_ONCE: Final = 1000
-"""Pages that one step gives back to the file system: 4 MiB."""
+"""The pages that one step gives back to the file system: 4 MiB."""
 
 
 class SqliteStore(Store):
@@ -70,8 +70,8 @@ class SqliteStore(Store):
         opener: Connect = connect,
         **options: Unpack[StoreOptions],
     ) -> SqliteStore:
-        """`lock_wait`: seconds to wait for another process; `opener`: for tests. Raises `StoreRefused` or
-        `StoreUnavailable`, saying what to do.
+        """Opens a store in a file. `lock_wait`: seconds to wait for another process; `opener`: for tests. Raises
+        `StoreRefused` or `StoreUnavailable`, saying what to do.
         """
         connection = await asyncio.to_thread(open_writer, path, lock_wait, opener)
         location = str(path)
@@ -80,7 +80,7 @@ class SqliteStore(Store):
 
     @classmethod
     def in_memory(cls, *, opener: Connect = connect, **options: Unpack[StoreOptions]) -> SqliteStore:
-        """`opener`: for tests."""
+        """Opens a store in RAM. `opener`: for tests."""
         location = "in memory"
         return cls(Writer(open_in_memory(opener), location), None, location, **options)
 
@@ -121,7 +121,7 @@ class SqliteStore(Store):
         return self._location, *await self._read(retention.sizes)
 
     async def _delete(self, mark: removal.Mark, owner: str, id: str) -> bool:
-        """`mark` marks the object; returns whether it existed."""
+        """Deletes an object, which `mark` marks; returns whether it existed."""
         found, more = await self._write(removal.delete, mark, owner, id)
         if more:  # a task removes them, so that each write stays short
             self._sweep_later()

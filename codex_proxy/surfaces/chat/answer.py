@@ -24,7 +24,7 @@ SAMPLING: Final = (
     *("temperature", "top_p", "presence_penalty", "frequency_penalty", "logit_bias", "seed", "prediction"),
     *("top_k", "min_p", "repetition_penalty"),
 )
-"""Validated, and without effect unless the agent supports them."""
+"""Sampling parameters, which are validated, and have no effect unless the agent supports them."""
 
 
 def ignored_parameters(request: ChatRequest) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ class Call:
     def __init__(
         self, item: ToolCall, index: int, arguments: str, *, legacy: bool, before: bytes, after: bytes
     ) -> None:
-        """`arguments`: their beginning, in the first chunk. `legacy`: sent as `function_call`. `before`, `after`: the
-        bytes around its delta.
+        """`arguments`: their beginning, for the first chunk. `legacy`: the call is sent as `function_call`. `before`,
+        `after`: the bytes around a delta of the call.
         """
         name = json_text(item.name)
         first = json_text(arguments)
@@ -124,7 +124,7 @@ class Choice:
                 self._add_to_content(ready_id, text, out)
 
     def place_of(self, id: str) -> int:
-        """Returns where in `content` the message `id` begins."""
+        """Returns the index in `content` at which the message `id` begins."""
         before = self._begins.get(id)
         return 0 if before is None else self._content.length(before) + len(BLANK_LINE)
 
@@ -200,7 +200,7 @@ class Choice:
         out += (self._before, b"{}", self._middle, json_text(self.finish_reason), self._tail)
 
     def _reason(self, stop: str) -> str:
-        """Returns the `finish_reason`; a provider's own reason stays."""
+        """Returns the `finish_reason` for a turn's `stop`; a provider's own reason stays."""
         if stop not in _PLAIN_ENDS and stop not in _CALL_ENDS:
             return str(stop)
         if not self._calls:

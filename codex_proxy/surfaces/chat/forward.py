@@ -37,17 +37,17 @@ class ForwardPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """What may go unchanged to an upstream."""
 
     whole: bool
-    """Whether whole requests may: not if this server adds MCP tools, or its chunks have another form."""
+    """Whether a whole request may go: not if this server adds MCP tools, or its chunks have another form."""
     web_images: bool
     """Whether the upstream gets web addresses of images."""
     images: bool = True
-    """Whether the model accepts them."""
+    """Whether the model accepts images."""
     instructions: bool = True
     """Whether the model accepts a system prompt."""
 
 
 def fields_of(body: bytes) -> dict[str, msgspec.Raw]:
-    """Returns the members as the client wrote them."""
+    """Returns the members of a JSON object as the client wrote them."""
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 

@@ -52,7 +52,7 @@ from codex_proxy.surfaces.request_options import (
 
 FIELDS: Final = FieldNames()
 FUNCTIONS_FIELDS: Final = FieldNames(tool_schema="functions[{}].parameters")
-"""Names for requests with `functions`, the older form of `tools`."""
+"""Names of fields for requests with `functions`, the older form of `tools`."""
 
 
 class ParsedChat(ParsedRequest, frozen=True, kw_only=True):
@@ -73,7 +73,9 @@ def parse(
     context: ParseContext,
     forward_policy: Callable[[str], ForwardPolicy | None] = lambda model: None,
 ) -> ParsedChat:
-    """`pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's upstream, or None."""
+    """Parses a body. `pdfs` None: PDFs are refused. `forward_policy` returns what may go unchanged to a model's
+    upstream, or None.
+    """
     notes = FieldNotes()
     request = parse_as(ChatRequest, body, notes)
     check_length("messages", len(request.messages), context.settings.max_items)
@@ -124,7 +126,7 @@ def _convert(
     pdfs: PdfTexts | None,
     originals: Sequence[msgspec.Raw] | None = None,
 ) -> ParsedChat:
-    """`originals`: see `history_of`."""
+    """Converts a validated request. `originals`: see `history_of`."""
     settings = context.settings
     refuse_unsupported(request, settings.logprobs)
     wanted, offered = format_of(request, structured_output=settings.structured_output), offered_tools(request)
@@ -162,7 +164,7 @@ def _convert(
 
 
 def _make_parsed(request: ChatRequest, turn: Turn, place: Place, **more: Any) -> ParsedChat:
-    """`more`: further fields of the result."""
+    """Returns the parsed request for a turn. `more`: further fields of the result."""
     has_functions = bool(request.functions)
     return ParsedChat(
         turn=turn,

@@ -41,11 +41,11 @@ class StreamMetrics(msgspec.Struct, frozen=True):
 
 
 Measure: TypeAlias = Callable[[int], StreamMetrics]
-"""Returns a stream's timings, from its completion tokens."""
+"""A function that returns a stream's timings for its completion tokens."""
 
 
 ChatProfile: TypeAlias = Literal["openai", "codex-completions-api"]
-"""OpenAI's chunks, or codex-completions-api's (`usage: null`, all choices in one)."""
+"""The form of chunks: OpenAI's, or codex-completions-api's (`usage: null`, all choices in one)."""
 
 DONE: Final = b"data: [DONE]\n\n"
 NOT_MEASURED: Final = StreamMetrics()
@@ -54,8 +54,8 @@ NO_CHOICES: Final[tuple[Choice, ...]] = ()
 
 
 class ChatRenderer(StreamRenderer):
-    """`whole_calls`: each call is one delta. `show_activity`: the agent's actions are lines of reasoning. `metrics`
-    returns times for the usage chunk.
+    """Renders a chat completion. `whole_calls`: each call is one delta. `show_activity`: the agent's actions are lines
+    of reasoning. `metrics` returns times for the usage chunk.
     """
 
     def __init__(
@@ -128,8 +128,8 @@ class ChatRenderer(StreamRenderer):
     def _each(
         self, targets: tuple[Choice, ...], out: list[bytes], append: Callable[..., None], *args: object
     ) -> None:
-        """Calls `append(choice, *args, out)` for each choice: a chunk each, or one for all in the profile
-        `codex-completions-api`.
+        """Calls `append(choice, *args, out)` for each choice. The chunk that each appends is sent alone or, in the
+        profile `codex-completions-api`, joined with the others.
         """
         if not self._joined:
             for choice in targets:
@@ -212,7 +212,7 @@ class ChatRenderer(StreamRenderer):
         out.append(DONE)
 
     def _annotations_chunk(self) -> bytes:
-        """Returns the chunk that is sent directly before the finish reasons."""
+        """Returns the chunk with the annotations, which is sent directly before the finish reasons."""
         # Some are known only at the end.
         choices = []
         for choice in self._choices:
@@ -234,7 +234,7 @@ class ChatRenderer(StreamRenderer):
         self._cited.append((self._choices_with(event.id, out), event))
 
     def _on_details(self, event: AnswerDetails, out: list[bytes]) -> None:
-        """Details known before the first item are in all chunks."""
+        """Notes details; those known before the first item are in all chunks."""
         is_new = event.fields != self._details.fields
         self._details = event
         # Clients expect the same fields in all chunks.
@@ -244,7 +244,7 @@ class ChatRenderer(StreamRenderer):
     # --- usage ----------------------------------------------------------------------------------
 
     def _usage(self) -> ChatUsage:
-        """Returns the usage. Each of several choices with the same output counts."""
+        """Returns the usage. If several choices have the same output, it counts for each."""
         usage, copies = self._tokens(), 1 if self._routed else len(self._choices)
         completion = usage.output * copies
         figures: ChatUsage = {
@@ -264,7 +264,7 @@ class ChatRenderer(StreamRenderer):
         return self._count_tokens()  # the limit is one for each choice
 
     def _count_tokens(self) -> int:
-        """Counts at most `max_tokens` a choice."""
+        """Estimates the answer's tokens, at most `max_tokens` a choice."""
         counted = self._choices if self._routed else self._choices[:1]
         return sum(self._limit(choice.tokens()) for choice in counted)
 

@@ -21,12 +21,15 @@ _PDF: Final = "application/pdf"
 _MAX_TITLE: Final = 200
 _USER_BLOCKS: Final = ("text", "image", "document", "search_result", "tool_result")
 TOOL_CHANGES: Final = {"tool_addition": "can be called", "tool_removal": "can no longer be called"}
-"""Blocks that change the offered tools, with words for the model."""
+"""Reads content blocks. `ignored`: parameters without effect; `web_images`: addresses of images, each with its field.
+"""
 _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """`ignored`: parameters without effect; `web_images`: addresses, each with its field."""
+    """`pdfs` None: no PDFs are read. `takes_images`: the agent passes images on. `fetches`: web images stay in earlier
+    messages too.
+    """
 
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
@@ -44,7 +47,7 @@ class BlockReader:
         self._fetches = fetches
 
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of a message or result, without empty texts. `newest`: of the user's newest message."""
+        """Yields the parts of one block, as `parts` does for all."""
         if isinstance(content, str):
             if content:
                 yield TextPart(content)

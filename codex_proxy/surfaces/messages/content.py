@@ -17,15 +17,15 @@ SIGNATURE: Final = "cxp1"
 BLOCK_TYPES: Final = (
     *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "web_search_tool_result"),
 )
-"""All that are ever sent: some SDKs fail on others."""
+"""The types of blocks that are ever sent: some SDKs fail on others."""
 EVENT_TYPES: Final = (
     *("message_start", "content_block_start", "content_block_delta", "content_block_stop"),
     *("message_delta", "message_stop", "ping", "error"),
 )
-"""All that are ever sent, for the same reason."""
+"""The types of events that are ever sent, for the same reason."""
 
 STOP_REASONS: Final = ("end_turn", "tool_use", "max_tokens", "refusal", "stop_sequence")
-"""All that are ever sent."""
+"""The stop reasons that are ever sent."""
 
 
 class ContentBlock(TypedDict, total=False):

@@ -23,7 +23,7 @@ from codex_proxy.surfaces.models import DEFAULT_NAME, ModelCatalog, resolve
 from codex_proxy.surfaces.usage import parts_in, texts_in
 
 _REQUEST: Final = 16
-"""Tokens at the beginning of an answer and around instructions."""
+"""The tokens at the beginning of an answer and around instructions."""
 _MESSAGE: Final = 8
 _TOOL: Final = 16
 _BLOCK: Final = 4
@@ -36,12 +36,12 @@ _MAX_IMAGE: Final = 2_700
 """The tokens of the largest image, and of one of unknown size."""
 
 _MAX_COUNTED: Final = 4 << 20
-"""Characters counted exactly, a million tokens; later a token for two."""
+"""The most characters that are counted exactly, a million tokens; of the rest two count as a token."""
 
 _STATE_CHARS: Final = 5
-"""Characters of encrypted reasoning per token, at least."""
+"""The fewest characters of encrypted reasoning per token."""
 _PDF_CHARS: Final = 3
-"""Characters of a PDF's base64 per token, at least."""
+"""The fewest characters of a PDF's base64 per token."""
 _MAX_PDF: Final = 200_000
 
 _ENCRYPTED: Final = frozenset({"data", "signature", "encrypted_content"})
@@ -81,7 +81,7 @@ class _Counter:
         return 0
 
     def value(self, value: Any) -> int:
-        """Counts a string as it is, others as JSON."""
+        """Counts a value: a string as it is, others as JSON."""
         if value is None:
             return 0
         return self._text(value if isinstance(value, str) else msgspec.json.encode(value).decode())
@@ -131,20 +131,20 @@ def _count_encrypted(value: Any) -> int:
 
 
 def _fields_for_model(tool: dict[str, Any]) -> dict[str, Any]:
-    """Leaves out fields that the model does not get."""
+    """Returns a tool without the fields that the model does not get."""
     return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}
 
 
 # --- the estimate ---------------------------------------------------------------------------------
 
 IMAGE_TOKENS: Final = 800
-"""Providers scale images down."""
+"""The tokens of an image: providers scale images down."""
 TOOL_TOKENS: Final = 12
 """A tool's tokens beside name, description and schema."""
 
 _SLICES: Final = 12
 _SLICE: Final = 160
-"""Characters of each counted slice, spread evenly."""
+"""The characters of each counted slice; slices are spread evenly."""
 
 
 def prompt_tokens(turn: Turn) -> int:

@@ -15,7 +15,7 @@ from codex_proxy.surfaces.base import json_bytes, raw_text
 
 
 class FaultRow(NamedTuple):
-    """`lasting`: the same request always fails."""
+    """How one kind of fault is answered. `lasting`: the same request always fails."""
 
     status: int
     type: str
@@ -44,7 +44,7 @@ _TYPES: Final = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-"""Others are `invalid_request_error`."""
+"""Error types by status; other statuses are `invalid_request_error`."""
 _LASTING: Final = frozenset(
     {
         FaultKind.INVALID_API_KEY,
@@ -55,7 +55,7 @@ _LASTING: Final = frozenset(
         FaultKind.UPSTREAM_UNAUTHORIZED,
     }
 )
-"""The same request always fails."""
+"""Kinds of failures with which the same request always fails."""
 
 
 def _row(kind: FaultKind) -> FaultRow:
@@ -66,10 +66,10 @@ def _row(kind: FaultKind) -> FaultRow:
 TABLE: Final = {kind: _row(kind) for kind in fault_table.TABLE}
 
 THREADS_UNSUPPORTED: Final = "thread_unsupported_request"
-"""On this code SDKs send the whole conversation."""
+"""The code on which SDKs send the whole conversation."""
 
 MAX_WAIT: Final = 60
-"""Seconds; Claude Code and the SDKs obey no longer one."""
+"""The longest `Retry-After` in seconds: Claude Code and the SDKs obey no longer one."""
 
 
 def status_of(failure: Failure) -> int:
@@ -105,7 +105,7 @@ class AnthropicError(TypedDict):
 
 
 def error_body(failure: Failure, request_id: str) -> bytes:
-    """Adds `details` where SDKs act on them, and puts the field before the message."""
+    """Returns an error's body, with `details` where SDKs act on them, and the field before the message."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"

@@ -35,7 +35,7 @@ from codex_proxy.surfaces.past_calls import HistoryWithCalls
 from codex_proxy.surfaces.tool_calls import model_name
 
 BILLING: Final = "x-anthropic-billing-header:"
-"""Claude Code's own block, which would defeat the provider's cache."""
+"""How Claude Code's own block begins, which would defeat the provider's cache."""
 NO_RESULT: Final = "No result: this call was not answered."
 ORPHAN: Final = "The result of a tool call that is not part of this conversation:"
 _ROLES: Final = frozenset({"user", "assistant", "system", "developer"})
@@ -45,7 +45,7 @@ _NEXT_MESSAGE: Final = "next_user_message"
 _SEARCHED: Final = "[Results of a search:]\n"
 _SUMMED_UP: Final = "[A summary of the conversation so far:]\n"
 _UNSHOWN: Final = frozenset({"thinking", "redacted_thinking", "server_tool_use"})
-"""Never shown to the model as text."""
+"""Types of blocks that are never shown to the model as text."""
 
 
 def instructions_of(system: wire.Content | None) -> str:
@@ -68,7 +68,7 @@ def _instruction(block: Any, param: str) -> str:
 def history_of(
     messages: Sequence[wire.InputMessage], reader: BlockReader, identity: str
 ) -> tuple[HistoryItem, ...]:
-    """Raw items of another agent or model than `identity` are left out."""
+    """Returns the history. Raw items of another agent or model than `identity` are left out."""
     newest = max((index for index, each in enumerate(messages) if each.role == "user"), default=-1)
     history = _History(reader, identity)
     for index, message in enumerate(messages):
@@ -103,7 +103,7 @@ def tools_referred_to(messages: Iterable[wire.InputMessage]) -> set[str]:
 def with_tool_changes(
     tools: Sequence[dict[str, Any]], messages: Iterable[wire.InputMessage]
 ) -> list[dict[str, Any]]:
-    """Applies `tool_addition` and `tool_removal` blocks."""
+    """Returns the tools after the `tool_addition` and `tool_removal` blocks in the messages."""
     offered = list(tools)
     removed: set[str] = set()
     for message in messages:
@@ -174,7 +174,7 @@ class _History(HistoryWithCalls):
             self.add(HistoryMessage("user", tuple(parts)))
 
     def _result(self, block: dict[str, Any], param: str, *, newest: bool) -> Iterator[Part]:
-        """Stores a call's first result; yields any other's parts, with a note, for the user's message."""
+        """Stores a call's first result; yields the parts of any other, with a note, for the user's message."""
         call_id = block.get("tool_use_id")
         parts = tuple(self._reader.parts(block.get("content"), f"{param}.content", newest=newest))
         if block.get("is_error") is True:
@@ -221,7 +221,7 @@ class _History(HistoryWithCalls):
     def _in_place(
         self, state: Sequence[Element], texts: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
-        """Yields an answer in the order of `state`, then what is not in it."""
+        """Yields an answer's items in the order of `state`, then the items that are not in it."""
         left = list(texts)
         for element in state:
             if isinstance(element, dict):
@@ -247,7 +247,7 @@ class _History(HistoryWithCalls):
 
 
 def _past_call(block: dict[str, Any]) -> HistoryCall | None:
-    """Returns None without id or name."""
+    """Returns the call in a `tool_use` block; None without id or name."""
     call_id, name = block.get("id"), block.get("name")
     if not (isinstance(call_id, str) and call_id and isinstance(name, str) and name):
         # No result could refer to it.
@@ -258,7 +258,7 @@ def _past_call(block: dict[str, Any]) -> HistoryCall | None:
 
 
 def _as_error(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Puts `Error: ` in front, unless its beginning says "error"."""
+    """Returns parts with `Error: ` in front, unless their text begins with "error"."""
     first = parts[0] if parts else TextPart("")
     text = first.text if isinstance(first, TextPart) else ""
     if "error" in text[:40].lower():

@@ -36,7 +36,7 @@ class AnthropicModelList(TypedDict):
 
 
 class PageQuery(msgspec.Struct, frozen=True):
-    """At most `limit` entries after `after_id`, or before `before_id`."""
+    """A request for at most `limit` models after `after_id`, or before `before_id`."""
 
     limit: int = DEFAULT_PAGE
     after_id: str = ""
@@ -64,7 +64,7 @@ def anthropic_names(catalog: ModelCatalog, env: str) -> list[str]:
 
 
 def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel:
-    """`created`: seconds since 1970."""
+    """Returns the object of a model. `created`: seconds since 1970."""
     model = model_of(name, catalog)
     shown = (model.display_name if model is not None else "") or name
     return {
@@ -81,7 +81,7 @@ def model_body(name: str, catalog: ModelCatalog, created: int) -> AnthropicModel
 def models_page(
     names: Sequence[str], query: PageQuery, catalog: ModelCatalog, created: int
 ) -> AnthropicModelList:
-    """`created`: the time of each model."""
+    """Returns a page of models. `created`: the time of each model."""
     first, last = 0, len(names)
     if query.after_id:
         first = _place(names, query.after_id, "after_id") + 1

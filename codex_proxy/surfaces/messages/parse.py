@@ -45,21 +45,21 @@ FIELDS: Final = FieldNames(
     parallel_calls="tool_choice.disable_parallel_tool_use",
 )
 SAMPLING: Final = ("temperature", "top_p", "top_k")
-"""Anthropic's newer versions have none of them."""
+"""Sampling parameters, which Anthropic's newer versions do not have."""
 
 _BUDGETS: Final = ((2048, "low"), (8192, "medium"), (24576, "high"))
-"""The largest budget of each effort."""
+"""The largest budget of thinking tokens for each effort."""
 _LARGEST: Final = "xhigh"
 
 
 class ParsedMessages(ParsedRequest, frozen=True, kw_only=True):
     fields: FieldNames = FIELDS
     thinking: bool
-    """Whether `thinking` blocks, and so raw items, are asked for."""
+    """Whether the client asks for `thinking` blocks, and so for raw items."""
     client_names: dict[str, str]
-    """See `MessagesTools`."""
+    """The client's names of tools (see `MessagesTools`)."""
     refetches: bool
-    """Whether an image is in an earlier message, and left out if it cannot be fetched."""
+    """Whether an image is in an earlier message, where it is left out if it cannot be fetched."""
 
 
 def parse(
@@ -71,8 +71,8 @@ def parse(
     takes_images: Callable[[Turn], bool] = lambda _: True,
     fetches: bool = True,
 ) -> ParsedMessages:
-    """`identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images of earlier
-    messages become notes.
+    """Parses a body. `identity` names a turn's agent and model, whose raw items are used. `fetches=False`: web images
+    of earlier messages become notes.
     """
     notes = FieldNotes()
     request = parse_as(MessagesRequest, body, notes)
@@ -156,7 +156,7 @@ def _metadata(request: MessagesRequest) -> dict[str, str | None]:
 
 
 def _sampling(request: MessagesRequest) -> dict[str, float]:
-    """Leaves out what is no number."""
+    """Returns the sampling parameters that are numbers."""
     return {
         name: value
         for name in SAMPLING

@@ -279,7 +279,7 @@ class MessagesRenderer(StreamRenderer):
             self._send("redacted_thinking", {"data": data}, out)
 
     def _send_calls(self, out: list[bytes]) -> int:
-        """Returns how many calls were not cut off."""
+        """Sends the calls that were not cut off. Returns how many there are."""
         sent = 0
         for call in self._calls.values():
             custom = call.item.kind == "custom"

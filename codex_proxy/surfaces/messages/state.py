@@ -14,7 +14,7 @@ import msgspec
 
 VERSION: Final = 1
 MAX_BYTES: Final = 16 << 20
-"""Unpacked; encrypted reasoning has some KiB per step."""
+"""The most bytes of an unpacked block; encrypted reasoning has some KiB per step."""
 MAX_GROWTH: Final = 16
 """How many times a block may grow; encrypted reasoning hardly compresses."""
 _FREE_BYTES: Final = 4096
@@ -35,10 +35,10 @@ _TEXTS: Final = ("id", "call_id", "name", "arguments", "encrypted_content")
 """Fields that are strings, if present."""
 _CALLS: Final = frozenset({"function_call", "custom_tool_call"})
 OUTPUTS: Final = frozenset({"function_call_output", "custom_tool_call_output"})
-"""Raw items have none of the client's calls."""
+"""Types of outputs. Raw items have none of the client's calls."""
 
 Element: TypeAlias = dict[str, Any] | int | str
-"""A raw item, `0` for the next message, or a call's id."""
+"""An element of a packed answer: a raw item, `0` for the next message, or a call's id."""
 
 
 def pack_items(raw: Iterable[bytes], identity: str) -> str | None:

@@ -25,14 +25,14 @@ UNSUPPORTED: Final = "unsupported_tool"
 _WEB_SEARCH: Final = re.compile(r"web_search_\d+")
 _TOOL_SEARCH: Final = re.compile(r"tool_search_tool_\w+")
 _SCHEMALESS: Final = re.compile(r"(bash|text_editor|memory|computer)_\d+")
-"""Client tools without a schema, which only Anthropic's models know."""
+"""Types of client tools without a schema, which only Anthropic's models know."""
 _CHOICES: Final = ("auto", "any", "tool", "none")
 _NO_ARGUMENTS: Final = msgspec.Raw(b'{"type":"object","properties":{}}')
 
 
 class MessagesTools(OfferedTools, frozen=True, kw_only=True):
-    """`parallel`: several calls in one answer. `client_names`: the client's names of tools by the model's, if they
-    differ.
+    """The offered tools. `parallel`: several calls in one answer. `client_names`: the client's names of tools by the
+    model's, if they differ.
     """
 
     parallel: bool = True
@@ -48,7 +48,7 @@ def offered_tools(
     referenced: Collection[str],
     notes: FieldNotes,
 ) -> MessagesTools:
-    """`referenced`: tools in the history. `notes` gets fields without effect."""
+    """Returns the tools to offer. `referenced`: tools in the history. `notes` gets fields without effect."""
     found: list[tuple[Tool, str]] = []
     ignored: list[str] = []
     web_search = False
@@ -95,7 +95,7 @@ _SEARCH_OPTIONS: Final = (
     *("max_uses", "allowed_domains", "blocked_domains"),
     *("user_location", "response_inclusion", "allowed_callers"),
 )
-"""Options for which the agent has no setting."""
+"""Options of web search for which the agent has no setting."""
 
 
 def _type_of(tool: dict[str, Any]) -> str:

@@ -32,7 +32,7 @@ class InputMessage(RequestModel):
     content: Content | None = None
     output_config: MessageOutputConfig | None = None
     clear_at: str | None = None
-    """`next_user_message`: the instruction is shown until the user's next message."""
+    """When an instruction ends: `next_user_message`, before the user's next message."""
 
 
 class Thinking(RequestModel):
@@ -134,7 +134,7 @@ BLOCK_FIELDS: Final[Mapping[str, frozenset[str]]] = {
         "compaction": "content",
     }.items()
 }
-"""The served fields of each block; others are ignored and named, but for `cache_control`."""
+"""The served fields of each type of block; others are ignored and named, but for `cache_control`."""
 
 TOOL_FIELDS: Final = frozenset(
     {
@@ -142,4 +142,4 @@ TOOL_FIELDS: Final = frozenset(
         *("strict", "defer_loading", "allowed_callers", "cache_control"),
     }
 )
-"""Others are ignored and named."""
+"""The served fields of each type of tool; others are ignored and named."""

@@ -91,7 +91,7 @@ class OllamaError(TypedDict):
 
 
 def error_body(failure: Failure) -> bytes:
-    """The field's name is put before a message without it."""
+    """Returns an error's body. The field's name is put before a message without it."""
     message = failure.message
     if failure.param and failure.param not in message:
         message = f"{failure.param}: {message}"

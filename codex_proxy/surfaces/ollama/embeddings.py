@@ -43,7 +43,7 @@ class OllamaEmbeddingsRequest(RequestModel):
 
 
 class EmbeddingsRequest(msgspec.Struct, frozen=True):
-    """`body`: OpenAI's request; `model`: the client's name."""
+    """A request for embeddings. `body`: OpenAI's form; `model`: the client's name."""
 
     body: bytes
     model: str
@@ -72,7 +72,7 @@ def _make_request(
 
 
 def embed_body(answer: bytes, model: str, times: TurnTimes) -> bytes:
-    """Converts OpenAI's `answer`."""
+    """Converts OpenAI's `answer` to Ollama's."""
     vectors, tokens = _read(answer)
     figures = {"total_duration": times.total, "load_duration": times.load, "prompt_eval_count": tokens}
     return json_bytes({"model": raw_text(model), "embeddings": vectors, **figures})

@@ -13,10 +13,10 @@ from codex_proxy.surfaces.base import raw_text
 from codex_proxy.surfaces.ollama.answer import OllamaEntry, OllamaModel, OllamaModelDetails
 
 VERSION: Final = "0.20.0"
-"""Copilot Chat refuses a version before 0.6.4."""
+"""The version that is reported: Copilot Chat refuses one before 0.6.4."""
 
 OLLAMA_PORT: Final = 11434
-"""Where clients look for Ollama."""
+"""The port on which clients look for Ollama."""
 
 RUNNING: Final = "Ollama is running"
 """The answer at its base URL, by which clients recognise it."""
@@ -28,7 +28,7 @@ NO_OLLAMA: Final = (
 
 
 def model_entry(name: str, agent: str, modified_at: str) -> OllamaEntry:
-    """`agent` serves the model."""
+    """Returns a model's entry in the list. `agent` serves the model."""
     return {
         "name": raw_text(name),
         "model": raw_text(name),
@@ -42,7 +42,7 @@ def model_entry(name: str, agent: str, modified_at: str) -> OllamaEntry:
 def model_details(
     name: str, agent: str, model: AgentModel | None, able: Collection[str], modified_at: str
 ) -> OllamaModel:
-    """`agent` serves the model, `model` is its entry, `able` what the agent can do."""
+    """Returns a model's details. `agent` serves the model, `model` is its entry, `able` what the agent can do."""
     info: dict[str, Any] = {
         "general.architecture": agent,
         "general.basename": raw_text((model.display_name if model else "") or name),
@@ -62,7 +62,9 @@ def model_details(
 
 
 def capabilities_of(model: AgentModel | None, able: Collection[str]) -> list[str]:
-    """`able`: what the agent can do. Without listed modalities the model sees what its agent can send."""
+    """Returns a model's capabilities. `able`: what the agent can do. Without listed modalities the model sees what its
+    agent can send.
+    """
     modalities = model.input_modalities if model is not None else ()
     has = {
         "completion": True,

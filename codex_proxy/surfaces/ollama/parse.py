@@ -52,7 +52,7 @@ SAMPLING: Final = (
 )
 
 LATEST: Final = ":latest"
-"""Clients add it to a name without a tag."""
+"""The tag that clients add to a name without one."""
 
 NO_SUFFIX: Final = (
     "An agent cannot fill in before a 'suffix'. Leave it out, or name a model of an upstream that can."
@@ -84,7 +84,7 @@ class FillIn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_chat(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedOllama | Preload:
-    """`pdfs` is not used."""
+    """Parses a body of `/api/chat`. `pdfs` is not used."""
     notes = FieldNotes()
     request = parse_as(OllamaChatRequest, body, notes)
     messages = request.messages or []
@@ -150,7 +150,7 @@ def _make_parsed(
     *,
     acts: bool,
 ) -> ParsedOllama:
-    """`acts`: the client seems to be an agent itself, whatever the `format`."""
+    """Returns the parsed request. `acts`: the client seems to be an agent itself, whatever the `format`."""
     if not history:
         raise bad_request("There is nothing to answer: every message is empty.", "messages")
     refuse_duplicates(tools, [f"tools[{index}].function.name" for index in range(len(tools))])
@@ -190,7 +190,7 @@ def _tool(given: GivenTool) -> Tool:
 
 
 def _format_of(request: ModelRequest) -> Format:
-    """Raises `Fault` for a text other than `json`."""
+    """Returns the wanted format. Raises `Fault` for a text other than `json`."""
     given = request.format
     if not given:
         return Format()
@@ -225,7 +225,7 @@ def _effort_of(request: ModelRequest, by_name: str | None, efforts: tuple[str, .
 
 
 def _limit_of(options: Options) -> int | None:
-    """Returns None for no limit, for which Ollama has -1 and -2."""
+    """Returns the most output tokens; None for no limit, for which Ollama has -1 and -2."""
     limit = options.num_predict
     return limit if limit is not None and limit > 0 else None
 

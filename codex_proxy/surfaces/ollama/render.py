@@ -37,7 +37,9 @@ NO_COMPLETION: Final = Failure(
 
 
 class TurnTimes(msgspec.Struct, frozen=True):
-    """Nanoseconds: of the turn; until the agent began; from there to the first visible part; from there to the end."""
+    """The times of a turn in nanoseconds: all of it; until the agent began; from there to the first visible part; from
+    there to the end.
+    """
 
     total: int = 0
     load: int = 0
@@ -46,8 +48,8 @@ class TurnTimes(msgspec.Struct, frozen=True):
 
 
 class OllamaRenderer(OneTextRenderer):
-    """`form`: `/api/chat` or `/api/generate`. `client_names`: the client's names of tools by the model's.
-    `show_activity`: the agent's actions are thinking. `times` returns the turn's times at its end.
+    """Renders an Ollama answer. `form`: `/api/chat` or `/api/generate`. `client_names`: the client's names of tools by
+    the model's. `show_activity`: the agent's actions are thinking. `times` returns the turn's times at its end.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class OllamaRenderer(OneTextRenderer):
     # --- lines ----------------------------------------------------------------------------------
 
     def _line(self, message: dict[str, Any], fields: dict[str, Any], *, done: bool) -> bytes:
-        """`done`: it is the last one."""
+        """Returns a line of the answer. `done`: it is the last one."""
         said = {"message": {"role": "assistant", **message}} if self._form == "chat" else fields
         end = (
             {"done_reason": raw_text(self.finish_reason), **usage_fields(self._tokens(), self._times())}

@@ -20,7 +20,7 @@ Stops: TypeAlias = Annotated[
 ]
 WantedFormat: TypeAlias = Annotated[str | dict[str, Any], ByKind()]
 Images: TypeAlias = list[str]
-"""Base64, without the head of a data URL."""
+"""Images in base64, without the head of a data URL."""
 
 
 class Options(RequestModel):
@@ -82,14 +82,14 @@ class ModelRequest(RequestModel):
 
     model: ModelName
     stream: bool | None = None
-    """Streamed by default."""
+    """Whether the answer is streamed, as by default."""
     format: WantedFormat | None = None
-    """`json`, or a JSON schema."""
+    """The format of the answer: `json`, or a JSON schema."""
     options: Options | None = None
     think: Any = None
-    """Whether there is thinking, or its effort."""
+    """Whether the model thinks, or with which effort."""
     keep_alive: Any = None
-    """Without effect: no model is loaded here."""
+    """How long the model stays loaded; without effect: none is loaded here."""
     logprobs: Annotated[Any, Ignored()] = None
     top_logprobs: Annotated[Any, Ignored()] = None
     truncate: Annotated[Any, Ignored()] = None

@@ -45,7 +45,7 @@ _listed: TypeAdapter[Sequence[wire.AnyTool]] = TypeAdapter(
 
 
 class GivenTool(NamedTuple):
-    """`param`: its name's path. `deferred`: not offered until a tool search finds it."""
+    """A tool of the request. `param`: the path of its name. `deferred`: not offered until a tool search finds it."""
 
     tool: Tool
     param: str
@@ -53,14 +53,14 @@ class GivenTool(NamedTuple):
 
 
 def name_of(namespace: str | None, name: str) -> str:
-    """Returns the offered name, from these alone."""
+    """Returns the name under which a tool is offered, from these two names alone."""
     if namespace is None or namespace == _DEFAULT_NAMESPACE:
         return name
     return offered_name(namespace, name)
 
 
 def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterator[GivenTool]:
-    """`param`: the tools' field."""
+    """Yields the tools in a field. `param`: the field's path."""
     searches = any(isinstance(tool, wire.ToolSearchTool) and tool.execution == "client" for tool in given)
     for index, tool in enumerate(given):
         path = f"{param}[{index}]"
@@ -80,7 +80,7 @@ def client_tools(given: Sequence[wire.AnyTool], param: str = "tools") -> Iterato
 
 
 def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
-    """Returns tools of `additional_tools` and `tool_search_output`; the later of one name counts."""
+    """Returns the tools in `additional_tools` and `tool_search_output` items; of two with the same name the later."""
     found: dict[str, Tool] = {}
     for index, item in enumerate(items):
         if item["type"] in _LISTS:
@@ -91,7 +91,7 @@ def tools_in(items: Iterable[Mapping[str, Any]]) -> tuple[Tool, ...]:
 
 
 def search_result_text(item: ItemDict) -> str:
-    """Returns offered names and descriptions, for the model."""
+    """Returns the names and descriptions that a tool search has found, for the model."""
     found = [
         {"name": given.tool.name, "description": given.tool.description}
         for given in client_tools(validate(_listed, item["tools"], "tools"))

@@ -34,12 +34,12 @@ COMPACTION_WORDS: Final = (
 
 
 class ParsedContext(msgspec.Struct, frozen=True, kw_only=True):
-    """`model_asked` is the client's name, `agent_model` the agent's."""
+    """A parsed request. `model_asked` is the client's name of the model, `agent_model` the agent's."""
 
     model_asked: str
     agent_model: str
     input_items: tuple[ItemDict, ...]
-    """See `ParsedResponse`."""
+    """The request's own items (see `ParsedResponse`)."""
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
@@ -85,7 +85,7 @@ def parse_context(
 def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
-    """The first `earlier` of `items` are stored."""
+    """Returns the history of the conversation. The first `earlier` of `items` are stored."""
     history = tuple(map(_not_run, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
@@ -93,7 +93,7 @@ def context_history(
 
 
 def _not_run(item: HistoryItem) -> HistoryItem:
-    """An approved MCP call's output says that it was not run."""
+    """Returns an item; an approved MCP call's output says that the call was not run."""
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))
     return item
@@ -133,6 +133,6 @@ def compaction_turn(parsed: ParsedContext, history: tuple[HistoryItem, ...]) -> 
 
 
 def summary_in(response: Mapping[str, Any]) -> str:
-    """Separates parts by empty lines."""
+    """Returns the summary in a response; empty lines separate its parts."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "\n\n".join(part["text"] for part in parts if part["type"] == "output_text")

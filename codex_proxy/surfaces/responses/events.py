@@ -26,7 +26,7 @@ DELTAS: Final = {
     (mcp_items.CALL, "arguments"): "response.mcp_call_arguments.delta",
     (ACTIVITY_TYPE, "output"): f"{ACTIVITY_TYPE}.output.delta",
 }
-"""The event by kind of item and part."""
+"""The event's name by kind of item and part."""
 
 _WHOLES: Final = {
     "text": ("response.output_text.done", "text"),
@@ -34,7 +34,7 @@ _WHOLES: Final = {
     "summary": ("response.reasoning_summary_text.done", "text"),
 }
 _STAGED: Final = frozenset({mcp_items.LIST, mcp_items.CALL})
-"""Items with events for their beginning and end."""
+"""Kinds of items with events for their beginning and end."""
 _ENDS: Final = {
     "completed": "response.completed",
     "incomplete": "response.incomplete",
@@ -45,7 +45,7 @@ _ENDS: Final = {
 
 
 def payload_of(frame: bytes) -> bytes:
-    """Returns the JSON for a WebSocket."""
+    """Returns the JSON in a frame, for a WebSocket."""
     return frame.partition(b"data: ")[2].rstrip(b"\n")
 
 
@@ -56,7 +56,7 @@ def socket_error(failure: Failure) -> bytes:
 
 
 class ResponseEvents:
-    """Collects frames. `number`: the next frame's."""
+    """Collects frames. `number`: the number of the next one."""
 
     end = DONE
     """The bytes after the last event."""

@@ -34,7 +34,7 @@ _MARK: Final = "codex-proxy-summary-1."
 
 
 def encode_summary(summary: str) -> str:
-    """Returns `encrypted_content`: encoded, not encrypted."""
+    """Returns a summary as `encrypted_content`: encoded, not encrypted."""
     return _MARK + base64.urlsafe_b64encode(summary.encode("utf-8", "replace")).decode()
 
 
@@ -62,7 +62,9 @@ class HistoryEntry(NamedTuple):
 
 
 def history_entries(items: Sequence[ItemDict], *, earlier: int = 0) -> list[HistoryEntry]:
-    """The first `earlier` items are stored. Faults name `input[N]` of the request, or `input`."""
+    """Returns the history, each item with its index. The first `earlier` items are stored. Faults name `input[N]` of
+    the request, or `input`.
+    """
     items = [as_function_item(item) for item in items]
     reader = _Reader(items, earlier)
     for index, item in enumerate(items):
@@ -221,7 +223,7 @@ def _message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
 
 
 def _sub_agent_message(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
-    """Returns a user message."""
+    """Returns a message between Codex's sub-agents as a user message."""
     texts = [part.get("text") or part.get("encrypted_content") or "" for part in item["content"]]
     return [HistoryMessage("user", (TextPart("".join(texts)),))]
 
@@ -269,4 +271,4 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "local_shell_call": _as_it_came,
 }
 STAND_ALONE: Final = frozenset(_OTHERS)
-"""Their conversion does not depend on other items."""
+"""Types of items whose conversion does not depend on other items."""

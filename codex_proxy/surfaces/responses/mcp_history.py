@@ -21,13 +21,13 @@ DENIED: Final = "The user has not approved this call"
 UNANSWERED: Final = "The user did not say whether to approve this call, so it was not made."
 KINDS: Final = frozenset({mcp_items.LIST, mcp_items.CALL, mcp_items.REQUEST, mcp_items.RESPONSE})
 _WHOLE_ID: Final = 64
-"""Characters of an id that is used as a call id."""
+"""The longest id that is used as a call id unchanged."""
 _UNDER_WAY: Final = frozenset({"in_progress", "calling", "incomplete"})
 
 
 class McpHistory:
     def __init__(self, items: Sequence[ItemDict], earlier: int, taken: Collection[str]) -> None:
-        """The first `earlier` items are stored, and not checked again. `taken`: other calls' ids."""
+        """The first `earlier` items are stored, and not checked again. `taken`: ids of other calls."""
         self._earlier = earlier
         self._taken = set(taken)
         self._announced = {item["id"] for item in items if _is_request(item) and item.get("id")}
@@ -46,7 +46,7 @@ class McpHistory:
         self._waiting: dict[str, HistoryCall] = {}
 
     def convert(self, item: ItemDict, index: int) -> Sequence[HistoryCall | HistoryOutput]:
-        """Returns call, output, both or nothing."""
+        """Converts an item to its call, its output, both or nothing."""
         kind, request = item["type"], item.get("approval_request_id")
         if kind == mcp_items.REQUEST:
             return self._convert_request(item, index) if _is_request(item) else ()
@@ -71,7 +71,7 @@ class McpHistory:
         return (call, *(self._convert_answer(*self._early[request]) if request in self._early else ()))
 
     def _convert_answer(self, item: ItemDict, index: int) -> Sequence[HistoryOutput]:
-        """Returns a request's output once; nothing before the request."""
+        """Converts a client's response to its request's output, once; to nothing before the request."""
         request = item["approval_request_id"]
         response, run = self._responses.get(request), self._runs.get(request)
         if (run if response is None else response) is not item or request not in self._announced:
@@ -95,7 +95,7 @@ class McpHistory:
         return () if call is None else (call, _run_output(item, call))
 
     def _new_call(self, item: ItemDict, index: int, *, by_server: bool) -> HistoryCall | None:
-        """Returns None if an earlier item had the id. `by_server`: run without approval."""
+        """Returns an item's call; None if an earlier item had the id. `by_server`: it ran without approval."""
         id = item.get("id") or f"mcp_{index}"
         if id in self._seen:
             return None
@@ -126,7 +126,7 @@ class McpHistory:
 
 
 def _is_request(item: ItemDict) -> bool:
-    """Whether it can be approved: not if it was cut off."""
+    """Whether an item is a request that can be approved: not if it was cut off."""
     return item["type"] == mcp_items.REQUEST and item.get("status") not in _UNDER_WAY
 
 

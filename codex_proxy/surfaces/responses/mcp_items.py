@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from codex_proxy.surfaces.responses.output import OutputItem
 
 _CHANCE: Final = 12
-"""Random hexadecimal digits in an id."""
+"""The number of random hexadecimal digits in an id."""
 _OURS: Final = re.compile(rf"mcpr?_[0-9a-z]{{{_CHANCE}}}-(.+)", re.DOTALL)
 _MAX_CHARS: Final = 64
 """The most characters of a call id that models accept."""
@@ -28,7 +28,7 @@ def new_item_id(prefix: str, call_id: str, ids: IdSource) -> str:
 
 
 def call_id_of(id: str) -> str:
-    """Returns the call id (at most 64 characters); `id` itself if a client made it."""
+    """Returns the call id (at most 64 characters) in an item's id; `id` itself if a client made it."""
     found = _OURS.fullmatch(id)
     return (found[1] if found else id)[:_MAX_CHARS]
 
@@ -44,7 +44,7 @@ CUT_OFF: Final = (
 
 
 def list_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns the tools, or an error; none while the server is asked."""
+    """Returns the fields of an MCP list: the tools, or an error; neither while the server is asked."""
     item = output.item
     assert isinstance(item, McpTools)
     if output.status == "in_progress":
@@ -54,7 +54,7 @@ def list_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def call_fields(output: OutputItem) -> dict[str, Any]:
-    """Returns `output` after success, `error` after failure."""
+    """Returns the fields of an MCP call: `output` after success, `error` after failure."""
     item = output.item
     assert isinstance(item, McpCall)
     asked_by = item.approval_request_id
@@ -80,12 +80,12 @@ def approval_request_fields(output: OutputItem) -> dict[str, Any]:
 
 
 def _error(text: msgspec.Raw) -> dict[str, Any]:
-    """Returns OpenAI's form for a tool that failed."""
+    """Returns the error of a tool that failed, in OpenAI's form."""
     return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": text}]}
 
 
 def error_text(error: Any) -> str:
-    """Reads a string, or one of OpenAI's objects."""
+    """Returns the text of an error: a string, or one of OpenAI's objects."""
     if isinstance(error, dict):
         content = error.get("content")
         if isinstance(content, list) and all(isinstance(_text_in(part), str) for part in content):
@@ -99,7 +99,7 @@ def _text_in(part: Any) -> Any:
 
 
 def texts_as_array(text: str) -> str:
-    """Returns a JSON array of strings (docs/contract.md#mcp-calls), which several texts already are."""
+    """Returns a result as a JSON array of strings (docs/contract.md#mcp-calls), which several texts already are."""
     try:
         msgspec.json.decode(text, type=list[str])
     except (msgspec.MsgspecError, UnicodeEncodeError):

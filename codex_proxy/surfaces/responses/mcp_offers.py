@@ -23,7 +23,7 @@ def allows(offer: McpOffer, tool: ListedTool) -> bool:
 
 
 def needs_approval(offer: McpOffer, tool: ListedTool) -> bool:
-    """Filter `always` wins over `never`, then `McpOffer.approval` decides."""
+    """Whether a call needs approval: the filter `always` wins over `never`, then `McpOffer.approval` decides."""
     if offer.approval_always is not None and _matches(offer.approval_always, tool):
         return True
     if offer.approval_never is not None and _matches(offer.approval_never, tool):
@@ -38,8 +38,8 @@ def _matches(wanted: McpFilter, tool: ListedTool) -> bool:
 
 
 def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
-    """Joins the choices among the client's and MCP tools. Raises `Fault` if a chosen tool does not exist, or a required
-    call has no tool.
+    """Returns the choice among the client's and MCP tools together. Raises `Fault` if a chosen tool does not exist, or
+    a required call has no tool.
     """
     if not mcp:
         return choice

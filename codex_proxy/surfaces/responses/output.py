@@ -26,7 +26,7 @@ from codex_proxy.surfaces.responses import mcp_items
 from codex_proxy.surfaces.usage import json_tokens
 
 PartKey: TypeAlias = tuple[str, int]
-"""Kind (`text`, `refusal`, `summary`, `arguments`, `output`) and number."""
+"""The key of a part: its kind (`text`, `refusal`, `summary`, `arguments`, `output`) and number."""
 
 TEXT: Final[PartKey] = ("text", 0)
 REFUSAL: Final[PartKey] = ("refusal", 0)
@@ -38,17 +38,17 @@ ANNOTATION: Final[PartKey] = ("annotation", 0)
 TOOL_SEARCH_CALL: Final = "tool_search_call"
 LOCAL_SHELL_CALL: Final = "local_shell_call"
 WHOLE_CALLS: Final = frozenset({TOOL_SEARCH_CALL, LOCAL_SHELL_CALL})
-"""Calls without events for their arguments."""
+"""Kinds of calls without events for their arguments."""
 ACTIVITY_TYPE: Final = "codex:activity"
-"""What the agent did, for clients that ask for it."""
+"""The type of items about what the agent did, for clients that ask for them."""
 
 _OWN_ID_LENGTH: Final = 20
-"""A provider's ids have this length, and are kept."""
+"""The fewest characters of an id that is kept: a provider's ids have no fewer."""
 _PHASES: Final = frozenset({"commentary", "final_answer"})
 
 
 class Part:
-    """`index`: its place in the content; `fragments`: its text as JSON strings."""
+    """A part of an item's content. `index`: its place there; `fragments`: its text as JSON strings."""
 
     __slots__ = ("annotations", "fragments", "head", "index", "key")
 
@@ -77,7 +77,9 @@ class Part:
 
 
 class OutputItem:
-    """`kind` and `id` are the client's; `index` is None until sent. `kept`: its text while `waiting`."""
+    """An output item. `kind` and `id` are the client's; `index` is None until the item is sent. `kept`: its text while
+    `waiting`.
+    """
 
     __slots__ = (
         "awaiting", "client_name", "encrypted", "id", "index", "item", "kept", "kind", "parts", "printed", "status",
@@ -97,19 +99,19 @@ class OutputItem:
         """Whether another item is being sent first."""
         self.kept: list[tuple[PartKey, str]] = []
         self.awaiting = False
-        """Ended, but its encrypted content has not arrived."""
+        """Whether the item has ended, but its encrypted content has not arrived."""
         self.encrypted: str | None = None
         self.printed: list[str] = []
         """The result of this server's call, or the arguments of `WHOLE_CALLS`."""
 
     @property
     def made_by_server(self) -> bool:
-        """MCP list, call, approval: the status of its end is final."""
+        """Whether the item is an MCP list, call or approval, which has the status of its own end."""
         return isinstance(self.item, SERVER_ITEMS)
 
     @property
     def tool_name(self) -> ClientName:
-        """The client's name of its tool."""
+        """The client's name of the item's tool."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 
@@ -169,14 +171,14 @@ def _call(output: OutputItem) -> dict[str, Any]:
 
 
 def _tool_search_call(output: OutputItem) -> dict[str, Any]:
-    """Its arguments are an object."""
+    """Returns the fields of a call of tool search, whose arguments are an object."""
     assert isinstance(output.item, ToolCall)
     call_id = raw_text(output.item.call_id)
     return {"call_id": call_id, "execution": "client", "arguments": _arguments_of(output)}
 
 
 def _local_shell_call(output: OutputItem) -> dict[str, Any]:
-    """A `command` that is no list of strings is empty."""
+    """Returns the fields of a call of the shell. A `command` that is no list of strings is empty."""
     assert isinstance(output.item, ToolCall)
     given = _arguments_of(output)
     command = given.get("command")
@@ -216,7 +218,7 @@ KINDS: Final[dict[str, Callable[[OutputItem], dict[str, Any]]]] = {
     mcp_items.REQUEST: mcp_items.approval_request_fields,
     ACTIVITY_TYPE: _activity,
 }
-"""What returns an item's fields beside type, id and status."""
+"""The functions that return an item's fields beside type, id and status, by kind."""
 
 _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
     McpTools: mcp_items.LIST,
@@ -228,7 +230,9 @@ _SERVER_ITEM_KINDS: Final[dict[type[Item], str]] = {
 def output_item(
     item: Item, ids: IdSource, *, activity: str, client_names: Mapping[str, ClientName]
 ) -> OutputItem | None:
-    """The agent's actions are not sent (`activity` `off`: None), lines of reasoning (`summaries`), or `items`."""
+    """Returns the output item for an item of the turn. The agent's actions are not sent (`activity` `off`: None), lines
+    of reasoning (`summaries`), or `items`.
+    """
     called = client_names.get(item.name) if isinstance(item, ToolCall) else None
     kind = (called.call_type if called is not None else "") or _kind_of(item, activity)
     if kind is None:

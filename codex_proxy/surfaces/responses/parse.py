@@ -61,20 +61,20 @@ SAMPLING: Final = (
     *("temperature", "top_p", "top_k", "min_p"),
     *("repetition_penalty", "frequency_penalty", "presence_penalty"),
 )
-"""Checked, and without effect unless the agent supports them."""
+"""Sampling parameters, which are checked, and have no effect unless the agent supports them."""
 
 _INSTRUCTING: Final = frozenset({"system", "developer"})
 
 Activity: TypeAlias = Literal["off", "summaries", "items"]
-"""The agent's actions: not shown, as reasoning summaries, or as items."""
+"""How the agent's actions are shown: not, as reasoning summaries, or as items."""
 
 
 class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     fields: FieldNames = FIELDS
     mode_after_calls: Mode
-    """The mode behind calls of the client's tools."""
+    """The mode of turns behind calls of the client's tools."""
     input_items: tuple[ItemDict, ...]
-    """Normalised, without ids; references are not resolved."""
+    """The request's own items, normalised, without ids; references are not resolved."""
     instructions: str | None
     previous_response_id: str | None
     conversation: str | None
@@ -83,7 +83,7 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
     include: frozenset[str]
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
-    """See `ResponsesTools`."""
+    """The only MCP tools that may be called (see `ResponsesTools`)."""
     max_tool_calls: int | None
     truncation: Literal["auto", "disabled"]
     format: Format
@@ -93,7 +93,7 @@ class ParsedResponse(ParsedRequest, frozen=True, kw_only=True):
 
 
 def parse(body: bytes, pdfs: PdfTexts | None = None, *, context: ParseContext) -> ParsedResponse:
-    """`pdfs` None: PDFs are refused."""
+    """Parses a body. `pdfs` None: PDFs are refused."""
     request, ignored = _parse_request(body, context.settings)
     parsed = _convert(request, context, pdfs)
     return msgspec.structs.replace(parsed, ignored=(*ignored, *parsed.ignored))
@@ -169,13 +169,13 @@ def _parse_request(body: bytes, settings: RequestSettings) -> tuple[ResponseRequ
 
 
 def check_input(request: ContextFields, limit: int) -> None:
-    """Raises `Fault` for more than `limit` items."""
+    """Raises `Fault` for an input of more than `limit` items."""
     if isinstance(request.input, list):
         check_length("input", len(request.input), limit)
 
 
 def conversation_of(request: ContextFields) -> str | None:
-    """Returns the id, if any. Raises `Fault` if it is malformed, or beside a previous response
+    """Returns the conversation's id, if any. Raises `Fault` if it is malformed, or beside a previous response
     (docs/contract.md#errors-of-responses).
     """
     given = request.conversation
@@ -221,7 +221,7 @@ def _activity(context: ParseContext) -> Activity:
 
 
 def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> None:
-    """Refuses log probabilities (unless ignored), and fields that contradict each other."""
+    """Raises `Fault` for log probabilities (unless ignored), and fields that contradict each other."""
     if request.background and request.store is False:
         raise bad_request(
             "A background response has to be stored: leave 'store' out, or set it to true.", "background"
@@ -237,7 +237,7 @@ def _refuse_unsupported(request: ResponseRequest, settings: RequestSettings) -> 
 
 
 def _requested_logprobs(request: ResponseRequest) -> dict[str, str]:
-    """Returns the fields that ask for them (`include[0]`), with the names to report."""
+    """Returns the fields that ask for log probabilities (`include[0]`), each with the name to report."""
     included = {
         f"include[{index}]": name
         for index, name in enumerate(request.include or ())

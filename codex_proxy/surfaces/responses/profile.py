@@ -30,7 +30,7 @@ _RESULT: Final = "function_call_output"
 
 
 class OpenResponsesEvents(ResponseEvents):
-    """`current` returns the current response object."""
+    """The events of this profile. `current` returns the current response object."""
 
     end = b"data: [DONE]\n\n"
 
@@ -47,7 +47,7 @@ class OpenResponsesEvents(ResponseEvents):
         self._add("response.in_progress", response={**response, "status": "in_progress"})
 
     def fail(self, failure: Failure) -> None:
-        """The last event has the failure."""
+        """Sends the last event, with the failure in its response."""
         # Calls get no `arguments.done`, since they may be cut off.
         self._whole_calls.clear()
 
@@ -118,7 +118,7 @@ def _as_function(output: OutputItem, item: McpCall) -> dict[str, Any]:
 
 
 class _Result(OutputItem):
-    """The result of this server's call, as an item."""
+    """The result of a call that this server ran, as an item."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ class _Result(OutputItem):
         }
 
     def tokens(self) -> int:
-        """The model did not write it."""
+        """Returns 0: the model did not write the text."""
         return 0
 
 

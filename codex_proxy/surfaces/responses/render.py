@@ -97,7 +97,7 @@ class ResponsesRenderer(Renderer):
         client_names: Mapping[str, ClientName] | None = None,
         **options: Unpack[RenderOptions],
     ) -> None:
-        """`echo`: fields of the request (`response_object.echo_of`). `background`: it begins as `queued`.
+        """`echo`: fields of the request (`response_object.echo_of`). `background`: the response begins as `queued`.
         `keep_frames`: see `take_frames`; `client_names`, `activity`: see `output_item`.
         """
         super().__init__(**options)
@@ -259,8 +259,8 @@ class ResponsesRenderer(Renderer):
             self._start(output)
 
     def _waits(self, output: OutputItem) -> bool:
-        """Whether another item is being sent, or this is an approval request (sent whole), or a list of MCP tools
-        before the answer.
+        """Whether an item must wait: another is being sent, or it is an approval request (sent whole), or a list of MCP
+        tools before the answer.
         """
         item = output.item
         if isinstance(item, McpTools) and not self._begun:
@@ -270,7 +270,7 @@ class ResponsesRenderer(Renderer):
         return isinstance(item, McpApproval) or (serial is not None and not serial.open(item.id))
 
     def _start(self, output: OutputItem) -> None:
-        """A message or reasoning begins with its first text, but reasoning at once if its encrypted content is
+        """Starts an item: a message or reasoning with its first text, but reasoning at once if its encrypted content is
         wanted.
         """
         item = output.item
@@ -360,7 +360,7 @@ class ResponsesRenderer(Renderer):
         self._events.deltas(output, part, part.add(texts))
 
     def _annotate(self, output: OutputItem, annotations: Iterable[str]) -> None:
-        """Annotations are JSON texts."""
+        """Adds annotations (JSON texts) to the open text part of a message."""
         part = output.part(TEXT) or self._new_part(output, TEXT)
         for annotation in annotations:
             part.annotations.append(msgspec.Raw(annotation))

@@ -37,7 +37,7 @@ def echo_of(
     service_tier: str,
     conversation: str | None,
 ) -> ResponseEcho:
-    """Returns what repeats the request, or effective defaults. `effort` None: the agent's."""
+    """Returns the fields that repeat the request, or effective defaults. `effort` None: the agent's."""
     echo: ResponseEcho = {
         "background": bool(request.background),
         "frequency_penalty": _number(request.frequency_penalty, 0.0),
@@ -74,7 +74,7 @@ def _number(given: float | None, default: float) -> float:
 
 
 def _reasoning(request: ResponseRequest, effort: str | None) -> ResponseReasoning | None:
-    """Returns None without effort and summary (docs/contract.md#the-reasoning-parameter)."""
+    """Returns the field `reasoning`; None without effort and summary (docs/contract.md#the-reasoning-parameter)."""
     summary = summary_of(request)
     if effort is None and summary is None:
         return None
@@ -82,7 +82,7 @@ def _reasoning(request: ResponseRequest, effort: str | None) -> ResponseReasonin
 
 
 def summary_of(request: ResponseRequest) -> str | None:
-    """Reads the current or the older field."""
+    """Returns the kind of summary that the current or the older field asks for."""
     options = request.reasoning
     return None if options is None else options.summary or options.generate_summary
 
@@ -113,7 +113,7 @@ _CODES: Final = frozenset(
         "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
     }
 )  # fmt: skip
-"""OpenAI's types allow these for `error.code`."""
+"""The values of `error.code` that OpenAI's types allow."""
 _LIMITS: Final = frozenset(
     {
         FaultKind.RATE_LIMITED,
@@ -139,7 +139,7 @@ def status_of(stop: str) -> str:
 
 
 def incomplete_details(stop: str) -> IncompleteDetails | None:
-    """Returns None if it is complete."""
+    """Returns the field for a response that was cut off; None if it is complete."""
     return {"reason": _REASONS[stop]} if stop in _REASONS else None
 
 
@@ -172,7 +172,7 @@ class ResponseHead:
         self._echo = {key: schema_json(value) for key, value in echo.items()}
 
     def set_service_tier(self, tier: msgspec.Raw) -> None:
-        """`tier`: JSON, from the model server."""
+        """Sets the service tier. `tier`: JSON, from the model server."""
         self._echo["service_tier"] = tier
 
     def object(
@@ -185,7 +185,7 @@ class ResponseHead:
         incomplete: IncompleteDetails | None = None,
         usage: ResponseUsage | None = None,
     ) -> dict[str, Any]:
-        """`completed_at`: seconds since 1970."""
+        """Returns the response object. `completed_at`: seconds since 1970."""
         return {
             **self._first,
             "status": status,
@@ -257,7 +257,7 @@ def not_found(id: str) -> Fault:
 
 
 def previous_not_found(id: str) -> Fault:
-    """Returns the fault for an unknown response, or one not stored."""
+    """Returns the fault for a previous response that is unknown or was not stored."""
     return bad_request(
         f"Previous response with id '{excerpt(id)}' not found.",
         "previous_response_id",
@@ -266,7 +266,7 @@ def previous_not_found(id: str) -> Fault:
 
 
 def previous_too_large(detail: str) -> Fault:
-    """`detail`: how large they are."""
+    """Returns the fault for previous responses that are too large together. `detail`: how large they are."""
     return bad_request(
         f"The responses up to this one are too large to continue from: {detail}. Start again "
         "without 'previous_response_id', with what matters from them in 'input'.",

@@ -23,7 +23,7 @@ UNSUPPORTED: Final = "unsupported_tool"
 
 
 class McpFilter(msgspec.Struct, frozen=True):
-    """Tools of `names`, that read only or not. None: any."""
+    """A filter for tools: those of `names`, those that only read or do not. None: any."""
 
     names: tuple[str, ...] | None = None
     read_only: bool | None = None
@@ -49,7 +49,7 @@ class McpOffer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class McpChoice(msgspec.Struct, frozen=True):
-    """A tool of a server, or all (`name` None). `required`: one must be called."""
+    """A chosen tool of a server, or all of its tools (`name` None). `required`: one must be called."""
 
     server_label: str
     name: str | None = None
@@ -57,7 +57,7 @@ class McpChoice(msgspec.Struct, frozen=True):
 
 
 class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
-    """`shown` and `shown_choice` are for the response object."""
+    """The offered tools. `shown` and `shown_choice` are for the response object."""
 
     mcp: tuple[McpOffer, ...]
     mcp_choice: tuple[McpChoice, ...]
@@ -66,13 +66,13 @@ class ResponsesTools(OfferedTools, frozen=True, kw_only=True):
     shown: list[Any]
     shown_choice: Any
     left_out: tuple[str, ...] = ()
-    """Types that are not offered, for the header."""
+    """Types of tools that are not offered, for the header."""
 
 
 def offered_tools(
     given: Sequence[wire.AnyTool] | None, choice: wire.ToolChoice | None, input_tools: Sequence[Tool] = ()
 ) -> ResponsesTools:
-    """`input_tools`: tools in input items (`client_tools.tools_in`)."""
+    """Returns the tools that the request offers. `input_tools`: tools in input items (`client_tools.tools_in`)."""
     given = given or ()
     for index, tool in enumerate(given):
         if isinstance(tool, wire.HostedTool):
@@ -157,7 +157,7 @@ def _mcp(server: wire.McpServerTool, param: str) -> McpOffer:
 
 
 def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
-    """Calls name servers by their labels."""
+    """Raises `Fault` for two servers with the same label, because calls name servers by it."""
     labels: set[str] = set()
     for server in servers:
         if server.server_label in labels:
@@ -167,7 +167,7 @@ def _refuse_same_labels(servers: Sequence[McpOffer]) -> None:
 
 
 def _default_approval(filters: wire.McpApprovalFilter | None) -> str:
-    """Returns whether tools that no filter selects need approval."""
+    """Returns the approval of tools that no filter selects: `always` or `never`."""
     return "never" if filters is None or filters.never is None else "always"
 
 
@@ -263,5 +263,5 @@ def _choice_echo(choice: wire.ToolChoice | None) -> Any:
 
 
 def _dump(value: RequestModel, hidden: set[str] | None = None) -> dict[str, Any]:
-    """Leaves out `hidden` fields and None."""
+    """Returns a model's fields as JSON, without `hidden` ones and None."""
     return value.model_dump(exclude=hidden, exclude_none=True, by_alias=True, warnings=False)

@@ -25,20 +25,20 @@ EVENTS: Final = {
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """A repeated one has the same id and body, but its own time and signature."""
+    """A webhook as it is posted. A repeated one has the same id and body, but its own time and signature."""
 
     body: bytes
     headers: dict[str, str]
 
 
 def event_id_of(response_id: str) -> str:
-    """Derives the event's id from the response's."""
+    """Returns the event's id, which follows from the response's."""
     # It is the same if the event is made again after a restart.
     return "evt_" + response_id.removeprefix("resp_")
 
 
 def webhook_body(*, event_id: str, response_id: str, status: str, created_at: int) -> bytes:
-    """`created_at`: seconds since 1970."""
+    """Returns the body of a webhook. `created_at`: seconds since 1970."""
     event = {
         "id": event_id,
         "object": "event",
@@ -50,7 +50,9 @@ def webhook_body(*, event_id: str, response_id: str, status: str, created_at: in
 
 
 def sign(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
-    """`timestamp`: seconds since 1970. Raises `ValueError`."""
+    """Returns the webhook with its signature. `timestamp`: seconds since 1970. Raises `ValueError` for an invalid
+    secret.
+    """
     content = b"%b.%d.%b" % (event_id.encode(), timestamp, body)
     signature = base64.b64encode(hmac.new(_key(secret), content, hashlib.sha256).digest()).decode()
     headers = {
@@ -63,7 +65,7 @@ def sign(body: bytes, *, event_id: str, timestamp: int, secret: str) -> Webhook:
 
 
 def check_secret(secret: str) -> None:
-    """Raises `ValueError` if it is not base64 behind `whsec_`."""
+    """Checks a secret. Raises `ValueError` if it is not base64 behind `whsec_`."""
     _key(secret)
 
 

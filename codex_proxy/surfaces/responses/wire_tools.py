@@ -41,7 +41,7 @@ def _with_the_model(callers: list[str] | None) -> list[str] | None:
 
 
 Callers: TypeAlias = Annotated[list[str] | None, AfterValidator(_with_the_model)]
-"""`direct` must be among them: only the model calls tools here."""
+"""Who may call a tool. `direct` must be among them: only the model calls tools here."""
 AsyncCalls: TypeAlias = Annotated[Any, Field(alias="async"), Ignored("tools[]", name="async")]
 
 
