@@ -64,7 +64,9 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
         return self._allows(turn.model, turn.effort)
 
     def may_use(self, name: str, names: Names | None = None) -> bool:
-        """Whether the client may use the model of a request. Takes `names`, and raises `Fault`, as `resolve`."""
+        """Whether the client may use the model that a request calls `name`. `names` and the `Fault` raised: see
+        `resolve`.
+        """
         resolved = resolve(name, self.catalog, names)
         return self._allows(resolved.agent_model, resolved.effort)
 
@@ -123,9 +125,7 @@ class Clients:
 
     @property
     def trouble(self) -> str | None:
-        """Whether the client may use the model that a request calls `name`. `names` and the `Fault` raised: see
-        `resolve`.
-        """
+        """Why the newest keys file could not be read, if so; the older keys then stay valid."""
         return self._source.trouble
 
     def is_valid(self, digest: str) -> bool:

@@ -54,7 +54,7 @@ class LeaseHolder:
         self._waiting: set[ResponseLease] = set()
         """Claimed leases of responses to recover."""
         self._unannounced: Node | None = None
-        """The claimed leases of responses to recover."""
+        """This server, until it is announced."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self, node: Node) -> None:

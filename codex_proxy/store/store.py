@@ -401,7 +401,7 @@ class Store(ABC):
 
     @abstractmethod
     async def check_writable(self) -> None:
-        """The owner whose sums are wanted; None: all, with separate sums."""
+        """Writes a row and removes it."""
 
     async def export(self, write: Callable[[bytes], object]) -> int:
         """Writes a line of JSON for each response and conversation. Returns how many."""

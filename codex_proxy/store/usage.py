@@ -45,7 +45,7 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     """The hours from `start` to before `end` (seconds since 1970), in buckets of `width` seconds."""
 
     owner: str | None
-    """None: all, with separate sums."""
+    """The owner whose sums are wanted; None: all, with separate sums."""
     start: int
     end: int
     width: int

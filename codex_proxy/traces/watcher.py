@@ -79,9 +79,7 @@ class RequestTrace:
         return set_span_in_context(self._span)
 
     def end(self, attributes: Mapping[str, Any], error: str) -> None:
-        """The trace of the request that is being answered; None for a turn that continues after a restart of the
-        server.
-        """
+        """`error` is the kind of the request's failure; empty if it succeeded."""
         self.begin()
         assert self._span is not None
         self._span.set_attributes(attributes)
@@ -92,7 +90,7 @@ class RequestTrace:
 
 
 REQUEST_TRACE: Final[ContextVar[RequestTrace | None]] = ContextVar("request_trace", default=None)
-"""None for a turn that continues after a restart of the server."""
+"""The trace of the request that is being answered; None for a turn that continues after a restart of the server."""
 
 
 class Traces:

@@ -21,21 +21,20 @@ _PDF: Final = "application/pdf"
 _MAX_TITLE: Final = 200
 _USER_BLOCKS: Final = ("text", "image", "document", "search_result", "tool_result")
 TOOL_CHANGES: Final = {"tool_addition": "can be called", "tool_removal": "can no longer be called"}
-"""Reads content blocks. `ignored`: parameters without effect; `web_images`: addresses of images, each with its field.
-"""
+"""Blocks that change the offered tools, with words for the model."""
 _QUOTE: Final = str.maketrans({'"': "'", "<": "(", ">": ")"})
 
 
 class BlockReader:
-    """`pdfs` None: no PDFs are read. `takes_images`: the agent passes images on. `fetches`: web images stay in earlier
-    messages too.
+    """Reads content blocks. `ignored`: parameters without effect; `web_images`: addresses of images, each with its
+    field.
     """
 
     def __init__(
         self, pdfs: PdfTexts | None, notes: FieldNotes, *, takes_images: bool = True, fetches: bool = True
     ) -> None:
-        """`pdfs` None: none are read. `takes_images`: the agent passes images on. `fetches`: web images stay in earlier
-        messages too.
+        """`pdfs` None: no PDFs are read. `takes_images`: the agent passes images on. `fetches`: web images stay in
+        earlier messages too.
         """
         self.ignored: dict[str, None] = {}
         self.web_images: dict[str, str] = {}
@@ -47,7 +46,7 @@ class BlockReader:
         self._fetches = fetches
 
     def parts(self, content: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block, as `parts` does for all."""
+        """Yields the parts of a message or result, without empty texts. `newest`: of the user's newest message."""
         if isinstance(content, str):
             if content:
                 yield TextPart(content)
@@ -56,7 +55,7 @@ class BlockReader:
             yield from self.parts_of_block(block, f"{param}[{index}]", newest=newest)
 
     def parts_of_block(self, block: Any, param: str, *, newest: bool) -> Iterator[Part]:
-        """Yields the parts of one block, as `parts`."""
+        """Yields the parts of one block, as `parts` does for all."""
         kind = block_type(block)
         self.note_fields(block)
         if kind == "text":
