@@ -129,7 +129,6 @@ class Clients:
         return self._source.trouble
 
     def is_valid(self, digest: str) -> bool:
-        """Whether the key with this digest is valid."""
         return self._source.current().by_digest(digest) is not None
 
     def by_digest(self, digest: str | None) -> Client:
@@ -169,7 +168,6 @@ class Clients:
 
 
 def limit_to_key(everybody: Client, key: Key) -> Client:
-    """Returns `everybody` with the key's limits."""
     catalog = everybody.catalog.for_agents(key.agents) if key.agents else everybody.catalog
     sandbox = everybody.settings.sandbox
     if key.sandbox is not None:

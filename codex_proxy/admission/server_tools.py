@@ -46,7 +46,6 @@ class ToolSource(Protocol):
     steps: int
     """The most answers of the model in a turn whose calls are run; later calls get an output that says so."""
     has_operators: bool
-    """Whether the operator has configured servers."""
 
     def check(self, asked: Sequence[McpOffer]) -> None:
         """Raises `Fault` INVALID_REQUEST if the request may not name one of these servers."""

@@ -179,7 +179,6 @@ class _Answers:
 
 
 async def answer_to(session: aiohttp.ClientSession, server: str, request: Request) -> Answer:
-    """Sends a request to a server's URL, and returns the answer."""
     method, _, path = request.line.partition(" ")
     body = msgspec.json.encode(request.body)
     if request.socket:

@@ -63,7 +63,6 @@ class Folder:
                 self.add(read(path), name)
 
     def add(self, cassette: Cassette, name: str) -> None:
-        """Adds a cassette under a name."""
         beside, _, _ = name.rpartition("/")
         after = f"{beside}/{cassette.after}" if beside and cassette.after else cassette.after
         self.cassettes[name] = msgspec.structs.replace(cassette, name=name, after=after)

@@ -30,7 +30,6 @@ SESSION_KINDS: Final = frozenset(
         *("begin", "resume", "reopen", "answer", "call", "ended", "failed"),
     }
 )
-"""The kinds of the lines of a session."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -303,7 +302,6 @@ def _take(read: _ParsedLines, line: bytes, before: int) -> bool:
 
 
 def _session_value(kind: str, value: msgspec.Raw) -> Any:
-    """Returns the value of a session's line."""
     base, _, form = kind.partition("_")
     if base not in BYTES:
         return msgspec.json.decode(value)

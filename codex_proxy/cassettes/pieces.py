@@ -37,7 +37,6 @@ class Run(msgspec.Struct):
     """Their time in milliseconds, if written."""
 
     def lines(self) -> bytes:
-        """Returns the lines as written."""
         begin = (
             b'{"next":{%b:"' % self.name
             if self.ms is None

@@ -196,8 +196,6 @@ class StableIds:
 
 
 class TurnIds:
-    """Replaces one turn's ids."""
-
     def __init__(self, ids: dict[bytes, bytes], key: bytes, own: frozenset[bytes]) -> None:
         self._ids = ids
         self._key = key

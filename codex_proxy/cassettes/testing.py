@@ -42,8 +42,6 @@ KINDS = {
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request that a test has sent."""
-
     method: str
     path: str
     headers: dict[str, str]
@@ -64,7 +62,6 @@ class Servers:
             configure("error", "console")
 
     def fake(self) -> TestServer:
-        """Returns the fake agent's server."""
         return self._get_server("fake", agent="fake", fake_dialect="app-server")
 
     def cassette(self, folder: Path, mode: str) -> TestServer:
@@ -112,7 +109,6 @@ class Servers:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_SECONDS)
 
     def stop(self) -> None:
-        """Stops every server."""
         for server, _ in self._servers.values():
             self._run(server.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)

@@ -52,7 +52,6 @@ class SessionRecorder:
         """The entries since the last turn."""
         self.size = 0
         self.turns: list[TurnRecorder] = []
-        """This session's turns, in order."""
         self.dialect = ""
         self.facts: dict[str, Any] = {}
         self.origin = ""
@@ -70,7 +69,6 @@ class SessionRecorder:
         self.wrote(writes)
 
     def _identify(self, dialect: Dialect[Any], upstream: str) -> None:
-        """Notes the session's dialect and its upstream's name."""
         self.dialect, self.facts = name_of(dialect), facts_of(dialect)
         self.origin = upstream or self.origin
 
@@ -115,7 +113,7 @@ class SessionRecorder:
 
 
 class TurnRecorder:
-    """Records one turn. Implements `runs.recording.TurnRecorder`."""
+    """Implements `runs.recording.TurnRecorder`."""
 
     def __init__(
         self,

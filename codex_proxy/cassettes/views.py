@@ -41,8 +41,6 @@ from codex_proxy.core.turn import Turn
 
 
 class OutputItem(msgspec.Struct):
-    """An output item of the agent."""
-
     kind: str
     """`message`, `refusal`, `reasoning`, `call` or `activity`."""
     text: str = ""
@@ -53,8 +51,6 @@ class OutputItem(msgspec.Struct):
 
 
 class TurnOutput(msgspec.Struct, frozen=True):
-    """A turn's output."""
-
     items: list[OutputItem]
     usage: dict[str, int] | None
     end: TurnEnded | None

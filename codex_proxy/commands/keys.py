@@ -181,7 +181,6 @@ def listing(settings: Settings, stored: Sequence[Key] | None = None, *, as_json:
 
 
 def _without_digest(key: Key) -> dict[str, Any]:
-    """Returns a key as JSON shows it, without its digest."""
     table = {"name": key.name, **table_of(key)}
     del table["sha256"]
     return table

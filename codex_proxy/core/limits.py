@@ -206,7 +206,6 @@ class TurnLimits:
         """`chars`: the largest size (see `MaxSize`). `stop` and `max_tokens` are the client's."""
         self._limits: list[MaxSize | StopSequences | MaxTokens] = [MaxSize(chars)]
         self.stop_sequence: str | None = None
-        """The stop sequence that ended the turn, if any."""
         self.empty: EmptyReason = ""
         """The reason `stop-sequence` if the answer began with one; else empty."""
         if stop:

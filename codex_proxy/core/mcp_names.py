@@ -37,6 +37,6 @@ class ListedTool(msgspec.Struct, frozen=True):
 
     @property
     def only_reads(self) -> bool:
-        """Whether the annotation `readOnlyHint` says so."""
+        """Whether the annotation `readOnlyHint` says that the tool only reads."""
         hints = msgspec.json.decode(self.annotations) if self.annotations else None
         return isinstance(hints, dict) and hints.get("readOnlyHint") is True

@@ -64,9 +64,7 @@ class PassedAnswer(Protocol):
     """The answer to a `PassedRequest`, which has begun."""
 
     @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers for the client."""
-        ...
+    def headers(self) -> Mapping[str, str]: ...
 
     @property
     def upstream(self) -> str:

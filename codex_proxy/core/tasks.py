@@ -16,7 +16,6 @@ T = TypeVar("T", bound=Task)
 
 
 def keep_until_done(tasks: set[T], task: T) -> T:
-    """Keeps a task in `tasks` until it is done, and returns it."""
     tasks.add(task)
     task.add_done_callback(tasks.discard)
     return task

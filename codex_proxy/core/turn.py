@@ -61,7 +61,6 @@ class ForwardedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of the body as the client wrote them."""
     stream: bool
     include_usage: bool
-    """Whether the stream has usage."""
     model_asked: str
     """The client's name of the model, which the answer has too."""
 

@@ -13,8 +13,6 @@ from codex_proxy.surfaces.request_options import ParsedRequest
 
 
 class _TurnFacts(NamedTuple):
-    """A turn and its agent."""
-
     agent: Agent
     parsed: ParsedRequest
     turn: Turn

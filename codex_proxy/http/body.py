@@ -219,7 +219,7 @@ class BodyReader:
 
     def __init__(self, request: web.Request) -> None:
         self.begun = False
-        """Whether sending it on has begun."""
+        """Whether the body is being sent on."""
         self.error: Exception | None = None
         """Why the bytes that are sent on have ended too early, if so."""
         self._request = request

@@ -19,7 +19,6 @@ COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 
 
 def ref(name: str) -> Schema:
-    """Returns a `$ref` to a schema component."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 

@@ -168,8 +168,6 @@ class Source(Protocol):
 
 
 class OneRun:
-    """The events of one run."""
-
     def __init__(self, run: Run) -> None:
         self._run = run
         self._cursor = run.log.cursor()

@@ -24,7 +24,6 @@ def _endpoint(
     body: str | None = None,
     **more: Any,
 ) -> Endpoint:
-    """Declares an endpoint. `answer` is the type of its answer."""
     return Endpoint(
         f"{method} /api/{name}",
         handler,

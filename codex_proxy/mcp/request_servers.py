@@ -146,7 +146,6 @@ class RequestServers:
 
     @property
     def open_sessions(self) -> int:
-        """How many sessions are open."""
         return len(self._sessions)
 
     async def close(self) -> None:

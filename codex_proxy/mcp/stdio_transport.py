@@ -126,7 +126,6 @@ class _StdoutLines:
 
 
 def _message(line: bytes) -> SessionMessage | None:
-    """Returns the message in a line, if any."""
     if not line.lstrip().startswith(b"{"):
         return None
     try:

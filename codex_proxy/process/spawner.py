@@ -115,8 +115,6 @@ def _wait_in_thread(loop: asyncio.AbstractEventLoop, process: Warden, exited: Ca
 
 
 class SpawnerProcess:
-    """One spawner process."""
-
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[SpawnerProcess], None]) -> None:
         """Starts the process. `on_end` is called when it takes no more requests. Raises `OSError`."""
         self._loop = loop
@@ -141,7 +139,6 @@ class SpawnerProcess:
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self.answered = False
-        """Whether the process has answered a request."""
         self.exited = loop.create_future()
         """Done when the process has ended."""
         call_at_exit(loop, self._process, self._on_exit)
@@ -331,7 +328,6 @@ def _limits(limits: ChildLimits) -> list[Limit]:
 
 
 _spawners: WeakKeyDictionary[asyncio.AbstractEventLoop, Spawner] = WeakKeyDictionary()
-"""The spawner of each event loop with a server."""
 
 
 def use_spawner() -> Spawner:

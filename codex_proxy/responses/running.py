@@ -108,7 +108,6 @@ class RunningResponse(ABC):
 
     @property
     def spent(self) -> TurnTokens:
-        """The tokens of the turn so far."""
         return self._renderer.spent
 
     def open(self) -> None:

@@ -52,7 +52,6 @@ class DeadlineWatch:
             self._arm()
 
     def stop(self) -> None:
-        """Stops all deadlines."""
         self._on_expired = None
         if self._timer is not None:
             self._timer.cancel()

@@ -18,8 +18,6 @@ class TurnObserver(Protocol):
 
 
 class TurnWatcher(Protocol):
-    """Makes an observer for each turn of a server."""
-
     def begin(self, turn: Turn, agent: str) -> TurnObserver:
         """Returns the observer of a turn that starts now, in its request's context."""
         ...

@@ -19,8 +19,6 @@ from codex_proxy.runs.server_calls import ToolRunner
 
 
 class TurnRecorder(Protocol):
-    """Records one turn."""
-
     on_written: Callable[[Path], None]
     """Called with the file of the written recording."""
 
@@ -42,8 +40,6 @@ class TurnRecorder(Protocol):
 
 
 class RequestRecorder(Protocol):
-    """Records one request of a client."""
-
     def turn(self, turn: Turn, agent: Agent, first: Sequence[Event]) -> TurnRecorder | None:
         """Returns a recorder for a turn that is about to start, if it is recorded. `first`: the events before the
         agent's.

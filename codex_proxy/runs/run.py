@@ -53,7 +53,6 @@ log = structlog.get_logger(__name__)
 DECLINED = Decision(approve=False)
 
 HANDLED_EVENTS = frozenset({RawItem, UsageReported, ApprovalRequested, InputRequested, AccountLimitsReported})
-"""Events that a run handles itself."""
 
 SLOW_SCHEMA = "The schema in '{}' may take too long to compile: ask with a simpler one."
 TOO_SLOW = Failure(

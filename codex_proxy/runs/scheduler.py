@@ -296,7 +296,6 @@ class RunScheduler:
         return f"{self.agent_of(turn).name}/{turn.model}"
 
     def agent_of(self, turn: Turn) -> Agent:
-        """Returns the agent that has the turn's model."""
         return agent_for(self.agent, turn.model)
 
     # --- what runs ask of their host ------------------------------------------------------------

@@ -29,8 +29,6 @@ GONE = ToolOutput((TextPart(NOT_REGISTERED),), NOT_REGISTERED, failed=True)
 
 
 class ToolRunner(Protocol):
-    """Runs the tools of one request."""
-
     async def run(self, tool: Tool, arguments: str) -> ToolOutput:
         """Runs a tool within a time limit; a failure is an output with `failed`. `arguments` may be invalid JSON. May
         be cancelled.

@@ -251,7 +251,6 @@ class TurnRecords:
         return {each.id: each.estimated for each in self._running.values() if each.owner == owner}
 
     def find(self, owner: str, id: int) -> TurnRecord | None:
-        """Returns a turn's record, if still kept."""
         return next((each for each in self.of_owner(owner) if each.id == id), None)
 
     def _on_change(self, record: TurnRecord) -> None:

@@ -120,7 +120,6 @@ CONFIG_OPTION = click.option(
 )
 
 SETTING_OPTIONS: tuple[Option, ...] = (*(_option(*each) for each in _SETTINGS.items()), CONFIG_OPTION)
-"""Options of every command that reads settings."""
 
 CASSETTE_OPTIONS: tuple[Option, ...] = (
     *(_option(*each) for each in _CASSETTES.items()),
@@ -134,12 +133,10 @@ CASSETTE_OPTIONS: tuple[Option, ...] = (
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a command with `SETTING_OPTIONS`."""
     return _with(SETTING_OPTIONS, command)
 
 
 def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorates a command with `CASSETTE_OPTIONS`."""
     return _with(CASSETTE_OPTIONS, command)
 
 

@@ -44,7 +44,6 @@ def _names_in_file() -> set[str]:
 
 
 def variables_of(name: str) -> tuple[str, ...]:
-    """Returns the environment variables of a setting."""
     alias = Settings.model_fields[name].validation_alias
     if isinstance(alias, AliasChoices):
         return tuple(map(str, alias.choices))

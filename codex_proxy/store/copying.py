@@ -65,8 +65,6 @@ FLAGS: Final = frozenset({"background", "unfinished", "deleted", "visible"})
 
 
 class CopyableStore(Protocol):
-    """What copying needs of a store."""
-
     async def rows_from(self, table: CopiedTable, key: Row | None, limit: int) -> Sequence[Row]:
         """Returns at most `limit` rows in the order of their keys, from this key on (None: the first)."""
         ...

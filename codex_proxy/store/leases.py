@@ -17,7 +17,6 @@ import msgspec
 LEASE_SECONDS: Final = 30.0
 """Seconds for which a lease is valid, by the store's clock."""
 RENEW_SECONDS: Final = 5.0
-"""Seconds between two renewals."""
 POLL_SECONDS: Final = 1.0
 """Seconds after which a `Watch` returns at the latest."""
 FIRST_EPOCH: Final = 1

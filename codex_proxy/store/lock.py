@@ -21,8 +21,6 @@ attempts.
 
 
 class StoreLock:
-    """The lock on a store, held by one server."""
-
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 

@@ -33,7 +33,6 @@ _metadata = msgspec.json.Decoder(dict[str, str])
 
 
 def item_of(row: Iterable[Any]) -> StoredItem:
-    """Returns the item of the columns `ITEM`."""
     id, json, raw, created, digest = row
     if item_digest(json, raw) != digest:
         raise damage_error(f"the item {id}")
@@ -41,7 +40,6 @@ def item_of(row: Iterable[Any]) -> StoredItem:
 
 
 def response_of(row: Iterable[Any]) -> StoredResponse:
-    """Returns the response of the columns `RESPONSE`."""
     owner, id, status, created, json, previous_id, conversation_id, background, recovery, *sums = row
     verify(json, sums[0], f"the response {id}")
     verify(recovery, sums[1], f"the response {id}")
@@ -59,7 +57,6 @@ def response_of(row: Iterable[Any]) -> StoredResponse:
 
 
 def conversation_of(row: Iterable[Any]) -> StoredConversation:
-    """Returns the conversation of the columns `CONVERSATION`."""
     owner, id, created, version, metadata, stored = row
     verify(metadata, stored, f"the metadata of the conversation {id}")
     return StoredConversation(

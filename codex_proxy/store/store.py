@@ -69,7 +69,6 @@ class Store(ABC):
 
     _dialect: Dialect
     leases: Leases
-    """The leases of this node."""
     team: Team | None
     """The keys and requests of all nodes; None if there is only one."""
 

@@ -245,7 +245,6 @@ class StoreStats(msgspec.Struct, frozen=True, kw_only=True):
     location: str
     """The store's path or URL, or a name for one in RAM."""
     schema_version: int
-    """The version of the tables."""
     bytes_used: int
     bytes_free: int
     """Unused bytes of the file, which `vacuum` gives back."""

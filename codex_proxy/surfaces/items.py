@@ -85,7 +85,6 @@ def references_of(items: Iterable[ItemDict]) -> tuple[str, ...]:
 
 
 def resolve_references(items: Iterable[ItemDict], found: Mapping[str, ItemDict]) -> tuple[ItemDict, ...]:
-    """Returns the items, with references replaced by the items in `found`."""
     whole = []
     for index, item in enumerate(items):
         if item["type"] == "item_reference":

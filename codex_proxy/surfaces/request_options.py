@@ -129,7 +129,6 @@ def stops_of(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def non_null_fields(request: object, names: Iterable[str]) -> dict[str, Any]:
-    """Returns those of the named fields that are not null."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 

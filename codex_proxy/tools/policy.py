@@ -232,7 +232,6 @@ class ToolPolicy:
         self.hidden: list[HiddenOutput] = []
         """The outputs of the last step's other calls, for the agent together with the client's."""
         self.ran_calls: set[str] = set()
-        """The ids of all calls that this server ran."""
 
     @property
     def awaited_events(self) -> frozenset[type[Event]] | None:

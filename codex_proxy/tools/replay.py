@@ -174,7 +174,6 @@ def visible_calls(policy: ToolPolicy) -> tuple[HistoryCall, ...]:
 
 
 def assistant_messages(raw: Iterable[bytes]) -> tuple[HistoryMessage, ...]:
-    """Returns the assistant's messages among raw items."""
     messages = []
     for each in raw:
         head = msgspec.json.decode(each, type=_Head)
@@ -282,7 +281,6 @@ def _echo(history: Sequence[HistoryItem], start: int) -> tuple[int, int]:
 
 
 def _is_for_client(item: HistoryItem) -> TypeGuard[HistoryCall]:
-    """Whether the client answers this call."""
     return isinstance(item, HistoryCall) and not item.by_server
 
 

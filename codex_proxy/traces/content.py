@@ -61,7 +61,6 @@ class TurnContent:
         return {name: text for name, text in found.items() if text}
 
     def turn_attributes(self, stop: str) -> dict[str, str]:
-        """Returns the attributes of the turn's span."""
         parts = [part for item in self._items.values() if (part := self._part(item)) is not None]
         said = [{"role": "assistant", "parts": parts, "finish_reason": stop}]
         asked = [message for item in self._history if (message := _message(item)) is not None]

@@ -43,7 +43,6 @@ class FairQueue(Generic[T]):
         return sum(map(len, self._waiting.values()))
 
     def waiting_of(self, owner: str) -> int:
-        """Returns how many waiters this owner has."""
         return len(self._waiting.get(owner, ()))
 
     def enter(self, owner: str) -> bool:
@@ -165,7 +164,6 @@ class Slots(FairQueue[asyncio.Future[None]]):
                 comes.set_exception(fault)
 
     async def wait_until_idle(self) -> None:
-        """Waits until no slot is taken."""
         await self._idle.wait()
 
 

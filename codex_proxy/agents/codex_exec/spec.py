@@ -33,7 +33,6 @@ CAPABILITIES: Final[frozenset[Capability]] = frozenset(
 )
 
 SIGN_IN_VARIABLES: Final = ("CODEX_API_KEY", "CODEX_ACCESS_TOKEN")
-"""Variables that Codex uses as its sign-in."""
 
 
 async def make_exec(context: AgentContext, warning: str = "") -> Agent:

@@ -79,7 +79,6 @@ class ProcessPool(Generic[K, P]):
         return await group.acquire(open)
 
     def add(self, key: K, process: P) -> None:
-        """Adds a started process."""
         self._group(key).add(process)
 
     @property

@@ -43,8 +43,6 @@ log = structlog.get_logger(__name__)
 
 
 class UpstreamAgent(AgentBase):
-    """The `Agent` of one upstream."""
-
     def __init__(
         self,
         name: str,
@@ -67,7 +65,6 @@ class UpstreamAgent(AgentBase):
         self.config = config
         self.breaker = Breaker(config.breaker_failures, config.breaker_seconds)
         self.attempts: dict[Outcome, int] = {"answered": 0, "failed": 0, "left": 0}
-        """Ended attempts by outcome."""
         self._table_name = name
         self._title = f"The model server '{name}'" if name else "The model server"
         self._late = LateStart(self.name, make_server, clock)

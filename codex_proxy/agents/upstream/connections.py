@@ -115,7 +115,6 @@ class UpstreamConnections(aiohttp.TCPConnector):
         return await self.connect(self._request, [], self._timeout)
 
     def take_idle(self) -> Connection | None:
-        """Returns an idle connection, if there is one."""
         idle = self._conns.get(self._key)
         oldest = time.monotonic() - self._keepalive
         while idle:

@@ -43,8 +43,6 @@ _COMPRESSED: Final = Failure(
 
 
 class OutgoingRequest(msgspec.Struct, frozen=True):
-    """A request as it is sent."""
-
     head: bytes
     body: Body
     rest: RestOfBody | None = None
@@ -249,7 +247,6 @@ class Exchange:
             self._end(End(BROKEN_OFF if self._size else failure_of(error)))
 
     def _end(self, *messages: Message) -> None:
-        """Ends the exchange with its last messages."""
         if self._ended.is_set():
             return
         self._ended.set()

@@ -112,7 +112,6 @@ class ErrorReader:
         return failure if wait is None else msgspec.structs.replace(failure, retry_after=wait)
 
     def _no_endpoint(self, status: int, body: bytes) -> Failure:
-        """Returns the failure for a server that lacks the endpoint."""
         words = self._without_secrets(clean_text(message_in(_value_of(body))))
         said = f"HTTP {status}: {words}" if words else f"HTTP {status}"
         names = self._names

@@ -60,7 +60,6 @@ class UpstreamAnswer:
 
     @property
     def usage(self) -> Usage | None:
-        """The usage in the answer so far."""
         return self._usage.usage
 
     def _deliver(self, messages: Sequence[Message], size: int) -> None:

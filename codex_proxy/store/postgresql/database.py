@@ -27,7 +27,7 @@ ANSWER_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 1.0
 """Seconds for which a statement is repeated: PostgreSQL restarts in less."""
 PAUSE_SECONDS: Final = 0.05
-"""Seconds before it is repeated."""
+"""Seconds before a statement is repeated."""
 UNDONE_TRIES: Final = 10
 """The most tries of a statement that PostgreSQL undoes because of others."""
 

@@ -39,8 +39,6 @@ WHERE event_id = $1 AND url = $2"""
 
 
 class PostgresKeyedRows(StorePart):
-    """Implements the parts of the store that are found by a key."""
-
     async def _save_steps(self, owner: str, entries: Mapping[bytes, bytes]) -> None:
         columns = list(entries), list(entries.values()), [checksum(each) for each in entries.values()]
         await self._database.read(_REMEMBER, owner, self._now, *columns)

@@ -175,8 +175,6 @@ WITH last AS (
 
 
 class PostgresRemoval(StorePart):
-    """The part of the store that deletes and removes objects."""
-
     async def delete_response(self, owner: str, id: str) -> bool:
         found = await self._delete(DELETE_RESPONSE, owner, id)
         self.leases.report_change(id)

@@ -29,7 +29,6 @@ MAX_BATCH: Final = 256
 ANSWER_WAIT: Final = 30.0
 """Seconds that a caller waits for its commit."""
 CLOSE_WAIT: Final = 10.0
-"""Seconds that `close` waits."""
 
 
 class _Write:

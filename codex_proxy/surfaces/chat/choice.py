@@ -43,7 +43,6 @@ class Call:
         self._item = item
 
     def legacy(self) -> FunctionCall:
-        """Returns the call as a `function_call`."""
         return {"name": msgspec.Raw(json_text(self._item.name)), "arguments": self.arguments.whole()}
 
     def whole(self) -> ChatCall:

@@ -131,7 +131,6 @@ def _count_encrypted(value: Any) -> int:
 
 
 def _fields_for_model(tool: dict[str, Any]) -> dict[str, Any]:
-    """Returns a tool without the fields that the model does not get."""
     return {name: value for name, value in tool.items() if name not in _NOT_OFFERED}
 
 

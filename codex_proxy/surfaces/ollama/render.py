@@ -154,7 +154,6 @@ class OllamaRenderer(OneTextRenderer):
             self._send_call(item, "".join(pieces), out, complete=event.status == "completed")
 
     def _send_call(self, item: ToolCall, text: str, out: list[bytes], *, complete: bool) -> None:
-        """Sends a complete call."""
         arguments = whole_input(text, custom=item.kind == "custom", complete=complete)
         if arguments is None:
             return

@@ -111,7 +111,6 @@ class OutputItem:
 
     @property
     def tool_name(self) -> ClientName:
-        """The client's name of the item's tool."""
         assert isinstance(self.item, ToolCall)
         return self.client_name or ClientName(self.item.name)
 

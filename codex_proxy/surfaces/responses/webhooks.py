@@ -32,7 +32,6 @@ class Webhook(msgspec.Struct, frozen=True):
 
 
 def event_id_of(response_id: str) -> str:
-    """Returns the event's id, which follows from the response's."""
     # It is the same if the event is made again after a restart.
     return "evt_" + response_id.removeprefix("resp_")
 
