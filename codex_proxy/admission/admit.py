@@ -23,7 +23,7 @@ from codex_proxy.core.items import HistoryMessage, ImagePart
 from codex_proxy.core.turn import Turn
 from codex_proxy.runs.server_calls import approved_calls
 from codex_proxy.surfaces.request_options import FieldNames
-from codex_proxy.surfaces.responses.mcp_offers import choice_with
+from codex_proxy.surfaces.responses.mcp_offers import combine_choices
 from codex_proxy.surfaces.responses.tools import McpOffer
 from codex_proxy.workers.schema_checks import SchemaChecks, check_schemas
 
@@ -118,7 +118,7 @@ class Admission:
             client.name,
             operators=takes_operators_tools(turn, client, agent_for(self._agent, turn.model)),
         )
-        choice = choice_with(turn.tool_choice, request.choices, found.tools)
+        choice = combine_choices(turn.tool_choice, request.choices, found.tools)
         turn = with_server_tools(turn, found, steps=self._tools.steps, calls=request.max_calls)
         turn = self._change_mode_for_tools(msgspec.structs.replace(turn, tool_choice=choice), client)
         self._check_capabilities(turn, fields)

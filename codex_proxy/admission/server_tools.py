@@ -63,14 +63,14 @@ def takes_operators_tools(turn: Turn, client: Client, agent: Agent) -> bool:
     return client.mcp and turn.tool_choice == "auto" and "tool_replies" in agent.capabilities
 
 
-def with_server_tools(turn: Turn, found: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
-    """Returns the turn with the tools in `found`, which the model may call in `steps` answers, at most `calls` times
-    (None: any). A tool whose full name a client's tool has is left out; an operator's also for its own name.
+def with_server_tools(turn: Turn, server_tools: ServerTools, *, steps: int, calls: int | None = None) -> Turn:
+    """Returns the turn with `server_tools`, which the model may call in `steps` answers, at most `calls` times (None:
+    any). A tool whose full name a client's tool has is left out; an operator's also for its own name.
     """
     own_names = {tool.name for tool in turn.tools}
-    operators = [tool for tool in found.operators if (tool.mcp or tool).name not in own_names]
+    operators = [tool for tool in server_tools.operators if (tool.mcp or tool).name not in own_names]
     joined: dict[str, Tool] = {}
-    for tool in (*turn.tools, *found.tools, *operators):
+    for tool in (*turn.tools, *server_tools.tools, *operators):
         joined.setdefault(tool.name, tool)  # an agent refuses a turn with two of one name
     return msgspec.structs.replace(
         turn, tools=tuple(joined.values()), max_server_steps=steps, max_server_calls=calls

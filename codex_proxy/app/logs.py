@@ -37,7 +37,7 @@ def configure(level: str, format: str, *, content: bool = False, worker: int = 0
     if worker:
         shared.append(_with_worker(worker))
     if not content:
-        shared.append(_without_said)
+        shared.append(_drop_said)
     if format == "json":
         renderers: list[Any] = [structlog.processors.JSONRenderer(), lambda *given: escape_json(given[2])]
     else:
@@ -77,7 +77,7 @@ def _with_worker(number: int) -> Callable[[Any, str, LogEvent], LogEvent]:
     return processor
 
 
-def _without_said(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
+def _drop_said(_logger: Any, _method: str, event: LogEvent) -> LogEvent:
     event.pop("said", None)
     return event
 

@@ -110,22 +110,22 @@ class Cassette(Capture, frozen=True, kw_only=True):
 _HEAD: Final = ("agent", "version", "proxy", "after", "order", "capabilities", "settings", "mcp", "match")
 
 
-def lines_of(found: Capture) -> Iterator[bytes | Run]:
+def lines_of(capture: Capture) -> Iterator[bytes | Run]:
     """Yields the file's lines, without line ends, and with runs of similar ones."""
-    head = {name: value for name in _HEAD if (value := getattr(found, name, "")) not in ("", [], {})}
+    head = {name: value for name in _HEAD if (value := getattr(capture, name, "")) not in ("", [], {})}
     if head.get("order") == 1:
         del head["order"]
     yield _encode({"cassette": VERSION, **head})
-    if isinstance(found, Cassette):
-        yield from _request_lines(found.request, found.content)
-    for session in found.sessions:
+    if isinstance(capture, Cassette):
+        yield from _request_lines(capture.request, capture.content)
+    for session in capture.sessions:
         facts = {"facts": session.facts} if session.facts else {}
         yield _encode(
             {"session": session.dialect, **facts, **({"origin": session.origin} if session.origin else {})}
         )
         yield from _session_lines(session.lines)
-    if isinstance(found, Cassette):
-        yield from _answer_lines(found.answer)
+    if isinstance(capture, Cassette):
+        yield from _answer_lines(capture.answer)
 
 
 def _request_lines(request: Request, content: Content) -> Iterator[bytes]:
@@ -245,13 +245,13 @@ def _parse_lines(data: bytes, path: Path) -> tuple[_ParsedLines, int]:
     lines = data.split(b"\n")
     if lines and not lines[-1]:
         lines.pop()
-    read = _ParsedLines()
+    parsed = _ParsedLines()
     ended, wrong = False, ""
     for number, line in enumerate(lines, 1):
         if ended:
             raise CassetteError(f"{path}, line {number}: there is a line after the end. Remove it.")
         try:
-            ended = _take(read, line, number - 1)
+            ended = _take(parsed, line, number - 1)
         except _WrongLineError as error:
             wrong = f"{error}."
         except UNREADABLE as error:
@@ -263,7 +263,7 @@ def _parse_lines(data: bytes, path: Path) -> tuple[_ParsedLines, int]:
             raise CassetteError(f"{path}, line {number}: {wrong}")
     if not ended:
         raise CassetteError(f"{path}, line {len(lines)}: the file is half-written: it has no end. {_AGAIN}")
-    return read, len(lines)
+    return parsed, len(lines)
 
 
 _AGAIN: Final = "Remove it, and record it anew."
@@ -274,22 +274,22 @@ class _WrongLineError(Exception):
     """A line is not allowed at its place. The text says why, without a full stop."""
 
 
-def _take(read: _ParsedLines, line: bytes, before: int) -> bool:
+def _take(parsed: _ParsedLines, line: bytes, before: int) -> bool:
     """Reads a line that follows `before` others. Returns whether it is the last."""
     value = msgspec.json.decode(line, type=dict[str, msgspec.Raw])
     names = [name for name in value if name != "ms"]
     kind = names[0] if names else ""
     if not before:
-        _take_head(read, kind, value)
+        _take_head(parsed, kind, value)
     elif kind in SESSION_KINDS and "ms" in value:
-        if not read.sessions:
+        if not parsed.sessions:
             raise _WrongLineError(f"there is no session before it. {_CORRECT}")
         ms = msgspec.json.decode(value["ms"], type=int)
-        read.sessions[-1].lines.append(Line(ms, kind.partition("_")[0], _session_value(kind, value[kind])))
+        parsed.sessions[-1].lines.append(Line(ms, kind.partition("_")[0], _session_value(kind, value[kind])))
     elif kind == "next":
-        _take_next(read, value)
-    elif kind == "sent" and read.answer is not None and read.answer.sent is not None:
-        read.sent.append(bytes(value["sent"]))
+        _take_next(parsed, value)
+    elif kind == "sent" and parsed.answer is not None and parsed.answer.sent is not None:
+        parsed.sent.append(bytes(value["sent"]))
     elif kind == "end":
         if msgspec.json.decode(value[kind]) != before:
             raise _WrongLineError(
@@ -297,7 +297,7 @@ def _take(read: _ParsedLines, line: bytes, before: int) -> bool:
             )
         return True
     else:
-        _take_other(read, kind, {name: msgspec.json.decode(each) for name, each in value.items()})
+        _take_other(parsed, kind, {name: msgspec.json.decode(each) for name, each in value.items()})
     return False
 
 
@@ -311,13 +311,13 @@ def _session_value(kind: str, value: msgspec.Raw) -> Any:
     return [text.encode() if form == "text" else base64.b64decode(text)]
 
 
-def _take_next(read: _ParsedLines, value: dict[str, msgspec.Raw]) -> None:
+def _take_next(parsed: _ParsedLines, value: dict[str, msgspec.Raw]) -> None:
     """Reads a line that is written as its difference from the one before."""
     pieces = msgspec.json.decode(value["next"], type=dict[str, msgspec.Raw])
-    lines = read.sessions[-1].lines if "ms" in value and read.sessions else []
+    lines = parsed.sessions[-1].lines if "ms" in value and parsed.sessions else []
     known = lines[-1].value if lines and lines[-1].kind in BYTES else []
     if "ms" not in value:
-        known = read.sent
+        known = parsed.sent
     if not known:
         raise _WrongLineError(f"there is no line before it that it could be like. {_CORRECT}")
     line: bytes = known[-1]
@@ -329,10 +329,10 @@ def _take_next(read: _ParsedLines, value: dict[str, msgspec.Raw]) -> None:
     if "ms" in value:
         lines.append(Line(msgspec.json.decode(value["ms"], type=int), lines[-1].kind, [line]))
     else:
-        read.sent.append(line)
+        parsed.sent.append(line)
 
 
-def _take_head(read: _ParsedLines, kind: str, value: dict[str, msgspec.Raw]) -> None:
+def _take_head(parsed: _ParsedLines, kind: str, value: dict[str, msgspec.Raw]) -> None:
     if kind != "cassette":
         raise _WrongLineError(
             "it is no cassette: its first line does not begin with `cassette`. Remove it from the folder"
@@ -342,12 +342,12 @@ def _take_head(read: _ParsedLines, kind: str, value: dict[str, msgspec.Raw]) -> 
         raise _WrongLineError(
             f"the cassette has format {version}, and this codex-proxy reads up to {VERSION}. Update codex-proxy"
         )
-    read.head = {name: msgspec.json.decode(each) for name, each in value.items()}
+    parsed.head = {name: msgspec.json.decode(each) for name, each in value.items()}
 
 
-def _take_other(read: _ParsedLines, kind: str, value: dict[str, Any]) -> None:
+def _take_other(parsed: _ParsedLines, kind: str, value: dict[str, Any]) -> None:
     if kind == "request":
-        read.request = Request(
+        parsed.request = Request(
             value["request"], value.get("headers", {}), value["body"], value.get("socket", False)
         )
     elif kind == "turn":
@@ -359,42 +359,42 @@ def _take_other(read: _ParsedLines, kind: str, value: dict[str, Any]) -> None:
             "tool_choice": "auto",
             "effort": None,
         }
-        read.content = {**empty, "sampling": {}, "tools": [], "messages": [], **turn}
+        parsed.content = {**empty, "sampling": {}, "tools": [], "messages": [], **turn}
     elif kind in ("tool", "message"):
-        if read.content is None:
+        if parsed.content is None:
             raise _WrongLineError(f"there is no `turn` before it. {_CORRECT}")
-        read.content[f"{kind}s"].append(value[kind])
+        parsed.content[f"{kind}s"].append(value[kind])
     elif kind == "session":
-        read.sessions.append(Session(value["session"], value.get("facts", {}), [], value.get("origin", "")))
+        parsed.sessions.append(Session(value["session"], value.get("facts", {}), [], value.get("origin", "")))
     elif kind == "answer":
         stream = value.get("stream")
-        read.answer = Answer(value["answer"], value.get("body"), None if stream is None else [])
-    elif kind == "final" and read.answer is not None:
-        read.answer = msgspec.structs.replace(read.answer, final=value["final"])
+        parsed.answer = Answer(value["answer"], value.get("body"), None if stream is None else [])
+    elif kind == "final" and parsed.answer is not None:
+        parsed.answer = msgspec.structs.replace(parsed.answer, final=value["final"])
     else:
         raise _WrongLineError(
             f"a line that begins with `{kind}` is not known here. Correct it, or record it anew"
         )
 
 
-def _make_cassette(read: _ParsedLines, number: int, path: Path) -> Cassette:
-    missing = [name for name in ("request", "content", "answer") if getattr(read, name) is None]
+def _make_cassette(parsed: _ParsedLines, number: int, path: Path) -> Cassette:
+    missing = [name for name in ("request", "content", "answer") if getattr(parsed, name) is None]
     if missing:
         word = "turn" if missing[0] == "content" else missing[0]
         raise CassetteError(f"{path}, line {number}: there is no `{word}`. {_AGAIN}")
-    assert read.answer is not None
-    if read.answer.sent is not None:
-        read.answer.sent.extend(msgspec.json.decode(each) for each in read.sent)
-    return _make(read, path, Cassette)
+    assert parsed.answer is not None
+    if parsed.answer.sent is not None:
+        parsed.answer.sent.extend(msgspec.json.decode(each) for each in parsed.sent)
+    return _make(parsed, path, Cassette)
 
 
 C = TypeVar("C", bound=Capture)
 
 
-def _make(read: _ParsedLines, path: Path, kind: type[C]) -> C:
-    found: dict[str, Any] = {name: read.head[name] for name in _HEAD if name in read.head}
-    found |= {"name": path.name.removesuffix(SUFFIX), "sessions": read.sessions}
-    found |= {"request": read.request, "content": read.content, "answer": read.answer}
+def _make(parsed: _ParsedLines, path: Path, kind: type[C]) -> C:
+    found: dict[str, Any] = {name: parsed.head[name] for name in _HEAD if name in parsed.head}
+    found |= {"name": path.name.removesuffix(SUFFIX), "sessions": parsed.sessions}
+    found |= {"request": parsed.request, "content": parsed.content, "answer": parsed.answer}
     try:
         return msgspec.convert(found, kind)
     except msgspec.ValidationError as error:

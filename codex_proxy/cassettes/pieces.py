@@ -21,7 +21,7 @@ _TIME: Final = b'AtMs":'
 """The end of the name of a field with milliseconds."""
 _AT_ONCE: Final = 64
 """The number of lines compared at once, which is three times as fast."""
-_ALIKE: Final = 16
+_MIN_COMMON_BYTES: Final = 16
 """The fewest bytes that a line has in common with one before, to be written as a difference."""
 
 
@@ -109,7 +109,7 @@ class Pieces:
     def _learn(self, before: bytes, line: bytes) -> bool:
         """Notes the text in which a line differs from the one before. Returns whether nothing else differs."""
         self._head = b""
-        if not before or before[:_ALIKE] != line[:_ALIKE]:
+        if not before or before[:_MIN_COMMON_BYTES] != line[:_MIN_COMMON_BYTES]:
             return False
         colon = line.rfind(b'":"', 0, _common(before, line))
         name = line[line.rfind(b'"', 0, colon) : colon + 1] if colon > 0 else b""

@@ -259,10 +259,10 @@ class _Cleaner:
                 runs.append(each)
                 continue
             if line:
-                yield from self._unless_secret(line, runs)
+                yield from self._merge_if_secret(line, runs)
             line, runs = each, []
 
-    def _unless_secret(self, line: bytes, runs: Sequence[Run]) -> Sequence[bytes | Run]:
+    def _merge_if_secret(self, line: bytes, runs: Sequence[Run]) -> Sequence[bytes | Run]:
         """Returns a line and its runs, or one line with the whole text if that has a secret."""
         if not runs:
             return [line]

@@ -27,7 +27,7 @@ from codex_proxy.cassettes.settings import (
     CassetteError,
     CassetteSettings,
     settings_that_matter,
-    with_recorded,
+    with_recorded_settings,
 )
 from codex_proxy.core.checks import Check
 from codex_proxy.core.interfaces import IdSource
@@ -159,7 +159,7 @@ def cassettes_of(settings: Any, environ: Mapping[str, str]) -> Cassettes:
     if settings.cassettes.replay is None:
         return Cassettes(settings, recorder_of(settings, environ))
     folder = folder_of(settings)
-    settings = with_recorded(settings, common_settings(list(folder.cassettes.values()), settings))
+    settings = with_recorded_settings(settings, common_settings(list(folder.cassettes.values()), settings))
     return Cassettes(settings, recorder_of(settings, environ), folder)
 
 

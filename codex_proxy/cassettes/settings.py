@@ -47,7 +47,7 @@ def settings_that_matter(settings: Any) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value != fields[name].default}
 
 
-def with_recorded(settings: Any, recorded: Mapping[str, Any]) -> Any:
+def with_recorded_settings(settings: Any, recorded: Mapping[str, Any]) -> Any:
     """Returns the settings with the recorded ones, except those that the operator has set."""
     own = settings.model_fields_set
     update = {name: value for name, value in recorded.items() if name in MATTER and name not in own}

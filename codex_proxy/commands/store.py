@@ -136,5 +136,5 @@ async def existing_store(settings: Settings) -> AsyncIterator[Store]:
         await store.close()
 
 
-def _as_text(found: StoreStats) -> str:
-    return "\n".join(f"{name:<15} {value}" for name, value in msgspec.structs.asdict(found).items())
+def _as_text(stats: StoreStats) -> str:
+    return "\n".join(f"{name:<15} {value}" for name, value in msgspec.structs.asdict(stats).items())

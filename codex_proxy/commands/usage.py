@@ -91,16 +91,16 @@ async def ask(server: ChatSession, days: int) -> dict[str, Any]:
     return {"usage": usage, "limits": await server.read("/usage/limits")}
 
 
-def show(found: dict[str, Any], console: Console) -> None:
+def show(answers: dict[str, Any], console: Console) -> None:
     """Prints the result of `ask`: a table, and a line for each limit."""
     table = _table("day", "model")
-    for bucket in found["usage"]["data"]:
+    for bucket in answers["usage"]["data"]:
         for result in bucket["results"]:
             table.add_row(_day(bucket["start_time"]), _cell(result["model"]), *_figures(result))
     _print(table, console)
-    if found["usage"]["kept"] == "memory":
-        console.print(f"(kept in memory only, since {_time(found['usage']['kept_since'])})")
-    _show_limits(found["limits"], console)
+    if answers["usage"]["kept"] == "memory":
+        console.print(f"(kept in memory only, since {_time(answers['usage']['kept_since'])})")
+    _show_limits(answers["limits"], console)
 
 
 def _table(*heads: str) -> Table:
@@ -126,12 +126,12 @@ def _figures(result: dict[str, Any]) -> list[str]:
     return [f"{turns:,}", f"{failed:,}", *(f"{mark}{count:,}" for count in tokens)]
 
 
-def _show_limits(found: dict[str, Any], console: Console) -> None:
+def _show_limits(report: dict[str, Any], console: Console) -> None:
     console.print()
-    if found["limits"] is None:
-        console.print(_cell(found["reason"]))
+    if report["limits"] is None:
+        console.print(_cell(report["reason"]))
         return
-    for limit in found["limits"]:
+    for limit in report["limits"]:
         for window in limit["windows"]:
             span = "" if window["window_seconds"] is None else f" of {window['window_seconds'] / 3600:g} h"
             ends = "" if window["resets_at"] is None else f", until {_time(window['resets_at'])}"

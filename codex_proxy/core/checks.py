@@ -31,18 +31,18 @@ class CheckBuilder:
         self.facts = facts
 
     def ok(self, message: str) -> Check:
-        return self._with("ok", message)
+        return self._build("ok", message)
 
     def skipped(self, message: str) -> Check:
-        return self._with("skipped", message)
+        return self._build("skipped", message)
 
     def warning(self, message: str, advice: str = "") -> Check:
-        return self._with("warning", message, advice)
+        return self._build("warning", message, advice)
 
     def failed(self, message: str, advice: str) -> Check:
-        return self._with("failed", message, advice)
+        return self._build("failed", message, advice)
 
-    def _with(self, status: Status, message: str, advice: str = "") -> Check:
+    def _build(self, status: Status, message: str, advice: str = "") -> Check:
         return Check(name=self._name, status=status, message=message, advice=advice, facts=self.facts)
 
 

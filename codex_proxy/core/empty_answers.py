@@ -31,7 +31,7 @@ class TurnSigns(msgspec.Struct):
     """Whether the agent has reported a completed model call, or output tokens."""
 
 
-def end_of_empty(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:
+def explain_empty_answer(signs: TurnSigns, *, reasoned: bool, acted: bool) -> EmptyReason | Failure:
     """Returns why a turn that ended well is empty, or its failure. `reasoned`, `acted`: it has
     reasoning, activities.
     """

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from codex_proxy.core.empty_answers import TurnSigns, end_of_empty
+from codex_proxy.core.empty_answers import TurnSigns, explain_empty_answer
 from codex_proxy.core.events import (
     AccountLimitsReported,
     AnnotationAdded,
@@ -187,7 +187,7 @@ class TurnRepair:
         if ended.stop not in ENDS_WELL or ended.choice_stops or any(map(_has_content, items)):
             return ended
         kinds = {type(held.item) for held in items}
-        found = end_of_empty(self._signs, reasoned=Reasoning in kinds, acted=Activity in kinds)
+        found = explain_empty_answer(self._signs, reasoned=Reasoning in kinds, acted=Activity in kinds)
         if isinstance(found, Failure):
             return TurnEnded(Stop.FAILED, ended.trigger, found)
         return msgspec.structs.replace(ended, empty=found)
@@ -335,7 +335,7 @@ class TurnRepair:
         message, fails the turn and returns "".
         """
         assert held.repetition is not None
-        new = held.repetition.beyond(text)
+        new = held.repetition.unsent_part_of(text)
         if new is None or (new and not held.open):  # another text, or more of one that was complete
             self._on_turn_ended(BROKEN_OFF)
             return ""

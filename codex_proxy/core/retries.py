@@ -29,7 +29,7 @@ class Repetition:
     def complete(self) -> bool:
         return self._matched >= len(self._sent)
 
-    def beyond(self, text: str) -> str | None:
+    def unsent_part_of(self, text: str) -> str | None:
         """Returns the unsent part of a delta; None if it differs from what was sent."""
         due = self._sent[self._matched : self._matched + len(text)]
         if not text.startswith(due):

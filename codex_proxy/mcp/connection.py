@@ -236,14 +236,14 @@ class McpConnection:
                 open_transport(self._report) as (read, write),
                 ClientSession(read, write, message_handler=self._on_message, client_info=CLIENT) as session,
             ):
-                await self._unless_ended(session.initialize())
+                await self._await_while_open(session.initialize())
                 self._session = session
                 self._ready.set_result(None)
-                await self._unless_ended(self._stop.wait())
+                await self._await_while_open(self._stop.wait())
         finally:
             self._session = None
 
-    async def _unless_ended(self, awaited: Coroutine[Any, Any, object]) -> None:
+    async def _await_while_open(self, awaited: Coroutine[Any, Any, object]) -> None:
         """Awaits a coroutine; raises `McpError` if the transport ends first."""
         done = asyncio.create_task(awaited)
         ended = asyncio.create_task(self._report.ended.wait())

@@ -19,7 +19,7 @@ import sys
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """Landlock's system calls, with the same numbers on every architecture."""
 PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
-LOOK_INTO_OTHERS = (19, 21, 38)
+INSPECTION_CAPABILITIES = (19, 21, 38)
 """Capabilities of root that see other processes' memory in spite of Landlock: CAP_SYS_PTRACE, CAP_SYS_ADMIN,
 CAP_PERFMON."""
 VERSION_FLAG, PATH_BENEATH = 1, 1
@@ -66,7 +66,9 @@ def confine(writable: list[str], readable: list[str] | None = None) -> None:
     for path in readable or ():
         _allow(libc, ruleset, path, READ)
     if readable is not None:
-        for capability in LOOK_INTO_OTHERS:  # fails without effect for anybody but root, who alone has them
+        for (
+            capability
+        ) in INSPECTION_CAPABILITIES:  # fails without effect for anybody but root, who alone has them
             libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     _check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "new privileges cannot be refused")
     _check(libc.syscall(RESTRICT_SELF, ruleset, 0), "the rules cannot be enforced")

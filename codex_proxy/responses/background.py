@@ -394,12 +394,12 @@ def queued_json(service: ResponsesService, prepared: PreparedResponse) -> bytes:
     return json_bytes({**renderer_of(service, prepared).snapshot(), "status": "queued"})
 
 
-async def cancel_in_background(service: ResponsesService, store: Store, found: StoredResponse) -> None:
+async def cancel_in_background(service: ResponsesService, store: Store, stored: StoredResponse) -> None:
     """Stops the turn of the response, or saves it as cancelled, which stops it on another server. Waits for the end."""
-    live = service.background.find(found.owner, found.id)
+    live = service.background.find(stored.owner, stored.id)
     if live is not None:
         await live.cancel_and_wait()
     with store_errors_as_faults():  # also of a turn that another server has taken over
         await end_stored_response(
-            service, store, found.owner, cancelled_response(msgspec.json.decode(found.json))
+            service, store, stored.owner, cancelled_response(msgspec.json.decode(stored.json))
         )

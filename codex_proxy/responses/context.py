@@ -149,12 +149,12 @@ async def _visit_earlier(
         except NotStored:
             raise previous_not_found(previous) from None
         except NotFinished:
-            raise _still_running(previous) from None
+            raise _still_running_fault(previous) from None
         except ContextTooLarge as error:
             raise previous_too_large(str(error)) from None
 
 
-def _still_running(id: str) -> Fault:
+def _still_running_fault(id: str) -> Fault:
     return bad_request(
         f"Previous response with id '{id}' is still in progress. Continue it when it has ended.",
         "previous_response_id",

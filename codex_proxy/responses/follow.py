@@ -51,17 +51,17 @@ def starting_after(query: Mapping[str, str]) -> int:
     return number
 
 
-async def check_followable(store: Store, found: StoredResponse, live: BackgroundResponse | None) -> None:
+async def check_followable(store: Store, stored: StoredResponse, live: BackgroundResponse | None) -> None:
     """Raises `Fault` unless the response is in the background and was created with `stream`. `live`: the response, if
     it runs.
     """
-    if not found.background:
-        raise not_resumable(found.id)
+    if not stored.background:
+        raise not_resumable(stored.id)
     if live is not None and live.streams:
         return
     with store_errors_as_faults():
-        if not await store.frames(found.owner, found.id, limit=1):
-            raise not_resumable(found.id)
+        if not await store.frames(stored.owner, stored.id, limit=1):
+            raise not_resumable(stored.id)
 
 
 class Follower:

@@ -163,7 +163,7 @@ class Run:
             if self._repair.ended:  # it was all that the turn may say
                 self._release_session()
 
-    def begin_after(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_preparing(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts `work`, which ends with `begin_session`, `resume_session` or a failure."""
         self._acted = True
         self._watch.pause()

@@ -217,7 +217,7 @@ class RunScheduler:
         if session is not None:
             self._begin(run, session)
         elif not run.ended:
-            run.begin_after(self._begin_with_approved_calls(run, calls))
+            run.start_preparing(self._begin_with_approved_calls(run, calls))
         self._fail_if_too_late(run)
         # After the agent has the turn, since timers and a line cost a twentieth of the wait for the first token.
         if not run.ended:

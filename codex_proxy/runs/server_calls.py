@@ -59,7 +59,7 @@ class ServerCalls:
     def begin(self, caller: Caller, calls: Iterable[ServerCall]) -> None:
         """Starts the calls; each output goes to `caller.tool_finished`."""
         for call in calls:
-            keep_until_done(self._tasks, self._spawn(self._one(caller, call)))
+            keep_until_done(self._tasks, self._spawn(self._run_call(caller, call)))
 
     def begin_work(self, work: Coroutine[Any, Any, None]) -> None:
         """Starts other work, cancelled at the turn's end too."""
@@ -74,11 +74,11 @@ class ServerCalls:
     async def run_approved(self, caller: Caller, turn: Turn) -> Turn:
         """Runs the history's approved calls at once; returns the turn with their outputs."""
         outputs = await asyncio.gather(
-            *(self._approved_one(caller, call, request, turn) for call, request in approved_calls(turn))
+            *(self._run_approved_call(caller, call, request, turn) for call, request in approved_calls(turn))
         )
         return msgspec.structs.replace(turn, history=with_outputs(turn.history, outputs))
 
-    async def _approved_one(
+    async def _run_approved_call(
         self, caller: Caller, call: HistoryCall, request_id: str, turn: Turn
     ) -> HistoryOutput:
         request = ToolCallRequested(call.call_id, call.call_id, call.name, call.arguments)
@@ -90,7 +90,7 @@ class ServerCalls:
         caller.add_events(output_events(request, output))
         return HistoryOutput(call.call_id, output.parts)
 
-    async def _one(self, caller: Caller, call: ServerCall) -> None:
+    async def _run_call(self, caller: Caller, call: ServerCall) -> None:
         caller.tool_finished(call.request.request_id, await self._run_tool(call.tool, call.request.arguments))
 
     async def _run_tool(self, tool: Tool, arguments: str) -> ToolOutput:

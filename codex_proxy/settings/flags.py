@@ -133,14 +133,14 @@ CASSETTE_OPTIONS: tuple[Option, ...] = (
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    return _with(SETTING_OPTIONS, command)
+    return _with_options(SETTING_OPTIONS, command)
 
 
 def with_cassettes(command: Callable[..., None]) -> Callable[..., None]:
-    return _with(CASSETTE_OPTIONS, command)
+    return _with_options(CASSETTE_OPTIONS, command)
 
 
-def _with(options: Sequence[Option], command: Callable[..., None]) -> Callable[..., None]:
+def _with_options(options: Sequence[Option], command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(options):
         command = option(command)
     return command

@@ -206,7 +206,7 @@ class Store(ABC):
             self._continued[owner, response_id] = self._now
             self._continued.move_to_end((owner, response_id))
 
-    def _in_use(self) -> frozenset[tuple[str, str]]:
+    def _chains_in_use(self) -> frozenset[tuple[str, str]]:
         """Returns owner and id of responses whose chains `max_conversations` does not remove."""
         since = self._now - self._retention.spared
         while self._continued and next(iter(self._continued.values())) < since:

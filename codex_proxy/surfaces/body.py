@@ -81,7 +81,7 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, defer_build=True)
 
 
-def _of_an_object(schema: dict[str, Any]) -> dict[str, Any]:
+def _require_object_schema(schema: dict[str, Any]) -> dict[str, Any]:
     kind = schema.get("type", "object")
     if kind != "object" and not (isinstance(kind, list) and "object" in kind):
         raise wrong_value("invalid_function_parameters", "the schema must have the type 'object'")
@@ -94,7 +94,9 @@ _AN_OBJECT_S: Final = {
         "type": {"anyOf": [{"const": "object"}, {"type": "array", "contains": {"const": "object"}}]}
     },
 }
-Parameters: TypeAlias = Annotated[dict[str, Any], AfterValidator(_of_an_object), WithJsonSchema(_AN_OBJECT_S)]
+Parameters: TypeAlias = Annotated[
+    dict[str, Any], AfterValidator(_require_object_schema), WithJsonSchema(_AN_OBJECT_S)
+]
 """The JSON Schema of a tool's arguments, an object."""
 
 

@@ -242,22 +242,22 @@ class ToolPolicy:
 
     def feed(self, events: Sequence[Event]) -> PolicyResult:
         """Handles events. At a step's end the result has its calls, or checks to run first."""
-        done = PolicyResult()
-        self._feed(events, done)
-        return done
+        result = PolicyResult()
+        self._feed(events, result)
+        return result
 
-    def _feed(self, events: Sequence[Event], done: PolicyResult) -> None:
+    def _feed(self, events: Sequence[Event], result: PolicyResult) -> None:
         if self._judging:
             self._later += events
             return
         awaited_events = self.awaited_events
         if awaited_events is not None and awaited_events.isdisjoint(map(type, events)):
-            done.events += events
+            result.events += events
             return
         for place, event in enumerate(events):
             kind = type(event)
             if awaited_events is not None and kind not in awaited_events:
-                done.events.append(event)  # most events
+                result.events.append(event)  # most events
                 continue
             if self._over:
                 break
@@ -267,11 +267,11 @@ class ToolPolicy:
             if kind is ToolCallRequested:
                 self._requests.append(event)  # type: ignore[arg-type]
             elif kind is TurnEnded:
-                self._on_turn_ended(event, done)  # type: ignore[arg-type]
+                self._on_turn_ended(event, result)  # type: ignore[arg-type]
             else:
-                self._pass(event, done)
+                self._pass(event, result)
                 if kind is StepCompleted:
-                    self._on_step_completed(done)
+                    self._on_step_completed(result)
                 elif kind is Retrying:  # the step comes anew, and its calls with it
                     self._requests.clear()
                     self._bad_call = False
@@ -285,30 +285,30 @@ class ToolPolicy:
         """
         judging, self._judging = self._judging, []
         self._verdicts.update(zip((request.request_id for request in judging), verdicts, strict=True))
-        done = PolicyResult()
+        result = PolicyResult()
         unchecked = next((each.unchecked for each in verdicts if each.unchecked is not None), None)
         if unchecked is None:
-            self._decide(done)
+            self._decide(result)
         else:
             self._over = True
             self._held.clear()
             failure = unchecked_failure("The arguments of a strict tool", unchecked)
-            done.events.append(TurnEnded(Stop.FAILED, "provider", failure))
+            result.events.append(TurnEnded(Stop.FAILED, "provider", failure))
         later, self._later = self._later, []
-        self._feed(later, done)
-        return done
+        self._feed(later, result)
+        return result
 
-    def _pass(self, event: Event, done: PolicyResult) -> None:
+    def _pass(self, event: Event, result: PolicyResult) -> None:
         """Passes an event on, or holds it until a required call comes or the turn ends."""
         if not self._waits_for_call or type(event) in NEVER_HELD:
-            done.events.append(event)
+            result.events.append(event)
             return
         self._held.append(event)
         if type(event) is ItemStarted and isinstance(event.item, ToolCall):
-            self._release_held(done)  # of a dialect that says its calls itself and waits for no output
+            self._release_held(result)  # of a dialect that says its calls itself and waits for no output
 
-    def _release_held(self, done: PolicyResult) -> None:
-        done.events += self._held
+    def _release_held(self, result: PolicyResult) -> None:
+        result.events += self._held
         self._held.clear()
         self._waits_for_call = False
 
@@ -316,29 +316,29 @@ class ToolPolicy:
         """Takes the output of a call that ran here. If the step has calls for the client too, the agent gets nothing,
         and the last output brings these and the end of the turn. Empty for an unknown id.
         """
-        done = PolicyResult()
+        result = PolicyResult()
         if self._over or request_id not in self._running:
-            return done
+            return result
         request = self._running.pop(request_id)
-        done.events += output_events(request, output)
+        result.events += output_events(request, output)
         answered = HiddenOutput(request_id, output_of(request, output))
         if not self._waiting:
-            done.answers.append(answered)
-            return done
+            result.answers.append(answered)
+            return result
         self.hidden.append(answered)
         if not self._running:
-            self._end_with_calls(done)
-        return done
+            self._end_with_calls(result)
+        return result
 
-    def _on_step_completed(self, done: PolicyResult) -> None:
+    def _on_step_completed(self, result: PolicyResult) -> None:
         slow = [(request, check) for request in self._requests if (check := self._slow_check(request))]
         if slow:
             self._judging = [request for request, _ in slow]
-            done.checks = [check for _, check in slow]
+            result.checks = [check for _, check in slow]
         else:
-            self._decide(done)
+            self._decide(result)
 
-    def _decide(self, done: PolicyResult) -> None:
+    def _decide(self, result: PolicyResult) -> None:
         """Decides a step's calls. The client gets none if all are answered with errors."""
         requests, self._requests = self._requests, []
         bad_call, self._bad_call = self._bad_call, False
@@ -350,27 +350,27 @@ class ToolPolicy:
         ours, enough = self._server_calls_of(good)
         self._waiting = [request for request in good if self._is_for_client(request)]
         if self._waiting or ours:
-            self._release_held(done)
+            self._release_held(result)
         if ours:
-            self._begin(ours, done)
+            self._begin(ours, result)
         if self._waiting:
             self.hidden = hidden + enough
             if not ours:
-                self._end_with_calls(done)
+                self._end_with_calls(result)
         elif enough or ((hidden or bad_call) and not ours):
-            self._answer_faults(hidden + enough, NEVER_STOPPED if enough else NEVER_LEARNED, done)
+            self._answer_faults(hidden + enough, NEVER_STOPPED if enough else NEVER_LEARNED, result)
         else:
-            done.answers += hidden
+            result.answers += hidden
 
-    def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, done: PolicyResult) -> None:
+    def _answer_faults(self, hidden: list[HiddenOutput], too_often: Failure, result: PolicyResult) -> None:
         """Answers with `hidden`, or ends the turn with `too_often` after `MAX_FAULTS`."""
         self._faults += 1
         if self._faults <= MAX_FAULTS:
-            done.answers += hidden
+            result.answers += hidden
             return
         self._over = True
         self._held.clear()
-        done.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
+        result.events.append(TurnEnded(Stop.FAILED, "provider", too_often))
 
     def _split_valid(
         self, requests: list[ToolCallRequested]
@@ -407,24 +407,24 @@ class ToolPolicy:
         ours = [ServerCall(request, self._server_tools[request.name]) for request in asked[:room]]
         return ours, [_hidden_output(request, LIMIT_REACHED) for request in asked[room:]]
 
-    def _begin(self, ours: list[ServerCall], done: PolicyResult) -> None:
+    def _begin(self, ours: list[ServerCall], result: PolicyResult) -> None:
         self._running = {call.request.request_id: call.request for call in ours}
         self.ran_calls.update(call.request.call_id for call in ours)
-        done.calls += ours
+        result.calls += ours
         for call in ours:
-            done.events += call_events(call.request, call.tool)
+            result.events += call_events(call.request, call.tool)
 
-    def _end_with_calls(self, done: PolicyResult) -> None:
+    def _end_with_calls(self, result: PolicyResult) -> None:
         self._over = True
         self.visible = self._waiting
         for request in self.visible:
             if request.item_reported:
                 continue
             if self._faults >= MAX_FAULTS and self._violation(request) is not None:
-                done.events.append(Notice("strict_violation", request.name))
-            done.events += call_events(request, self._server_tools.get(request.name))
-            done.events.append(ItemEnded(request.item_id or request.call_id))
-        done.events.append(TurnEnded(Stop.TOOL_CALLS, "token_count"))
+                result.events.append(Notice("strict_violation", request.name))
+            result.events += call_events(request, self._server_tools.get(request.name))
+            result.events.append(ItemEnded(request.item_id or request.call_id))
+        result.events.append(TurnEnded(Stop.TOOL_CALLS, "token_count"))
 
     def _violation(self, request: ToolCallRequested) -> str | None:
         check = self._check_of(request)
@@ -453,16 +453,16 @@ class ToolPolicy:
         # A call without arguments is one with none: agents and clients take the empty text so.
         return TextCheck(bytes(tool.parameters), request.arguments if request.arguments.strip() else "{}")
 
-    def _on_turn_ended(self, event: TurnEnded, done: PolicyResult) -> None:
+    def _on_turn_ended(self, event: TurnEnded, result: PolicyResult) -> None:
         self._over = True
         if self._waits_for_call and event.stop == Stop.STOP:
             if not self._second_try:
-                done.again = True
+                result.again = True
                 return
             event = TurnEnded(Stop.FAILED, event.trigger, NOT_HONOURED)
         if event.stop != Stop.FAILED:
-            self._release_held(done)
-        done.events.append(event)
+            self._release_held(result)
+        result.events.append(event)
 
 
 def _hidden_output(request: ToolCallRequested, text: str) -> HiddenOutput:

@@ -62,7 +62,7 @@ class _Count:
             if key in _IDS and isinstance(inner, str) and value is not self._root:
                 raise _NoBoundError  # the pointers below it begin there
             if key == "$ref" and isinstance(inner, str):
-                work += self._of_reference(inner)
+                work += self._work_of_reference(inner)
             elif key == "pattern" and isinstance(inner, str):
                 work += _work_of_pattern(inner)
             elif key == "patternProperties" and isinstance(inner, dict):
@@ -71,7 +71,7 @@ class _Count:
                 work += self.of(inner)
         return self._bounded(work)
 
-    def _of_reference(self, reference: str) -> int:
+    def _work_of_reference(self, reference: str) -> int:
         if reference in self._referred:
             known = self._referred[reference]
             if known is None:

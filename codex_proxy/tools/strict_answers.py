@@ -81,18 +81,18 @@ class _Shapes:
         self._document = document
         self._referred: dict[str, _Shape] = {}
         self._unions: list[_Shape] = []
-        self.root = self._of({"$ref": "#"})
+        self.root = self._make_shape({"$ref": "#"})
         for union in self._unions:
             _join(union)
 
-    def _of(self, schema: Any) -> _Shape:
+    def _make_shape(self, schema: Any) -> _Shape:
         if not isinstance(schema, dict):
             raise CannotFitError
         if not schema.keys() & _NESTED:
             return _PLAIN
         branches = schema.get("anyOf")
         if isinstance(branches, list) and len(branches) == 1:
-            return self._of(branches[0])
+            return self._make_shape(branches[0])
         if "$ref" not in schema:
             return self._fill(_Shape(), schema)
         reference = str(schema["$ref"])
@@ -111,16 +111,16 @@ class _Shapes:
             raise CannotFitError  # values that are spelt out do not have the nulls
         if isinstance(schema.get("anyOf"), list):
             self._unions.append(shape)
-            shape.branches = [self._of(each) for each in schema["anyOf"]]
+            shape.branches = [self._make_shape(each) for each in schema["anyOf"]]
         if isinstance(schema.get("properties"), dict):
             found = _Object(schema, self._document)
             shape.objects.append(found)
             for name, each in schema["properties"].items():
-                inner = self._of(each)
+                inner = self._make_shape(each)
                 if inner is not _PLAIN:
                     found.inner[name] = inner
         if "items" in schema:
-            shape.items = self._of(schema["items"])
+            shape.items = self._make_shape(schema["items"])
         return shape
 
 

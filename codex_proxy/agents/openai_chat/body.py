@@ -26,7 +26,7 @@ _NO_SCHEMAS: Final = re.compile(
     rb"|(?:support|available|must be|expected|one of|unknown|invalid type).{0,200}json_schema",
     re.IGNORECASE | re.DOTALL,
 )
-_NO_PARTS: Final = re.compile(
+_REFUSES_PARTS: Final = re.compile(
     rb"content.{0,120}(?:must be a|should be a|expected a|valid) string", re.IGNORECASE | re.DOTALL
 )
 _REFUSING: Final = frozenset({400, 422, 500})
@@ -142,6 +142,6 @@ def refused_field(
     had = {name: each and name not in refused for name, each in had.items()}
     if turn.output_schema is not None and "json_schema" not in refused and _NO_SCHEMAS.search(error):
         return "json_schema"
-    if "parts" not in refused and any(map(_has_text_parts, messages)) and _NO_PARTS.search(error):
+    if "parts" not in refused and any(map(_has_text_parts, messages)) and _REFUSES_PARTS.search(error):
         return "parts"
     return next((name for name, word in OPTIONAL.items() if had[name] and word in error), None)

@@ -62,7 +62,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
         try:
             for line, is_answered, seconds in questions:
                 child.write(line)
-                await self._until(is_answered, seconds)
+                await self._wait_until(is_answered, seconds)
         except Fault:
             await self.end()
             raise
@@ -71,7 +71,7 @@ class SharedProcess(PooledProcess, ABC, Generic[C]):
             raise
         self._note_agent(child)
 
-    async def _until(self, condition: Callable[[], bool], seconds: float) -> None:
+    async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         """Waits until `condition` is true. Raises `Fault` after `seconds`, if the process ends, or the connection has a
         fault.
         """

@@ -170,7 +170,7 @@ class Exchange:
         try:
             if request.rest is not None and request.rest.left is None:
                 writer.enable_chunking()
-            async for step in _in_steps(request):
+            async for step in _read_in_steps(request):
                 self._await_next()  # only from then on an answer can be waited for
                 await writer.write(step)
             await writer.write_eof()
@@ -306,7 +306,7 @@ class Exchange:
         return Failure(kind=FaultKind.UPSTREAM_TIMEOUT, message=f"The model server {what}. Try again later.")
 
 
-async def _in_steps(request: OutgoingRequest) -> AsyncIterator[bytes]:
+async def _read_in_steps(request: OutgoingRequest) -> AsyncIterator[bytes]:
     for piece in pieces_of(request.body):
         for start in range(0, len(piece), STEP_BYTES):
             yield bytes(piece[start : start + STEP_BYTES])

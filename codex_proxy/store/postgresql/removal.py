@@ -229,7 +229,7 @@ class PostgresRemoval(StorePart):
         most = self._retention.max_conversations
         if most is None:
             return
-        in_use = self._in_use()
+        in_use = self._chains_in_use()
         owners, ids = [owner for owner, _ in in_use], [id for _, id in in_use]
         for _ in range(OBJECTS_AT_ONCE):
             if not await self._count(_TRIM, most, owners, ids):

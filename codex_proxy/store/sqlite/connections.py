@@ -1,8 +1,8 @@
 """The threads that use the database: one writes, and combines waiting writes into one commit; some read. A job is a
 function that gets the connection; one that raises undoes only its own changes.
 
-A write may run twice (`_one_by_one`), so it changes nothing but the database. A read sees one state, with every write
-that was completed before.
+A write may run twice (`_run_one_by_one`), so it changes nothing but the database. A read sees one state, with every
+write that was completed before.
 """
 
 from __future__ import annotations
@@ -123,12 +123,12 @@ class Writer:
             self._transaction(batch)
         except sqlite3.Error as error:
             if len(batch) > 1 and is_full(error):
-                self._one_by_one(batch)
+                self._run_one_by_one(batch)
                 return
             for write in batch:
                 write.error = as_store_error(error, self._location) or error
 
-    def _one_by_one(self, batch: list[_Write]) -> None:
+    def _run_one_by_one(self, batch: list[_Write]) -> None:
         # Small writes may still succeed.
         for write in batch:
             self._commit([write])

@@ -96,7 +96,7 @@ class SqliteStore(Store):
         most = self._retention.max_conversations
         if most is None:
             return await self._write(job, *args, **named)
-        in_use = self._in_use()
+        in_use = self._chains_in_use()
 
         def both(connection: sqlite3.Connection) -> T:
             done = job(connection, *args, **named)

@@ -215,10 +215,10 @@ class _History(HistoryWithCalls):
                 self._reader.note_left_out(block)
             if text:
                 texts.append(HistoryMessage("assistant", (TextPart(text),)))
-        self.items += self._in_place(state, texts, dict(calls))
+        self.items += self._merge_answer(state, texts, dict(calls))
         self.calls |= calls
 
-    def _in_place(
+    def _merge_answer(
         self, state: Sequence[Element], texts: list[HistoryMessage], calls: dict[str, HistoryCall]
     ) -> Iterator[HistoryItem]:
         """Yields an answer's items in the order of `state`, then the items that are not in it."""

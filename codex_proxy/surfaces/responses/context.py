@@ -86,13 +86,13 @@ def context_history(
     parsed: ParsedContext, items: Sequence[ItemDict], *, earlier: int = 0
 ) -> tuple[HistoryItem, ...]:
     """Returns the history of the conversation. The first `earlier` of `items` are stored."""
-    history = tuple(map(_not_run, history_of(items, earlier=earlier)))
+    history = tuple(map(_note_unrun_call, history_of(items, earlier=earlier)))
     if parsed.instructions:
         return (HistoryMessage("developer", (TextPart(parsed.instructions),)), *history)
     return history
 
 
-def _not_run(item: HistoryItem) -> HistoryItem:
+def _note_unrun_call(item: HistoryItem) -> HistoryItem:
     """Returns an item; an approved MCP call's output says that the call was not run."""
     if isinstance(item, HistoryOutput) and item.approved_by is not None:
         return HistoryOutput(item.call_id, (TextPart(APPROVED),))

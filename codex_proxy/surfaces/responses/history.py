@@ -245,7 +245,7 @@ def _compaction(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return [HistoryMessage("developer", (TextPart(SUMMARY_WORDS + summary),))]
 
 
-def _as_it_came(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
+def _unchanged_item(item: ItemDict, seen: set[str]) -> list[HistoryItem]:
     return _raw(item)
 
 
@@ -266,9 +266,9 @@ _OTHERS: Final[dict[str, Callable[[ItemDict, set[str]], list[HistoryItem]]]] = {
     "agent_message": _sub_agent_message,
     "tool_search_call": _nothing,
     "tool_search_output": _nothing,
-    "web_search_call": _as_it_came,
-    "image_generation_call": _as_it_came,
-    "local_shell_call": _as_it_came,
+    "web_search_call": _unchanged_item,
+    "image_generation_call": _unchanged_item,
+    "local_shell_call": _unchanged_item,
 }
 STAND_ALONE: Final = frozenset(_OTHERS)
 """Types of items whose conversion does not depend on other items."""

@@ -37,7 +37,7 @@ def _matches(wanted: McpFilter, tool: ListedTool) -> bool:
     return wanted.read_only is None or wanted.read_only == tool.only_reads
 
 
-def choice_with(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
+def combine_choices(choice: ToolChoice, mcp: Sequence[McpChoice], tools: Sequence[Tool]) -> ToolChoice:
     """Returns the choice among the client's and MCP tools together. Raises `Fault` if a chosen tool does not exist, or
     a required call has no tool.
     """

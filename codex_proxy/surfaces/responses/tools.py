@@ -198,7 +198,7 @@ class _Chooser:
             return "required", (), True
         if isinstance(choice, wire.ChosenAllowed):
             return self._allowed(choice)
-        return self._one(choice, "tool_choice", required=True)
+        return self._choose_one(choice, "tool_choice", required=True)
 
     def _allowed(self, choice: wire.ChosenAllowed) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
         names: list[str] = []
@@ -206,13 +206,13 @@ class _Chooser:
         search = False
         required = choice.mode == "required"
         for index, tool in enumerate(choice.tools):
-            one, servers, searched = self._one(tool, f"tool_choice.tools[{index}]", required=required)
+            one, servers, searched = self._choose_one(tool, f"tool_choice.tools[{index}]", required=required)
             names += one.names if isinstance(one, NamedTools) else ()
             mcp += servers
             search = search or searched
         return NamedTools(tuple(dict.fromkeys(names)), required and bool(names)), tuple(mcp), search
 
-    def _one(
+    def _choose_one(
         self, choice: wire.Allowed, param: str, *, required: bool
     ) -> tuple[ToolChoice, tuple[McpChoice, ...], bool]:
         if isinstance(choice, wire.ChosenHosted):

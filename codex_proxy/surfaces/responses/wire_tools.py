@@ -31,7 +31,7 @@ Hosted: TypeAlias = Literal[
 IgnoredInTool: TypeAlias = Annotated[Any, Ignored("tools[]")]
 
 
-def _with_the_model(callers: list[str] | None) -> list[str] | None:
+def _require_direct_caller(callers: list[str] | None) -> list[str] | None:
     if callers and "direct" not in callers:
         raise wrong_value(
             "unsupported_value",
@@ -40,7 +40,7 @@ def _with_the_model(callers: list[str] | None) -> list[str] | None:
     return callers
 
 
-Callers: TypeAlias = Annotated[list[str] | None, AfterValidator(_with_the_model)]
+Callers: TypeAlias = Annotated[list[str] | None, AfterValidator(_require_direct_caller)]
 """Who may call a tool. `direct` must be among them: only the model calls tools here."""
 AsyncCalls: TypeAlias = Annotated[Any, Field(alias="async"), Ignored("tools[]", name="async")]
 

@@ -11,7 +11,7 @@ from codex_proxy.core.faults import Fault
 from codex_proxy.core.items import McpOrigin, Tool
 from codex_proxy.core.mcp_names import ListedTool, offered_name
 from codex_proxy.core.turn import NamedTools, ToolChoice
-from codex_proxy.surfaces.responses.mcp_offers import allows, choice_with, needs_approval, newest_lists
+from codex_proxy.surfaces.responses.mcp_offers import allows, combine_choices, needs_approval, newest_lists
 from tests.surfaces.responses.asking import ask, function_tool
 
 MCP = {"type": "mcp", "server_label": "files", "server_url": "http://localhost:1/mcp"}
@@ -72,7 +72,7 @@ TOOLS = [*server_tools("files", "read", "write"), *server_tools("mail", "read")]
 
 def chosen(choice: Any, tools: list[Tool] = TOOLS) -> ToolChoice:
     parsed = ask(tools=[function_tool(), MCP, {**MCP, "server_label": "mail"}], tool_choice=choice)
-    return choice_with(parsed.turn.tool_choice, parsed.mcp_choice, tools)
+    return combine_choices(parsed.turn.tool_choice, parsed.mcp_choice, tools)
 
 
 def refusal(choice: Any, tools: list[Tool] = TOOLS) -> str:
