@@ -283,8 +283,8 @@ def page() -> str:
     parts += [
         "## Items\n\n" + items(),
         "## Parameters\n\n" + shared_parameters(),
-        "## Headers\n\nOf requests, besides the parameters above:\n\n" + entries(SENT),
-        "Of answers:\n\n" + entries(ANSWERED),
+        "## Headers\n\nHeaders of requests, besides the parameters above:\n\n" + entries(SENT),
+        "Headers of answers:\n\n" + entries(ANSWERED),
         "## Errors\n\n"
         'An error is `{"error": {"message", "type", "param", "code"}}`, always with all four keys. Before the first '
         f"byte of the answer it has a status ({turn}), also for streams. Later it is sent in the stream: in Chat "

@@ -124,8 +124,8 @@ def capture_other_logs() -> None:
     logging.basicConfig(handlers=[_Libraries()], level=logging.WARNING, force=True)
     warnings.showwarning = _log_warning
     # Of a destructor or callback, which can raise nothing.
-    sys.unraisablehook = lambda failed: log.error("not_raisable", exc_info=failed.exc_value)
-    threading.excepthook = lambda failed: log.error("thread_broke", exc_info=failed.exc_value)
+    sys.unraisablehook = lambda failed: log.error("ignored_exception", exc_info=failed.exc_value)
+    threading.excepthook = lambda failed: log.error("thread_exception", exc_info=failed.exc_value)
 
 
 class _Libraries(logging.Handler):
@@ -146,4 +146,6 @@ class _Libraries(logging.Handler):
 def _log_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
-    log.warning("warned", category=category.__name__, source=f"{filename}:{lineno}", said=str(message))
+    log.warning(
+        "python_warning", category=category.__name__, source=f"{filename}:{lineno}", said=str(message)
+    )

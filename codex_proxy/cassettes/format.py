@@ -319,7 +319,7 @@ def _take_next(parsed: _ParsedLines, value: dict[str, msgspec.Raw]) -> None:
     if "ms" not in value:
         known = parsed.sent
     if not known:
-        raise _WrongLineError(f"there is no line before it that it could be like. {_CORRECT}")
+        raise _WrongLineError(f"no line before it has a text that it could change. {_CORRECT}")
     line: bytes = known[-1]
     for name, text in pieces.items():
         try:

@@ -29,7 +29,8 @@ class CassetteSettings(BaseModel):
 
     record: Path | None = Field(None, description="folder in which each turn is recorded as a cassette")
     replay: Path | None = Field(
-        None, description="folder of cassettes that answer instead of an agent, or with `record`: before it"
+        None,
+        description="folder of cassettes that answer instead of an agent; with `record`, the agent answers others",
     )
     match: str = Field(
         "", description="properties of a turn that find its cassette (default: `messages,tools,format,mode`)"

@@ -75,7 +75,7 @@ class Runner(web.AppRunner):
         try:
             await web.TCPSite(self, host, OLLAMA_PORT, reuse_port=reuse_port).start()
         except OSError as error:
-            log.warning("port_not_free", port=OLLAMA_PORT, reason=error.strerror)
+            log.warning("port_in_use", port=OLLAMA_PORT, reason=error.strerror)
             self.ollama = f"not on port {OLLAMA_PORT}: {error.strerror}"
 
     async def stop_listening(self) -> None:
@@ -196,14 +196,14 @@ class _Connection(web.RequestHandler):
             if exc is not None:
                 log_unforeseen(exc)
             return self._answer(request, UNFORESEEN)
-        log.info("broken_http", problem=type(exc).__name__)
+        log.info("malformed_request", problem=type(exc).__name__)
         return self._answer(request, _failure_of(exc))
 
     async def finish_response(
         self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
         if isinstance(resp, web.HTTPException):
-            log.info("refused_http", status=resp.status)
+            log.info("request_refused", status=resp.status)
             words = f"The request was refused before it was read: {resp.reason}."
             resp = self._answer(request, Failure(kind=FaultKind.INVALID_REQUEST, message=words))
         return await super().finish_response(request, resp, start_time)

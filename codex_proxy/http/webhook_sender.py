@@ -116,7 +116,7 @@ class WebhookSender:
         try:
             await self._outbox.retry_webhook(pending, delay)
         except StoreError as error:
-            log.warning("webhook_try_not_counted", event_id=pending.event_id, reason=str(error))
+            log.warning("webhook_attempt_not_recorded", event_id=pending.event_id, reason=str(error))
         else:
             asyncio.get_running_loop().call_later(delay, self._may_have_more.set)
 

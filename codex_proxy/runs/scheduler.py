@@ -254,7 +254,7 @@ class RunScheduler:
         except Fault as fault:
             run.fail(fault.failure)
         except Exception:
-            log.exception("turn_broke")
+            log.exception("turn_internal_error")
             run.fail(UNFORESEEN)
 
     async def _first_session(
@@ -368,7 +368,7 @@ class RunScheduler:
 
     def _log_progress(self, run: Run, seconds: float) -> None:
         state = self._runs[run]
-        log.info("turn_still_works", seconds=round(seconds), doing=activity_of(run.open_item))
+        log.info("turn_still_running", seconds=round(seconds), doing=activity_of(run.open_item))
         state.progress = asyncio.get_running_loop().call_later(
             PROGRESS_SECONDS, self._log_progress, run, seconds + PROGRESS_SECONDS, context=state.context
         )

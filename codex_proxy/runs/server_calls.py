@@ -99,7 +99,7 @@ class ServerCalls:
         try:
             return await self._runner.run(tool, arguments)
         except Exception:
-            log.exception("tool_broke")
+            log.exception("tool_internal_error")
             return BROKEN
 
 

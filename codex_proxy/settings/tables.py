@@ -50,8 +50,8 @@ class AcpTable(_Table):
 class WebhookTable(_Table):
     """`[webhooks]`: which URLs are called when background responses end."""
 
-    urls: str = Field("", description="where they are sent, separated by commas")
-    secret: SecretStr | None = Field(None, description="secret that signs them (`whsec_...`)")
+    urls: str = Field("", description="URLs to call, separated by commas")
+    secret: SecretStr | None = Field(None, description="secret that signs webhooks (`whsec_...`)")
 
 
 class AgentTable(BaseModel):

@@ -111,7 +111,7 @@ def test_the_deltas_of_a_text_are_one_run_and_ids_are_none() -> None:
     ("line", "says"),
     [
         (b'{"ms":1,"next":{"other":"x"}}', 'the line before has no text "other"'),
-        (b'{"next":{"delta":"x"}}', "there is no line before it that it could be like"),
+        (b'{"next":{"delta":"x"}}', "no line before it has a text that it could change"),
     ],
 )
 def test_a_short_line_that_is_like_none_is_named(line: bytes, says: str) -> None:

@@ -46,7 +46,7 @@ async def test_what_is_not_http_is_refused_in_the_error_envelope(
     assert answer.error["type"] == "invalid_request_error"
     assert SECRET not in answer.body
     assert SECRET.decode() not in repr(logged)
-    assert {line["event"] for line in logged} == {"broken_http"}
+    assert {line["event"] for line in logged} == {"malformed_request"}
 
 
 @pytest.mark.parametrize("chunks", [b"zz\r\n{}\r\n0\r\n\r\n", b"2\r\n{}abc\r\n0\r\n\r\n", b"-1\r\n{}\r\n"])

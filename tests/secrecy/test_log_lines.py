@@ -29,7 +29,7 @@ log.info("request", path="/" + json.loads(sys.argv[2]), model=json.loads(sys.arg
 try:
     raise ValueError(json.loads(sys.argv[2]))
 except ValueError:
-    log.exception("turn_broke")
+    log.exception("turn_internal_error")
 """
 
 

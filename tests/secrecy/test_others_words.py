@@ -41,7 +41,7 @@ logging.getLogger("some.library").warning(f"cannot parse {'planted-words'!r}")
 try:
     fail()
 except ValueError:
-    log.exception("turn_broke")
+    log.exception("turn_internal_error")
     logging.getLogger("mcp").exception("planted-words")
 log.warning("agent_start_failed", reason="ours", said="planted-words")
 Sore()
@@ -72,13 +72,20 @@ def test_what_goes_wrong_anywhere_is_told_without_its_words() -> None:
     events = [line["event"] for line in lines]
     assert events.count("library") == 5
     assert {*events} == {
-        *("library", "turn_broke", "agent_start_failed", "not_raisable", "thread_broke", "warned")
+        *(
+            "library",
+            "turn_internal_error",
+            "agent_start_failed",
+            "ignored_exception",
+            "thread_exception",
+            "python_warning",
+        )
     }
     told = {line.get("logger", line["event"]): line for line in lines}
     assert told["aiohttp.server"]["what"] == "Error handling request from %s"
     assert told["some.library"]["source"].startswith("<string>:")
-    assert told["warned"]["category"] == "UserWarning"
-    for name in ("asyncio", "turn_broke", "mcp", "not_raisable", "thread_broke"):
+    assert told["python_warning"]["category"] == "UserWarning"
+    for name in ("asyncio", "turn_internal_error", "mcp", "ignored_exception", "thread_exception"):
         assert told[name]["raised"] == "ValueError"
         assert any(place.endswith(" fail") for place in told[name]["at"])
 

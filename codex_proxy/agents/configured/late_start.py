@@ -42,7 +42,7 @@ class LateStart(Generic[T]):
             except Fault as fault:
                 self.failure = fault.failure
             except Exception as error:
-                log.exception("agent_broke", agent=self._name)
+                log.exception("agent_internal_error", agent=self._name)
                 message = (
                     f"The agent {self._name} cannot start ({type(error).__name__}). The server's log "
                     "has the reason."

@@ -354,7 +354,7 @@ class ProcessGroup(Generic[P]):
         except SpawnError as error:
             self._on_start_failed(starting, spawn_failure(error))
         except Exception:
-            log.exception("agent_start_broke")
+            log.exception("agent_start_internal_error")
             starting.process.kill()
             self._on_start_failed(starting, BROKEN_START)
         except BaseException:

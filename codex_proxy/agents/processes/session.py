@@ -280,7 +280,7 @@ class AgentSession:
         except TooMuchHeld as fault:
             self.fail(broken_protocol(str(fault)))
         except Exception:
-            log.exception("turn_broke")
+            log.exception("turn_internal_error")
             if self.listener is not None:
                 self.listener.on_session_error(self)
             self._release(finished=False)

@@ -251,7 +251,7 @@ class UpstreamAgent(AgentBase):
             before = self.breaker_state
             self.breaker.note_failure(self._clock.monotonic())
             if self.breaker_state == "open" and before != "open":
-                log.warning("upstream_left_alone", upstream=self.name, reason=failure.unquoted)
+                log.warning("upstream_breaker_open", upstream=self.name, reason=failure.unquoted)
         else:
             if self.breaker_state != "closed":
                 log.info("upstream_is_back", upstream=self.name)

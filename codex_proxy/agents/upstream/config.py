@@ -190,7 +190,7 @@ class UpstreamConfig(BaseModel):
         ge=0,
         description="failures in a row after which it gets no requests for `breaker_seconds`; 0: off",
     )
-    breaker_seconds: float = Field(10.0, gt=0, description="seconds until one turn tries it again")
+    breaker_seconds: float = Field(10.0, gt=0, description="seconds before one turn tries the upstream again")
 
     @property
     def api(self) -> UpstreamApi:

@@ -127,7 +127,7 @@ class UpstreamTransport:
         except Fault as fault:
             message = NoAttempt(fault.failure)
         except Exception:
-            log.exception("turn_broke")
+            log.exception("turn_internal_error")
             message = NoAttempt(UNFORESEEN)
         self._next_attempt = None
         self._deliver([message], 0)

@@ -189,7 +189,7 @@ class PostgresLeases:
         try:
             await self._database.read(_LEAVE, self.id, row, *key)
         except StoreUnavailable as error:  # the lease runs out
-            log.warning("conversation_not_left", reason=str(error))
+            log.warning("conversation_not_released", reason=str(error))
         finally:
             self._locks.release(key)
         self.report_change(key[1])

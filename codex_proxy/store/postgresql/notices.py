@@ -72,7 +72,7 @@ class Notices:
             try:
                 await self._listen_once(url)
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-                log.debug("notices_not_heard", reason=type(error).__name__)
+                log.debug("notices_not_received", reason=type(error).__name__)
             await asyncio.sleep(LISTEN_AGAIN_SECONDS)
 
     async def _listen_once(self, url: str) -> None:
