@@ -33,6 +33,7 @@ from codex_proxy.store.values import (
     PageRequest,
     PendingWebhook,
     PruneResult,
+    ResponseUpdate,
     Retention,
     StoredConversation,
     StoredItem,
@@ -116,7 +117,6 @@ class Store(ABC):
         conversation has another version.
         """
 
-    @abstractmethod
     async def update_response(
         self,
         owner: str,
@@ -138,6 +138,13 @@ class Store(ABC):
         Returns False, and changes nothing, if it was deleted or its status is not in `only_from` (None: any). Raises as
         `add_response` does, and `StoreConflict` if it is held with another epoch (None: any).
         """
+        self._note_in_use(owner, id)  # it was made when it began, and somebody waits for its end
+        update = ResponseUpdate(status, json, output, append, only_from, webhooks, frames, epoch)
+        return await self._update_response(owner, id, update)
+
+    @abstractmethod
+    async def _update_response(self, owner: str, id: str, update: ResponseUpdate) -> bool:
+        """What `update_response` says."""
 
     async def response(self, owner: str, id: str) -> StoredResponse | None:
         return await self._ask(queries.response(owner, id))

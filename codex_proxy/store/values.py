@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Collection, Sequence
+from typing import Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -178,6 +179,21 @@ class PendingWebhook(msgspec.Struct, frozen=True):
     body: bytes
     tries: int = 0
     """The number of attempts so far."""
+
+
+class ResponseUpdate(NamedTuple):
+    """What `Store.update_response` changes."""
+
+    status: str
+    json: bytes
+    output: Sequence[StoredItem] | None = None
+    append: Append | None = None
+    only_from: Collection[str] | None = None
+    webhooks: Sequence[PendingWebhook] = ()
+    """Webhooks for the outbox."""
+    frames: Sequence[Frame] = ()
+    """The last events of the stream."""
+    epoch: int | None = None
 
 
 class ChainTurn(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ recursion. Above `MAX_CHAIN` a new array begins.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from codex_proxy.store.checksums import checksum
@@ -33,7 +33,7 @@ from codex_proxy.store.values import (
     Frame,
     NotFinished,
     NotStored,
-    PendingWebhook,
+    ResponseUpdate,
     StoreConflict,
     StoredItem,
     StoredResponse,
@@ -204,44 +204,31 @@ class PostgresResponses(PostgresRemoval):
             self.leases.hold(response.id)
         await self._trim()
 
-    async def update_response(
-        self,
-        owner: str,
-        id: str,
-        *,
-        status: str,
-        json: bytes,
-        output: Sequence[StoredItem] | None = None,
-        append: Append | None = None,
-        only_from: Collection[str] | None = None,
-        webhooks: Sequence[PendingWebhook] = (),
-        frames: Sequence[Frame] = (),
-        epoch: int | None = None,
-    ) -> bool:
-        self._note_in_use(owner, id)  # it was made when it began, and somebody waits for its end
+    async def _update_response(self, owner: str, id: str, update: ResponseUpdate) -> bool:
         values: list[object] = [
             owner,
             id,
-            None if only_from is None else list(only_from),
-            status,
-            status in UNFINISHED,
-            json,
-            checksum(json),
-            [each.event_id for each in webhooks],
-            [each.url for each in webhooks],
-            [each.body for each in webhooks],
-            [each.tries for each in webhooks],
-            output is not None,
-            *_columns_of(frames),
-            *arrays_of((OUTPUT, output or ())),
-            epoch,
+            None if update.only_from is None else list(update.only_from),
+            update.status,
+            update.status in UNFINISHED,
+            update.json,
+            checksum(update.json),
+            [each.event_id for each in update.webhooks],
+            [each.url for each in update.webhooks],
+            [each.body for each in update.webhooks],
+            [each.tries for each in update.webhooks],
+            update.output is not None,
+            *_columns_of(update.frames),
+            *arrays_of((OUTPUT, update.output or ())),
+            update.epoch,
         ]
+        append = update.append
         if append is not None:
             values += [append.conversation_id, append.version, self._now]
 
         async def is_stored() -> bool:
             stored = await self.response(owner, id)
-            return stored is not None and (stored.status, stored.json) == (status, json)
+            return stored is not None and (stored.status, stored.json) == (update.status, update.json)
 
         row = await self._write_row(_UPDATE[append is not None], values, _TAKEN, is_stored)
         if row is not None and row["found"]:

@@ -5,8 +5,7 @@ that continue it.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Collection, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
 
 from codex_proxy.store.checksums import checksum
 from codex_proxy.store.leases import Key
@@ -21,22 +20,11 @@ from codex_proxy.store.values import (
     Frame,
     NotFinished,
     NotStored,
-    PendingWebhook,
+    ResponseUpdate,
     StoreConflict,
     StoredItem,
     StoredResponse,
 )
-
-
-class ResponseUpdate(NamedTuple):
-    """The new values of a response."""
-
-    status: str
-    json: bytes
-    webhooks: Sequence[PendingWebhook] = ()
-    """Webhooks for the outbox."""
-    frames: Sequence[Frame] = ()
-    """The last events of the stream."""
 
 
 def add(
@@ -80,21 +68,12 @@ def add(
         conversations.end_turn(connection, owner, append, held, now)
 
 
-def update(
-    connection: sqlite3.Connection,
-    owner: str,
-    id: str,
-    change: ResponseUpdate,
-    output: Sequence[StoredItem] | None,
-    append: Append | None,
-    only_from: Collection[str] | None,
-    now: float,
-) -> bool:
+def update(connection: sqlite3.Connection, owner: str, id: str, change: ResponseUpdate, now: float) -> bool:
     found = connection.execute(
         "SELECT seq, status, background FROM responses WHERE owner = ? AND id = ? AND deleted = 0",
         (owner, id),
     ).fetchone()
-    if found is None or (only_from is not None and found[1] not in only_from):
+    if found is None or (change.only_from is not None and found[1] not in change.only_from):
         return False
     row, status = found[0], change.status
     unfinished = bool(found[2]) and status in UNFINISHED
@@ -110,13 +89,13 @@ def update(
             "UPDATE response_bodies SET recovery = ?, recovery_sum = ? WHERE response = ?",
             (b"", checksum(b""), row),
         )
-    if output is not None:
+    if change.output is not None:
         before = _rows(connection, row, OUTPUT)
         connection.execute("DELETE FROM response_items WHERE response = ? AND side = ?", (row, OUTPUT))
-        _put(connection, owner, row, OUTPUT, output)
+        _put(connection, owner, row, OUTPUT, change.output)
         forget(connection, before)
-    if append is not None:
-        conversations.end_turn(connection, owner, append, _held(connection, row), now)
+    if change.append is not None:
+        conversations.end_turn(connection, owner, change.append, _held(connection, row), now)
     keyed_rows.put_webhooks(connection, change.webhooks)
     _put_frames(connection, row, change.frames)
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec, TypeVar, Unpack
@@ -27,6 +27,7 @@ from codex_proxy.store.values import (
     NewItem,
     PendingWebhook,
     PruneResult,
+    ResponseUpdate,
     StoredConversation,
     StoredItem,
     StoredResponse,
@@ -153,27 +154,10 @@ class SqliteStore(Store):
                 self.leases.end(response.owner, response.id)
             raise
 
-    async def update_response(
-        self,
-        owner: str,
-        id: str,
-        *,
-        status: str,
-        json: bytes,
-        output: Sequence[StoredItem] | None = None,
-        append: Append | None = None,
-        only_from: Collection[str] | None = None,
-        webhooks: Sequence[PendingWebhook] = (),
-        frames: Sequence[Frame] = (),
-        epoch: int | None = None,
-    ) -> bool:
-        self.leases.check(owner, id, epoch, ended=True)
-        change = responses.ResponseUpdate(status, json, webhooks, frames)
-        self._note_in_use(owner, id)  # it was made when it began, and somebody waits for its end
-        done = await self._write_and_trim(
-            responses.update, owner, id, change, output, append, only_from, self._now
-        )
-        if status not in UNFINISHED:
+    async def _update_response(self, owner: str, id: str, update: ResponseUpdate) -> bool:
+        self.leases.check(owner, id, update.epoch, ended=True)
+        done = await self._write_and_trim(responses.update, owner, id, update, self._now)
+        if update.status not in UNFINISHED:
             self.leases.end(owner, id)
         return done
 
