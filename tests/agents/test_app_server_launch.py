@@ -11,7 +11,7 @@ from codex_proxy.agents.codex.catalog import (
     CatalogError,
     plain_catalog,
     published_models,
-    with_own_default,
+    with_own_settings,
 )
 from codex_proxy.agents.codex.program import Version, version_from
 from codex_proxy.agents.codex.sandbox_config import toml_string
@@ -25,7 +25,6 @@ from codex_proxy.agents.codex.switches import COMMON_SWITCHES, PLAIN_SWITCHES
 from codex_proxy.agents.codex_app_server import turn_params
 from codex_proxy.agents.codex_app_server.connection import OPT_OUT_NOTIFICATIONS, initialize_params
 from codex_proxy.agents.codex_app_server.setup import app_server_argv
-from codex_proxy.agents.codex_app_server.spec import agent_model
 from codex_proxy.agents.dialects.conversions import NO_PARAMETERS
 from codex_proxy.core.items import Tool
 from codex_proxy.core.turn import Turn
@@ -106,10 +105,10 @@ class TestCatalog:
 
     def test_published_models_come_from_the_unpatched_catalog(self) -> None:
         [model] = published_models({"models": [entry(visibility="hide")]})
-        assert (model.slug, model.display_name, model.context_window) == ("gpt-a", "GPT A", 272000)
+        assert (model.id, model.display_name, model.context_window) == ("gpt-a", "GPT A", 272000)
         assert (model.efforts, model.default_effort) == (("low", "high"), "low")
         assert model.input_modalities == ("text", "image")
-        assert not model.listed
+        assert model.hidden
 
     @pytest.mark.parametrize(
         ("configured", "own"), [(None, "gpt-b"), ("gpt-c", "gpt-c"), ("hidden", "hidden"), ("mine", "mine")]
@@ -120,17 +119,17 @@ class TestCatalog:
         bundled = published_models(
             {"models": [entry(slug="hidden", visibility="hide", priority=0), *entries]}
         )
-        models = with_own_default(bundled, configured)
-        assert [model.slug for model in models if model.is_own_default] == [own]
-        assert {model.slug for model in models} == {"hidden", *places, own}
-        added = [agent_model(model, "flex") for model in models if model.slug == "mine"]
+        models = with_own_settings(bundled, configured, "flex")
+        assert [model.id for model in models if model.serves_unnamed] == [own]
+        assert {model.id for model in models} == {"hidden", *places, own}
+        added = [model for model in models if model.id == "mine"]
         assert not any(model.native or model.verbosity for model in added), "Codex knows nothing of it"
 
     @pytest.mark.parametrize(("said", "taken"), [({}, True), (True, True), (False, False)])
     def test_a_model_that_gets_no_verbosity_is_known(self, said: Any, taken: bool) -> None:
         more = {} if said == {} else {"support_verbosity": said}
         [model] = published_models({"models": [entry(**more)]})
-        assert agent_model(model, "default").verbosity is taken
+        assert model.verbosity is taken
 
     @pytest.mark.parametrize(
         ("bundled", "named"),

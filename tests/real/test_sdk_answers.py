@@ -247,9 +247,7 @@ async def test_max_tokens_ends_the_answer_and_the_model_call(model_server: Model
 
 
 TIERS = (None, "auto", "default", "flex", "scale", "priority", "fast")
-LISTED = next(
-    model.slug for model in published_models(bundled_catalog()) if "priority" in model.service_tiers
-)
+LISTED = next(model.id for model in published_models(bundled_catalog()) if "priority" in model.service_tiers)
 
 
 @pytest.mark.exhaustive

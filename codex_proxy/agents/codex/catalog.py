@@ -3,10 +3,12 @@ plain-model turns (`model_catalog_json`). Without the patch Codex puts a client'
 its own, cuts outputs, and summarises a long history.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
+
+from codex_proxy.core.account import AgentModel
 
 NO_LIMIT: Final = 1_000_000_000
 """More tokens than any history has; the provider's own limit applies."""
@@ -49,62 +51,55 @@ _OPTIONAL: Final[dict[str, tuple[type, ...]]] = {
 }
 
 
+PASSED_TIER: Final = "flex"
+"""A service tier that Codex passes on for every model."""
+
+
 class CatalogError(ValueError):
     """The catalog has an unknown form; names entry and field."""
 
 
-class CatalogModel(msgspec.Struct, frozen=True):
-    slug: str
-    display_name: str
-    context_window: int | None
-    input_modalities: tuple[str, ...]
-    efforts: tuple[str, ...]
-    default_effort: str | None
-    visibility: str
-    """`list` if Codex's model picker shows it."""
-    service_tiers: tuple[str, ...] = ()
-    verbosity: bool = True
-    """Whether the model gets a request's verbosity."""
-    priority: int = 0
-    is_own_default: bool = False
-    """Whether Codex uses the model for turns that name none."""
-    native: bytes = b""
-    """The whole entry as JSON, for Codex as a client."""
-
-    @property
-    def listed(self) -> bool:
-        return self.visibility == "list"
-
-
-def published_models(bundled: bytes | dict[str, Any]) -> tuple[CatalogModel, ...]:
-    """Returns every model, hidden ones included. Raises `CatalogError`."""
+def published_models(bundled: bytes | dict[str, Any]) -> tuple[AgentModel, ...]:
+    """Returns every model, hidden ones included. The first of Codex's picker serves turns that name none. Raises
+    `CatalogError`.
+    """
+    entries = _entries(bundled)
+    first = min((entry for entry in entries if entry["visibility"] == "list"), key=_priority, default=None)
     return tuple(
-        CatalogModel(
-            slug=entry["slug"],
+        AgentModel(
+            id=entry["slug"],
             display_name=entry["display_name"],
             context_window=entry["context_window"],
             input_modalities=tuple(str(name) for name in entry["input_modalities"]),
             efforts=tuple(level["effort"] for level in entry["supported_reasoning_levels"]),
             default_effort=entry["default_reasoning_level"],
-            visibility=entry["visibility"],
-            service_tiers=tuple(str(tier["id"]) for tier in entry.get("service_tiers") or ()),
+            serves_unnamed=entry is first,
+            service_tiers=(PASSED_TIER, *(str(tier["id"]) for tier in entry.get("service_tiers") or ())),
             verbosity=entry.get("support_verbosity") is not False,
-            priority=entry["priority"] if isinstance(entry.get("priority"), int) else 0,
+            hidden=entry["visibility"] != "list",
             native=msgspec.json.encode(entry),
         )
-        for entry in _entries(bundled)
+        for entry in entries
     )
 
 
-def with_own_default(models: tuple[CatalogModel, ...], configured: str | None) -> tuple[CatalogModel, ...]:
-    """Sets `is_own_default` of the `configured` model (added if needed), else of the first in Codex's picker."""
-    shown = sorted((model for model in models if model.listed), key=lambda model: model.priority)
-    own = configured or next((model.slug for model in shown), None)
-    marked = tuple(msgspec.structs.replace(model, is_own_default=model.slug == own) for model in models)
-    if own is None or any(model.is_own_default for model in marked):
-        return marked
-    added = CatalogModel(own, "", None, (), (), None, "hide", verbosity=False, is_own_default=True)
-    return (*marked, added)
+def _priority(entry: dict[str, Any]) -> int:
+    return entry["priority"] if isinstance(entry.get("priority"), int) else 0
+
+
+def with_own_settings(models: Sequence[AgentModel], own: str | None, tier: str) -> tuple[AgentModel, ...]:
+    """Applies the model `own` (None: not set; added if unknown) and the service tier of config.toml."""
+    if own is not None and all(model.id != own for model in models):
+        unknown = AgentModel(id=own, service_tiers=(PASSED_TIER,), verbosity=False, hidden=True)
+        models = (*models, unknown)
+    return tuple(
+        msgspec.structs.replace(
+            model,
+            serves_unnamed=model.serves_unnamed if own is None else model.id == own,
+            default_tier=tier if tier in model.service_tiers else "default",
+        )
+        for model in models
+    )
 
 
 def plain_catalog(

@@ -15,10 +15,9 @@ import msgspec
 
 from codex_proxy.agents.codex.catalog import (
     CatalogError,
-    CatalogModel,
     plain_catalog,
     published_models,
-    with_own_default,
+    with_own_settings,
 )
 from codex_proxy.agents.codex.home_locks import private_home
 from codex_proxy.agents.codex.program import Version, misconfigured, output_of
@@ -30,6 +29,7 @@ from codex_proxy.agents.codex.shadow_home import (
     ShadowHome,
     plan_shadow_home,
 )
+from codex_proxy.core.account import AgentModel
 from codex_proxy.files.private import make_folder, replace_file
 from codex_proxy.process.launch import child_environment
 
@@ -102,16 +102,16 @@ async def bundled_catalog(program: str, state: str, version: Version, base: Mapp
 
 
 def write_catalog(
-    state: str, version: Version, lite: bool | None, config: str, bundled: bytes
-) -> tuple[Path, tuple[CatalogModel, ...]]:
-    """Writes the patched catalog. Returns the file and the models, with that of config.toml (text `config`). Raises
-    `Fault` or `OSError`.
+    state: str, version: Version, lite: bool | None, config: str, tier: str, bundled: bytes
+) -> tuple[Path, tuple[AgentModel, ...]]:
+    """Writes the patched catalog. Returns the file and the models, with the model and the service tier (`tier`) of
+    config.toml (text `config`). Raises `Fault` or `OSError`.
     """
     bundled_file = _bundled_file(state, version)
     try:
-        own = tomllib.loads(config).get("model")
-        models = with_own_default(published_models(bundled), own if isinstance(own, str) else None)
-        patched = plain_catalog(bundled, extra_slugs=[model.slug for model in models], lite=lite)
+        own = tomllib.loads(config).get("model") or None
+        models = with_own_settings(published_models(bundled), own if isinstance(own, str) else None, tier)
+        patched = plain_catalog(bundled, extra_slugs=[model.id for model in models], lite=lite)
     except CatalogError as error:
         bundled_file.unlink(missing_ok=True)
         raise misconfigured(f"the model catalog of Codex {version} cannot be used: {error}") from error

@@ -11,7 +11,6 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from codex_proxy.agents.codex.catalog import CatalogModel
 from codex_proxy.agents.codex.home_locks import private_home, remove_left_homes
 from codex_proxy.agents.codex.plain_home import (
     CodexPaths,
@@ -28,6 +27,7 @@ from codex_proxy.agents.codex.sandbox_config import Profiles, workspace_write_pa
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.switches import arguments_of, switch_pairs
 from codex_proxy.agents.codex_app_server.binary_check import BinaryCheck, check_binary
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault
 from codex_proxy.files.private import make_folder
 from codex_proxy.process.child import Command
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 class CodexSetup(msgspec.Struct, frozen=True):
     version: Version
     provider: ProviderConfig
-    models: tuple[CatalogModel, ...]
+    models: tuple[AgentModel, ...]
     plain: Command
     agent: Command
     empty_folder: str
@@ -99,7 +99,7 @@ def _lay_out(
 ) -> CodexSetup:
     text, shadow = user_config(paths.codex_home)
     home = make_shadow_home(paths.state, paths.codex_home, shadow)
-    catalog, models = write_catalog(paths.state, version, lite, text, bundled)
+    catalog, models = write_catalog(paths.state, version, lite, text, shadow.provider.service_tier, bundled)
     empty, sqlite = make_empty_folder(paths.state), Path(paths.state) / "codex"
     make_folder(sqlite)
     env = codex_environment(environment, child_env, shadow.provider) | {"CODEX_SQLITE_HOME": str(sqlite)}

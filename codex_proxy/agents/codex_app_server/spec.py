@@ -15,9 +15,7 @@ from codex_proxy.agents.spec import AgentContext
 
 if TYPE_CHECKING:
     from codex_proxy.agents.agent import Agent
-    from codex_proxy.agents.codex.catalog import CatalogModel
     from codex_proxy.agents.process_pool.plan import PoolLimits
-    from codex_proxy.core.account import AgentModel
     from codex_proxy.settings.fields import Settings
 
 
@@ -57,7 +55,7 @@ async def make_app_server(context: AgentContext) -> Agent:
         confinement=await codex_confinement(context, setup.provider),
         agent=msgspec.structs.replace(setup.agent, limits=limits),
         empty_folder=setup.empty_folder,
-        models=tuple(agent_model(model, setup.provider.service_tier) for model in setup.models),
+        models=setup.models,
         any_model=setup.provider.custom,
         sign_in_file=str(settings.codex_home / "auth.json"),
         start_mark=setup.start_mark,
@@ -78,27 +76,6 @@ def lite_form(settings: Settings) -> bool | None:
     model's own.
     """
     return False if settings.enable_parallel_tool_calls else None
-
-
-def agent_model(model: CatalogModel, tier: str) -> AgentModel:
-    """Converts a model. `tier` is the service tier of config.toml."""
-    from codex_proxy.core.account import AgentModel
-
-    tiers = ("flex", *model.service_tiers)  # which Codex passes on for every model
-    return AgentModel(
-        id=model.slug,
-        display_name=model.display_name,
-        context_window=model.context_window,
-        input_modalities=model.input_modalities,
-        efforts=model.efforts,
-        default_effort=model.default_effort,
-        service_tiers=tiers,
-        default_tier=tier if tier in tiers else "default",
-        serves_unnamed=model.is_own_default,
-        verbosity=model.verbosity,
-        hidden=not model.listed,
-        native=model.native,
-    )
 
 
 SPEC = codex_agent_spec(

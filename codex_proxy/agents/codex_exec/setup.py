@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 import msgspec
 import structlog
 
-from codex_proxy.agents.codex.catalog import CatalogError, CatalogModel
+from codex_proxy.agents.codex.catalog import CatalogError
 from codex_proxy.agents.codex.plain_home import (
     CodexPaths,
     bundled_catalog,
@@ -24,6 +24,7 @@ from codex_proxy.agents.codex.program import Version
 from codex_proxy.agents.codex.sandbox_config import workspace_write_pairs
 from codex_proxy.agents.codex.shadow_home import ProviderConfig
 from codex_proxy.agents.codex.switches import switch_pairs
+from codex_proxy.core.account import AgentModel
 from codex_proxy.core.faults import Fault
 from codex_proxy.process.launch import child_environment, credential_names
 
@@ -46,7 +47,7 @@ class ExecSetup(msgspec.Struct, frozen=True):
     agent: ExecLaunch
     plain: ExecLaunch | None
     """How processes for plain-model turns start; None if the catalog cannot be patched."""
-    models: tuple[CatalogModel, ...] = ()
+    models: tuple[AgentModel, ...] = ()
 
 
 async def prepare_exec(
@@ -70,7 +71,7 @@ async def prepare_exec(
     try:
         base = child_environment(environment, extra=child_env)
         bundled = await bundled_catalog(paths.program, paths.state, version, base)
-        catalog, models = write_catalog(paths.state, version, None, text, bundled)
+        catalog, models = write_catalog(paths.state, version, None, text, provider.service_tier, bundled)
     except Fault as fault:
         if not isinstance(fault.__cause__, CatalogError):
             raise

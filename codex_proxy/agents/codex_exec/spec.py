@@ -39,7 +39,6 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
     """Makes the agent. `warning` is for the operator. Raises `NoAgentError` or `Fault`."""
     from codex_proxy.agents.codex.program import run_short
     from codex_proxy.agents.codex_app_server.setup import can_confine
-    from codex_proxy.agents.codex_app_server.spec import agent_model
     from codex_proxy.agents.codex_exec.agent import CodexExecAgent, TurnFiles
     from codex_proxy.agents.codex_exec.dialect import CodexExec
     from codex_proxy.agents.codex_exec.launch import exec_argv
@@ -72,7 +71,7 @@ async def make_exec(context: AgentContext, warning: str = "") -> Agent:
         command=lambda turn: command(turn, TurnFiles()),
         dialect=CodexExec,
         capabilities=CAPABILITIES if setup.plain is not None else CAPABILITIES - {"plain_model"},
-        models=tuple(agent_model(model, setup.provider.service_tier) for model in setup.models),
+        models=setup.models,
         any_model=True,
         ahead=True,
         warning=warning,
